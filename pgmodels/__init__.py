@@ -1,0 +1,1 @@
+"""Gaussian process models from the formula of their likelihood."""
