@@ -1,0 +1,158 @@
+"""The Gaussian posterior that sites make of a Gaussian prior: plain linear algebra for one zero-mean latent.
+
+A site (h, w) is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is allowed. Two forms:
+
+- dense, f ~ N(0, K): B = I + W^1/2 K W^1/2 and Sigma = K - K W^1/2 B^-1 W^1/2 K;
+- factor, f = A^T v with v ~ N(0, I_r): P = I + A W A^T, and v given the sites is N(P^-1 A h, P^-1).
+
+A constant mean is taken off first by ``centred``. Only B and P are factorised: their eigenvalues are at least 1.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Bool, Float
+
+
+def centred(h: Array, w: Array, mean: Array) -> tuple[Array, Array]:
+    """Sites on f - mean, and the log of the constant factor that the change of variable leaves.
+
+    ``h`` and ``w`` are (n, l); returns the potential (n, l) and one constant for each latent (l,).
+    """
+    return h - w * mean, jnp.sum(h * mean - 0.5 * w * mean**2, axis=0)
+
+
+class DenseFactor(NamedTuple):
+    """The sites' precisions against a dense K, factorised once for every quantity below.
+
+    A point is *strong* where its site says more than its prior, w_i K_ii > 1. Formulas that would subtract two nearly
+    equal numbers there are written in the other of two equivalent ways, from W^1/2 Sigma W^1/2 = I - B^-1.
+    """
+
+    scale: Float[Array, " n"]  # W^1/2
+    strong: Bool[Array, " n"]
+    root: Float[Array, "n n"]  # lower Cholesky root of B
+
+    @property
+    def strong_scale(self) -> Float[Array, " n"]:
+        """W^1/2 at strong points and 1 elsewhere: safe to divide by."""
+        return jnp.where(self.strong, self.scale, 1.0)
+
+    def half_solve(self, columns: Array) -> Array:
+        """Apply root^-1 to columns (n, m), so that V^T V = columns^T B^-1 columns."""
+        return solve_triangular(self.root, columns, lower=True)
+
+
+def dense_factor(K: Float[Array, "n n"], w: Float[Array, " n"]) -> DenseFactor:
+    """Factorise B = I + W^1/2 K W^1/2."""
+    scale = jnp.sqrt(w)
+    B = jnp.eye(len(w), dtype=K.dtype) + scale[:, None] * K * scale
+    return DenseFactor(scale, w * jnp.diagonal(K) > 1, jnp.linalg.cholesky(B))
+
+
+def dense_weights(
+    K: Float[Array, "n n"],
+    factor: DenseFactor,
+    h: Float[Array, " n"],
+    prior_draw: Array | float = 0.0,
+    noise: Array | float = 0.0,
+) -> Float[Array, " n"]:
+    """The beta with E f = K beta; with a prior draw f0 and standard normal noise, f0 + K beta is a posterior draw.
+
+    beta = eta - W^1/2 B^-1 W^1/2 (f0 + K eta) with eta = h + W^1/2 noise (Matheron's rule). The part W^1/2 a of eta
+    = W^1/2 a + b that sits at strong points is carried through in closed form: it may be much larger than beta.
+    """
+    a = jnp.where(factor.strong, h / factor.strong_scale, 0.0) + noise
+    b = jnp.where(factor.strong, 0.0, h)
+    return b + factor.scale * cho_solve((factor.root, True), a - factor.scale * (prior_draw + K @ b))
+
+
+def dense_log_normalizer(factor: DenseFactor, h: Float[Array, " n"], mean: Float[Array, " n"]) -> Float[Array, ""]:
+    """Log of the integral of N(f; 0, K) exp(sum h f - w f^2 / 2), from the posterior mean K beta."""
+    return -jnp.sum(jnp.log(jnp.diagonal(factor.root))) + 0.5 * h @ mean
+
+
+def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
+    """The U with Sigma = D - U^T U.
+
+    D is K between two weak points, W^-1 between two strong ones and 0 between a weak and a strong one.
+    """
+    identity = jnp.eye(len(K), dtype=K.dtype)
+    solved = factor.half_solve(jnp.where(factor.strong, identity, factor.scale[:, None] * K))
+    return jnp.where(factor.strong, -1.0, 1.0) / factor.strong_scale * solved
+
+
+def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, " n"]:
+    """The diagonal of Sigma, to an absolute rounding error relative to min(K_ii, 1 / w_i)."""
+    own = jnp.where(factor.strong, 1 / factor.strong_scale**2, jnp.diagonal(K))
+    return own - jnp.sum(dense_half_covariance(K, factor) ** 2, axis=0)
+
+
+def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
+    """Sigma."""
+    U = dense_half_covariance(K, factor)
+    weak = ~factor.strong
+    own = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
+    return own - U.T @ U
+
+
+def dense_cross_covariance(
+    K: Float[Array, "n n"], K_cross: Float[Array, "n m"], factor: DenseFactor
+) -> Float[Array, "m n"]:
+    """Posterior covariance of new latents with f, from their prior covariance ``K_cross``."""
+    V = factor.half_solve(factor.scale[:, None] * K_cross)
+    return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ dense_half_covariance(K, factor)
+
+
+def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "r r"]:
+    """Lower Cholesky root R of P = I + A W A^T."""
+    scaled = A * jnp.sqrt(w)
+    return jnp.linalg.cholesky(jnp.eye(len(A), dtype=A.dtype) + scaled @ scaled.T)
+
+
+def factor_mean(A: Float[Array, "r n"], root: Float[Array, "r r"], h: Float[Array, " n"]) -> Float[Array, " r"]:
+    """E v = P^-1 A h."""
+    return cho_solve((root, True), A @ h)
+
+
+def factor_log_normalizer(
+    A: Float[Array, "r n"], root: Float[Array, "r r"], h: Float[Array, " n"], mean: Float[Array, " r"]
+) -> Float[Array, ""]:
+    """Log of the integral of N(v; 0, I) exp(sum h f - w f^2 / 2) with f = A^T v, from the posterior mean of v."""
+    return -jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * (A @ h) @ mean
+
+
+def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) -> Float[Array, "r m"]:
+    """The U = R^-1 A with U^T U the posterior covariance of A^T v."""
+    return solve_triangular(root, A, lower=True)
+
+
+def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[Array, " r"]:
+    """R^-T noise: turns standard normals into a draw of v about its mean."""
+    return solve_triangular(root, noise, trans="T", lower=True)
+
+
+def log_normalizer_of_kernel(
+    kernel: Callable[[Array, Array], Array],
+    mean: Float[Array, ""] | float,
+    X: Float[Array, "n d"],
+    h: Float[Array, "n l"],
+    w: Float[Array, "n l"],
+) -> Float[Array, ""]:
+    """The log normaliser of fixed sites, summed over latents, as a function of the kernel and the constant mean.
+
+    Differentiable in the kernel's values and the mean, also where w = 0. The sites are constants: no gradient flows
+    through ``h`` and ``w``. K carries no jitter, for only B is factorised.
+    """
+    h, w = jax.lax.stop_gradient((h, w))
+    K = kernel(X, X)
+    potential, constant = centred(h, w, jnp.asarray(mean))
+
+    def one(h: Array, w: Array) -> Array:
+        factor = dense_factor(K, w)
+        return dense_log_normalizer(factor, h, K @ dense_weights(K, factor, h))
+
+    return jnp.sum(jax.vmap(one, in_axes=1)(potential, w) + constant)
