@@ -1,0 +1,1 @@
+"""From the formula of a likelihood to an augmentation that makes it conditionally Gaussian."""

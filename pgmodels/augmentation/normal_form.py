@@ -1,0 +1,256 @@
+"""A likelihood as a product of factors, and an exponent as a sum of terms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.augmentation.predictor import affine, latents_of
+from pgmodels.formulas import (
+    Call,
+    Comparison,
+    Constant,
+    Expression,
+    Latent,
+    Latents,
+    Positions,
+    Power,
+    Product,
+    Reduction,
+    Selected,
+    Sum,
+    add,
+    exp,
+    log,
+    multiply,
+    power,
+    sigmoid,
+)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """``base ** exponent``; a vector stands for the product over the latents."""
+
+    base: Expression
+    exponent: Expression
+
+    def text(self) -> str:
+        """The factor in infix notation."""
+        return power(self.base, self.exponent).text()
+
+
+@dataclass(frozen=True)
+class Term:
+    """``coefficient`` times the product of ``atoms``; ``reduced`` marks a sum over the latents."""
+
+    coefficient: Expression
+    atoms: tuple[Expression, ...]
+    reduced: bool = False
+
+    def text(self) -> str:
+        """The term in infix notation."""
+        text = multiply(self.coefficient, *self.atoms)
+        return Reduction("sum", text).text() if self.reduced and text.is_vector else text.text()
+
+
+def factorise(expression: Expression, size: int) -> list[Factor]:
+    """Write a formula over ``size`` latents as a product of irreducible factors."""
+    return [unselect_factor(factor) for factor in _factorise(expression, size)]
+
+
+def _factorise(expression: Expression, size: int) -> list[Factor]:
+    if expression.latent_free:
+        return [Factor(expression, Constant(1.0))]
+    if isinstance(expression, Product):
+        return [factor for child in expression.children for factor in _factorise(child, size)]
+    if isinstance(expression, Reduction) and expression.operator == "prod":
+        return [_over_latents(factor, size) for factor in _factorise(expression.argument, size)]
+    if isinstance(expression, Power):
+        return _factorise_power(expression, size)
+    if isinstance(expression, Sum):
+        rewritten = _link(expression)
+        if rewritten is not None:
+            return _factorise(rewritten, size)
+    return [Factor(expression, Constant(1.0))]
+
+
+def _factorise_power(expression: Power, size: int) -> list[Factor]:
+    base, exponent = expression.base, expression.exponent
+    if not exponent.latent_free:
+        if base.latent_free and base.nonnegative:
+            return [Factor(exp(multiply(exponent, log(base))), Constant(1.0))]
+        return [Factor(expression, Constant(1.0))]
+    if not base.nonnegative and _link_of(base) is None and expression.nonnegative:
+        # An even power of something of either sign: the square is the base, so that roots of it stay right.
+        half = multiply(0.5, exponent)
+        return [Factor(power(base, 2.0), half)]
+    return [Factor(inner.base, multiply(inner.exponent, exponent)) for inner in _factorise(base, size)]
+
+
+def _over_latents(factor: Factor, size: int) -> Factor:
+    if factor.base.is_vector or factor.exponent.is_vector:
+        if factor.base.latent_free:
+            return Factor(Reduction("prod", power(factor.base, factor.exponent)), Constant(1.0))
+        return factor
+    return Factor(factor.base, multiply(float(size), factor.exponent))
+
+
+def _link_of(expression: Expression) -> Expression | None:
+    return _link(expression) if isinstance(expression, Sum) else None
+
+
+def _link(expression: Sum) -> Expression | None:
+    """Rewrite 1 + exp(z) as 1 / σ(-z), and 1 - σ(z), 1 - Φ(z) as σ(-z), Φ(-z)."""
+    free = [child for child in expression.children if child.latent_free]
+    moving = [child for child in expression.children if not child.latent_free]
+    if len(moving) != 1 or not free:
+        return None
+    constant = add(*free)
+    coefficient, rest = split_latents(moving[0])
+    if not isinstance(rest, Call):
+        return None
+    if rest.name == "exp" and constant.sign == 1 and coefficient.sign == 1:
+        offset = log(multiply(coefficient, power(constant, -1.0)))
+        shift = Constant(0.0) if multiply(coefficient, -1.0).key == multiply(constant, -1.0).key else offset
+        return multiply(constant, power(sigmoid(multiply(-1.0, add(rest.argument, shift))), -1.0))
+    if rest.name in ("sigmoid", "normal_cdf") and add(constant, coefficient).key == Constant(0.0).key:
+        return multiply(constant, Call(rest.name, multiply(-1.0, rest.argument)))
+    return None
+
+
+def split_latents(expression: Expression) -> tuple[Expression, Expression]:
+    """Write an expression as coefficient times the part that contains latents."""
+    if expression.latent_free:
+        return expression, Constant(1.0)
+    if isinstance(expression, Product):
+        free = multiply(*(child for child in expression.children if child.latent_free))
+        return free, multiply(*(child for child in expression.children if not child.latent_free))
+    return Constant(1.0), expression
+
+
+def unselect_factor(factor: Factor) -> Factor:
+    """Write a factor of f[i] as a product over all latents: g(f[i]) = Π_c g(f[c])^[i = c]."""
+    chosen = _selection(factor.base)
+    if chosen is None:
+        return factor
+    indicator = Comparison("==", chosen.index, Positions(chosen.size))
+    return Factor(_replace(factor.base, Latents(chosen.size)), multiply(indicator, factor.exponent))
+
+
+def unselect_term(term: Term) -> Term:
+    """Write a term of f[i] as a sum over all latents: g(f[i]) = Σ_c [i = c] g(f[c])."""
+    chosen = _selection(multiply(*term.atoms))
+    if chosen is None:
+        return term
+    indicator = Comparison("==", chosen.index, Positions(chosen.size))
+    atoms = tuple(_replace(atom, Latents(chosen.size)) for atom in term.atoms)
+    return Term(multiply(indicator, term.coefficient), atoms, reduced=True)
+
+
+def _selection(expression: Expression) -> Selected | None:
+    found = list(latents_of(expression).values())
+    if len(found) == 1 and isinstance(found[0], Selected):
+        if found[0].size == 1:
+            raise NoAugmentationError(
+                f"{found[0].text()} chooses among one latent: write f, or give the model more GPs."
+            )
+        return found[0]
+    if any(isinstance(node, Selected) for node in found) and isinstance(expression, Call):
+        affine(expression.argument)
+    return None
+
+
+def _replace(expression: Expression, latents: Latents) -> Expression:
+    """The expression with its one selected latent replaced by the vector of all."""
+    if isinstance(expression, Selected):
+        return latents
+    if expression.latent_free:
+        return expression
+    rebuild: dict[type, Callable[..., Expression]] = {
+        Sum: add,
+        Product: multiply,
+        Power: power,
+        Call: lambda argument: Call(expression.name, argument),  # type: ignore[attr-defined]
+    }
+    if type(expression) not in rebuild:
+        raise NoAugmentationError(f"{expression.text()} mixes the latent that the data select with a sum over latents.")
+    return rebuild[type(expression)](*(_replace(child, latents) for child in expression.children))
+
+
+def expand(expression: Expression, size: int) -> list[Term]:
+    """Write an expression as a sum of terms, with like terms collected."""
+    collected: dict[tuple, Term] = {}
+    for term in _expand(expression, size):
+        term = unselect_term(term)
+        vector = term.coefficient.is_vector or any(atom.is_vector for atom in term.atoms)
+        key = (*sorted((atom.key for atom in term.atoms), key=repr), term.reduced and vector)
+        held = collected.get(key)
+        coefficient = term.coefficient if held is None else add(held.coefficient, term.coefficient)
+        collected[key] = Term(coefficient, term.atoms, term.reduced and vector)
+    return [term for term in collected.values() if term.coefficient.key != Constant(0.0).key]
+
+
+def _expand(expression: Expression, size: int) -> list[Term]:
+    if expression.latent_free:
+        return [Term(expression, ())]
+    if isinstance(expression, Sum):
+        return [term for child in expression.children for term in _expand(child, size)]
+    if isinstance(expression, Product):
+        terms = [Term(Constant(1.0), ())]
+        for child in expression.children:
+            terms = [_multiply_terms(left, right) for left in terms for right in _expand(child, size)]
+        return terms
+    if isinstance(expression, Reduction) and expression.operator == "sum":
+        return [_sum_over_latents(term, size) for term in _expand(expression.argument, size)]
+    if isinstance(expression, Power):
+        return _expand_power(expression, size)
+    if isinstance(expression, Call) and expression.name in ("sigmoid", "normal_cdf"):
+        affine(expression.argument)
+    return [Term(Constant(1.0), (expression,))]
+
+
+def _expand_power(expression: Power, size: int) -> list[Term]:
+    base, exponent = expression.base, expression.exponent
+    if isinstance(exponent, Constant) and exponent.value == 2.0:
+        if isinstance(base, Call) and base.name == "abs":
+            return _expand(power(base.argument, 2.0), size)
+        if affine(base) is not None or isinstance(base, Selected) or _is_affine_in_selection(base):
+            return [Term(Constant(1.0), (expression,))]
+        if isinstance(base, Sum):
+            terms = _expand(base, size)
+            return [_multiply_terms(left, right) for left in terms for right in terms]
+    if isinstance(exponent, Constant) and exponent.value == 0.5 and isinstance(base, Power):
+        inner = base.exponent
+        if isinstance(inner, Constant) and inner.value == 2.0:
+            return [Term(Constant(1.0), (abs(base.base),))]
+    return [Term(Constant(1.0), (expression,))]
+
+
+def _is_affine_in_selection(expression: Expression) -> bool:
+    chosen = _selection(expression)
+    return chosen is not None and affine(_replace(expression, Latents(chosen.size))) is not None
+
+
+def _multiply_terms(left: Term, right: Term) -> Term:
+    product = multiply(*left.atoms, *right.atoms)
+    coefficient, rest = split_latents(product)
+    atoms = rest.children if isinstance(rest, Product) else (rest,)
+    if rest.key == Constant(1.0).key:
+        atoms = ()
+    if left.reduced and right.reduced and left.atoms and right.atoms:
+        raise NoAugmentationError(f"({left.text()}) ({right.text()}) multiplies two sums over the latents.")
+    return Term(multiply(left.coefficient, right.coefficient, coefficient), atoms, left.reduced or right.reduced)
+
+
+def _sum_over_latents(term: Term, size: int) -> Term:
+    vector = term.coefficient.is_vector or any(atom.is_vector for atom in term.atoms)
+    if not vector:
+        return Term(multiply(float(size), term.coefficient), term.atoms, term.reduced)
+    if not term.atoms:
+        return Term(Reduction("sum", term.coefficient), ())
+    return Term(term.coefficient, term.atoms, reduced=True)
+
+
+def is_latent(expression: Expression) -> bool:
+    """Whether an atom is a bare latent."""
+    return isinstance(expression, (Latent, Latents))

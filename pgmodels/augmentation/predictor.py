@@ -1,0 +1,143 @@
+"""Predictors: affine functions of one latent, which is all that a factor of a likelihood sees."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.formulas import (
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Product,
+    Reduction,
+    Selected,
+    Sum,
+    add,
+    multiply,
+)
+
+
+class SharedPredictorError(NoAugmentationError):
+    """An affine expression that combines several latents."""
+
+    def __init__(self, expression: Expression):
+        super().__init__(
+            f"the predictor {expression.text()} combines several latents. Each factor may contain one latent only: "
+            "the joint Gaussian update that shared predictors need is not implemented."
+        )
+
+
+class Predictor:
+    """z = scale * latent + shift, where scale and shift are coefficients and latent is one latent or all of them.
+
+    With all latents z is a vector with one value for each, and a factor of z stands for the product over them.
+    """
+
+    def __init__(self, latent: Latent | Latents, scale: Expression, shift: Expression):
+        self.latent = latent
+        self.scale = scale
+        self.shift = shift
+        self.expression = add(multiply(scale, latent), shift)
+        self.key = self.expression.key
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Which latents the predictor reads."""
+        return (self.latent.position,) if isinstance(self.latent, Latent) else tuple(range(self.latent.size))
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether z has one value for each latent."""
+        return self.expression.is_vector
+
+    def negated(self) -> "Predictor":
+        """The predictor -z."""
+        return Predictor(self.latent, multiply(-1.0, self.scale), multiply(-1.0, self.shift))
+
+    def value(self, f: Any, env: Environment) -> Any:
+        """z at latent values f (..., n, latents)."""
+        return self.scale.evaluate(env) * self._read(f) + self.shift.evaluate(env)
+
+    def moments(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+        """Mean and variance of z under independent f ~ N(m, v)."""
+        scale = self.scale.evaluate(env)
+        return scale * self._read(m) + self.shift.evaluate(env), scale**2 * self._read(v)
+
+    def site(self, h: Any, w: Any, env: Environment) -> tuple[Any, Any]:
+        """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
+        scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
+        return self._write(scale * (h - w * shift)), self._write(scale**2 * w)
+
+    def _read(self, values: Any) -> Any:
+        if isinstance(self.latent, Latent):
+            return values[..., self.latent.position : self.latent.position + 1]
+        return values
+
+    def _write(self, values: Any) -> Any:
+        size = self.latent.size
+        if isinstance(self.latent, Latents):
+            return jnp.broadcast_to(values, (*values.shape[:-1], size))
+        total = jnp.sum(values, axis=-1)
+        return jnp.zeros((*total.shape, size)).at[..., self.latent.position].set(total)
+
+    def text(self) -> str:
+        """z in infix notation."""
+        return self.expression.text()
+
+
+def latents_of(expression: Expression) -> dict[tuple, Expression]:
+    """The latent symbols that an expression contains, by key."""
+    if isinstance(expression, (Latent, Latents, Selected)):
+        return {expression.key: expression}
+    found: dict[tuple, Expression] = {}
+    for child in expression.children:
+        found |= latents_of(child)
+    return found
+
+
+def affine(expression: Expression) -> Predictor | None:
+    """Read an expression as a predictor; None where it is not affine, SharedPredictorError where it mixes latents."""
+    parts = _affine_parts(expression)
+    if parts is None:
+        return None
+    latent, scale, shift = parts
+    if not isinstance(latent, (Latent, Latents)):
+        return None
+    return Predictor(latent, scale, shift)
+
+
+def _affine_parts(expression: Expression) -> tuple[Expression | None, Expression, Expression] | None:
+    if expression.latent_free:
+        return None, Constant(0.0), expression
+    if isinstance(expression, (Latent, Latents, Selected)):
+        return expression, Constant(1.0), Constant(0.0)
+    if isinstance(expression, Product):
+        moving = [child for child in expression.children if not child.latent_free]
+        if len(moving) != 1:
+            return None
+        inner = _affine_parts(moving[0])
+        if inner is None:
+            return None
+        factor = multiply(*(child for child in expression.children if child.latent_free))
+        return inner[0], multiply(factor, inner[1]), multiply(factor, inner[2])
+    if isinstance(expression, Sum):
+        latent: Expression | None = None
+        scale: Expression = Constant(0.0)
+        shift: Expression = Constant(0.0)
+        for child in expression.children:
+            inner = _affine_parts(child)
+            if inner is None:
+                return None
+            if inner[0] is not None:
+                if latent is not None and latent.key != inner[0].key:
+                    raise SharedPredictorError(expression)
+                latent = inner[0]
+            scale, shift = add(scale, inner[1]), add(shift, inner[2])
+        return latent, scale, shift
+    reduced = isinstance(expression, Reduction) and expression.operator == "sum"
+    if reduced and _affine_parts(expression.argument) is not None:  # type: ignore[attr-defined]
+        raise SharedPredictorError(expression)
+    return None
