@@ -177,7 +177,8 @@ class Constant(Expression):
 
     def text(self, precedence: int = 0) -> str:
         text = _number(self.value)
-        return f"({text})" if self.value < 0 and precedence > 0 else text
+        bracketed = (self.value < 0 and precedence > 0) or ("/" in text and precedence > 1)
+        return f"({text})" if bracketed else text
 
 
 class Observation(Expression):
@@ -360,13 +361,15 @@ class Sum(Expression):
         return jax.nn.logsumexp(jnp.stack(jnp.broadcast_arrays(*logs)), axis=0)
 
     def text(self, precedence: int = 0) -> str:
-        text = ""
-        for child in self.children:
-            coefficient, rest = split_number(child)
-            if coefficient < 0 and text:
-                text += f" - {multiply(-coefficient, rest).text(1)}"
-            else:
-                text += f" + {child.text(1)}" if text else child.text(0)
+        number, rest = _common_number(self)
+        if number != 1.0:
+            return _product_text(number, [rest], [], precedence)
+        # A positive term leads: y - f, not -f + y.
+        lead = next((i for i, child in enumerate(self.children) if split_number(child)[0] > 0), 0)
+        text = self.children[lead].text(0)
+        for child in self.children[:lead] + self.children[lead + 1 :]:
+            coefficient, part = split_number(child)
+            text += f" - {multiply(-coefficient, part).text(1)}" if coefficient < 0 else f" + {child.text(1)}"
         return f"({text})" if precedence > 0 else text
 
 
@@ -398,20 +401,17 @@ class Product(Expression):
         return sum((child.log_evaluate(env) for child in self.children[1:]), self.children[0].log_evaluate(env))
 
     def text(self, precedence: int = 0) -> str:
-        coefficient, rest = split_number(self)
-        if coefficient == -1.0:
-            text = f"-{rest.text(2)}"
-            return f"({text})" if precedence > 0 else text
-        above, below = [], []
+        number, above, below = 1.0, [], []
         for child in self.children:
             if isinstance(child, Power) and isinstance(child.exponent, Constant) and child.exponent.value < 0:
                 below.append(power(child.base, -child.exponent.value))
+            elif isinstance(child, Constant):
+                number *= child.value
             else:
-                above.append(child)
-        text = " ".join(child.text(2) for child in above) or "1"
-        if below:
-            text += " / " + (below[0].text(3) if len(below) == 1 else f"({' '.join(b.text(2) for b in below)})")
-        return f"({text})" if precedence > 1 else text
+                common, rest = _common_number(child)
+                number *= common
+                above.append(rest)
+        return _product_text(number, above, below, precedence)
 
 
 class Power(Expression):
@@ -455,8 +455,8 @@ class Power(Expression):
             return f"({text})" if precedence > 1 else text
         if isinstance(self.exponent, Constant) and self.exponent.value == 0.5:
             return f"sqrt({self.base.text()})"
-        exponent = self.exponent.text(3)
-        return f"{self.base.text(4)}^{exponent}"
+        text = f"{self.base.text(4)}^{self.exponent.text(3)}"
+        return f"({text})" if precedence > 3 else text
 
 
 class Call(Expression):
@@ -490,6 +490,8 @@ class Call(Expression):
     def text(self, precedence: int = 0) -> str:
         if self.name == "abs":
             return f"|{self.argument.text()}|"
+        if self.name == "log" and isinstance(self.argument, Call) and precedence < 3:
+            return f"log {self.argument.text()}"
         return f"{_SYMBOLS.get(self.name, self.name)}({self.argument.text()})"
 
 
@@ -589,8 +591,73 @@ _LOGARITHMS = {
 _SYMBOLS = {"sigmoid": "σ", "normal_cdf": "Φ", "gamma": "Γ"}
 
 
+_ROOTS = {"sqrt(2 π)": math.sqrt(2.0 * math.pi), "sqrt(π)": math.sqrt(math.pi)}
+
+
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
+    return _product_text(value, [], [], 0)
+
+
+def _plain(value: float) -> tuple[str, str] | None:
+    """A number as numerator and denominator, where it is short that way."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value)), ""
+    for denominator in (2, 3, 4, 6, 8):
+        numerator = value * denominator
+        if abs(numerator) < 16 and math.isclose(numerator, round(numerator), rel_tol=1e-15):
+            return str(round(numerator)), str(denominator)
+    return (text, "") if float(text := f"{value:.6g}") == value else None
+
+
+def _fraction(value: float) -> tuple[str, list[str]]:
+    """A number >= 0 as a numerator and the factors of a denominator."""
+    plain = _plain(value)
+    if plain is not None:
+        return plain[0], [plain[1]] if plain[1] else []
+    for root, root_value in _ROOTS.items():
+        eighths = 8.0 * value * root_value
+        whole = round(eighths)
+        plain = _plain(whole / 8.0) if whole and math.isclose(eighths, whole, rel_tol=1e-14) else None
+        if plain is not None:
+            return plain[0], [part for part in (plain[1], root) if part]
+    return f"{value:.6g}", []
+
+
+def _common_number(expression: Expression) -> tuple[float, Expression]:
+    """Write a sum whose terms share the size of their coefficients as that number times a sum."""
+    if not isinstance(expression, Sum):
+        return 1.0, expression
+    coefficients = [split_number(child)[0] for child in expression.children]
+    number = abs(coefficients[0]) * (1.0 if max(coefficients) > 0 else -1.0)
+    if number == 1.0 or {abs(coefficient) for coefficient in coefficients} != {abs(number)}:
+        return 1.0, expression
+    return number, Sum(tuple(multiply(1.0 / number, child) for child in expression.children))
+
+
+def _product_text(number: float, above: list[Expression], below: list[Expression], precedence: int) -> str:
+    """The text of number * above / below, a sum over the latents last."""
+    numerator, under = _fraction(abs(number))
+    above = sorted(above, key=lambda factor: isinstance(factor, Reduction))
+    divided = bool(under or below)
+    over = [numerator] if numerator != "1" or not above else []
+    # What follows a sum over the latents would be read as summed too.
+    open_ended = [isinstance(f, Reduction) and f is above[-1] and not divided for f in above]
+    over += [factor.text(1 if last else 2) for factor, last in zip(above, open_ended, strict=True)]
+    text = " ".join(over)
+    if not above and not below and len(under) == 1 and not under[0].startswith("sqrt"):
+        text += f"/{under[0]}"
+    elif divided:
+        single = len(under) + len(below) == 1
+        under += [factor.text((1 if isinstance(factor, Reduction) else 3) if single else 2) for factor in below]
+        text += f" / {under[0]}" if single else f" / ({' '.join(under)})"
+    text = f"-{text}" if number < 0 else text
+    several = divided or len(over) > 1 or any(open_ended)
+    bracketed = (
+        (precedence > 0 and number < 0)
+        or (precedence > 1 and (divided or any(open_ended)))
+        or (precedence > 2 and several)
+    )
+    return f"({text})" if bracketed else text
 
 
 def _index(position: Any, size: int) -> Expression:

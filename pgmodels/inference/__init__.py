@@ -1,0 +1,1 @@
+"""The inference engines: each a short program over an augmentation and a latent prior."""

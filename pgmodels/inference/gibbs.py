@@ -1,0 +1,153 @@
+"""Gibbs sampling: alternate the auxiliaries given the latents and the latents given the auxiliaries."""
+
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Model
+from pgmodels.precision import double_precision
+from pgmodels.progress import progress_bar
+from pgmodels.results import Draws
+
+# Sweeps compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
+_CHUNK = 50
+
+
+class GibbsState(NamedTuple):
+    """One chain: the latents (n, latents), their whitened coordinates by group, and the key of what follows."""
+
+    key: Any
+    latents: Any
+    whitened: tuple[Any, ...]
+
+
+class GibbsInfo(NamedTuple):
+    """What a sweep left: log p(y | f)."""
+
+    log_likelihood: Any
+
+
+def init(key: Any, prior: JointPrior) -> GibbsState:
+    """Start a chain at a draw from the prior."""
+    key, start = jax.random.split(key)
+    return GibbsState(key, *prior.draw_prior(start))
+
+
+def step(
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, state: GibbsState
+) -> tuple[GibbsState, GibbsInfo]:
+    """One sweep: for each block, the auxiliaries given all latents, then the block's latents given the auxiliaries."""
+    key, latents, whitened = state
+    for index, block in enumerate(augmentation.blocks):
+        key, auxiliary_key, latent_key = jax.random.split(key, 3)
+        h, w = augmentation.draw_auxiliaries(auxiliary_key, latents, y, parameters, index)
+        drawn, coordinates = prior.draw(latent_key, h, w)
+        columns = np.isin(np.arange(augmentation.size), block)
+        latents = jnp.where(columns, drawn, latents)
+        whitened = tuple(
+            jnp.where(columns[part], new, old)
+            for new, old, part in zip(coordinates, whitened, prior.slices(), strict=True)
+        )
+    log_likelihood = jnp.sum(augmentation.log_density(y, latents, parameters))
+    return GibbsState(key, latents, whitened), GibbsInfo(log_likelihood)
+
+
+@partial(jax.jit, static_argnames="augmentation")
+def run_chunk(
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, states: GibbsState, sweeps: Any
+) -> tuple[GibbsState, tuple[Any, ...], Any]:
+    """Run all chains for ``sweeps`` <= 50 sweeps; draws are (50, chains, ...), the first ``sweeps`` of them filled."""
+    sweep = jax.vmap(partial(step, augmentation, prior, y, parameters))
+    whitened = tuple(jnp.zeros((_CHUNK, *v.shape)) for v in states.whitened)
+    logs = jnp.zeros((_CHUNK, states.latents.shape[0]))
+
+    def body(i: Any, carry: Any) -> Any:
+        states, whitened, logs = carry
+        states, info = sweep(states)
+        whitened = tuple(store.at[i].set(v) for store, v in zip(whitened, states.whitened, strict=True))
+        return states, whitened, logs.at[i].set(info.log_likelihood)
+
+    return jax.lax.fori_loop(0, sweeps, body, (states, whitened, logs))
+
+
+@double_precision
+def gibbs(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    num_samples: int = 1000,
+    num_warmup: int = 200,
+    num_chains: int = 4,
+    seed: Any = 0,
+    progress: bool | None = None,
+) -> Draws:
+    """Draws from the exact posterior of the latents, hyperparameters held at their values.
+
+    X (n, d), y (n,) or (n, columns); ``seed`` is an int or a JAX key and decides every draw. Each chain starts at a
+    draw from the prior. Raises ValueError for bad data and where a draw is not finite, NoAugmentationError for a
+    likelihood without an augmentation.
+    """
+    start = time.perf_counter()
+    data = model.check(X, y)
+    for name, value, least in (
+        ("num_samples", num_samples, 1),
+        ("num_warmup", num_warmup, 0),
+        ("num_chains", num_chains, 1),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")
+    model = model.resolve(data.X)
+    augmentation, prior = model.augmentation, model.prior(data.X)
+    observations, parameters = jnp.asarray(data.y), model.parameters
+    keys = jax.random.split(as_key(seed), num_chains)
+    states = jax.vmap(init, in_axes=(0, None))(keys, prior)
+    stored: list[tuple[np.ndarray, ...]] = []
+    logs: list[np.ndarray] = []
+    total = num_warmup + num_samples
+    with progress_bar("gibbs", total, progress) as bar:
+        done = 0
+        while done < total:
+            until = num_warmup if done < num_warmup else total
+            sweeps = min(_CHUNK, until - done)
+            states, whitened, chunk_logs = run_chunk(augmentation, prior, observations, parameters, states, sweeps)
+            if not np.isfinite(np.asarray(chunk_logs[:sweeps])).all():
+                sweep = done + int(np.argmax(~np.isfinite(np.asarray(chunk_logs[:sweeps])).all(axis=1)))
+                raise ValueError(
+                    f"gibbs: the log likelihood is not finite after sweep {sweep}. Look for extreme values in y, prior "
+                    "variances of many orders of magnitude, or a likelihood scale close to zero."
+                )
+            if done >= num_warmup:
+                stored.append(tuple(np.asarray(v[:sweeps]) for v in whitened))
+                logs.append(np.asarray(chunk_logs[:sweeps]))
+            done += sweeps
+            bar.advance(sweeps, "warm-up" if done < num_warmup else "sampling")
+    groups = range(len(prior.groups))
+    return Draws(
+        model=model,
+        X=data.X,
+        y=data.y,
+        prior=prior,
+        whitened=tuple(np.swapaxes(np.concatenate([chunk[g] for chunk in stored]), 0, 1) for g in groups),
+        log_likelihood_trace=np.concatenate(logs).T,
+        num_warmup=num_warmup,
+        seconds=time.perf_counter() - start,
+        method="gibbs",
+    )
+
+
+def as_key(seed: Any) -> Any:
+    """A JAX key from an int or a key."""
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return jax.random.key(int(seed))
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return seed
+    if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32:
+        return jax.random.wrap_key_data(seed)
+    raise ValueError(f"seed must be an int or a JAX key such as jax.random.key(0); got {seed!r}.")

@@ -1,0 +1,55 @@
+"""All latent GPs of a model at the data: groups that share a kernel, side by side."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from pgmodels.latent.prior import LatentPrior
+
+
+class JointPrior(eqx.Module):
+    """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order."""
+
+    groups: tuple[LatentPrior, ...]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def slices(self) -> list[slice]:
+        """The columns of each group."""
+        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    def moments(self, h: Any, w: Any) -> tuple[Any, Any, Any]:
+        """Mean and variance (n, latents) of the posterior given sites, and its log normaliser, a scalar."""
+        parts = [group.moments(h[:, s], w[:, s]) for group, s in self._pairs()]
+        means, variances, logs = zip(*parts, strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1), sum(jnp.sum(x) for x in logs)
+
+    def draw(self, key: Any, h: Any, w: Any) -> tuple[Any, tuple[Any, ...]]:
+        """A joint draw of the latents given sites (n, latents), and its whitened coordinates, a group each."""
+        keys = jax.random.split(key, len(self.groups))
+        parts = [group.draw(k, h[:, s], w[:, s]) for k, (group, s) in zip(keys, self._pairs(), strict=True)]
+        return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
+
+    def draw_prior(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
+        """A joint draw of the latents from the prior, and its whitened coordinates."""
+        keys = jax.random.split(key, len(self.groups))
+        parts = [group.draw_prior(k, size) for k, group, size in zip(keys, self.groups, self.sizes, strict=True)]
+        return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
+
+    def predict(self, X_new: Any, h: Any, w: Any) -> tuple[Any, Any]:
+        """Mean and variance (n_new, latents) of the latents at new inputs given sites."""
+        parts = [group.predict(X_new, h[:, s], w[:, s]) for group, s in self._pairs()]
+        return jnp.concatenate([m for m, _ in parts], axis=1), jnp.concatenate([v for _, v in parts], axis=1)
+
+    def covariance(self, h: Any, w: Any) -> Any:
+        """Cov_q(f, f) at the training inputs, (latents, n, n)."""
+        return jnp.concatenate([group.covariance(h[:, s], w[:, s]) for group, s in self._pairs()])
+
+    def covariance_with_training(self, X_new: Any, h: Any, w: Any) -> Any:
+        """Cov_q(f_*, f), (latents, n_new, n)."""
+        return jnp.concatenate([g.covariance_with_training(X_new, h[:, s], w[:, s]) for g, s in self._pairs()])
+
+    def _pairs(self) -> list[tuple[LatentPrior, slice]]:
+        return list(zip(self.groups, self.slices(), strict=True))

@@ -1,0 +1,207 @@
+"""Models: a likelihood over latent GPs, and the one place where X and y are checked."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.augmentation.derive import Augmentation, derive_formula
+from pgmodels.formulas import Environment
+from pgmodels.kernels import Kernel, as_kernel
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.prior import build_prior
+from pgmodels.likelihood import Likelihood, LikelihoodFamily, trace
+from pgmodels.parameters import Fixed, Parameter, as_parameter
+from pgmodels.supports import Classes
+
+
+class GP(eqx.Module):
+    """``size`` independent latent GPs with one kernel and one constant mean.
+
+    ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 unless given; a
+    number is a start value for ``fit``.
+    """
+
+    kernel: Kernel
+    mean: Parameter
+    size: int = eqx.field(static=True)
+
+    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1):  # noqa: B008
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
+        self.kernel = as_kernel(kernel)
+        self.mean = as_parameter(mean, "mean of a GP", positive=False)
+        self.size = int(size)
+
+    def __repr__(self) -> str:
+        mean = "" if self.mean.fixed and np.all(np.asarray(self.mean.value) == 0) else f", mean={self.mean.value}"
+        return f"GP({self.kernel!r}{mean}{f', size={self.size}' if self.size > 1 else ''})"
+
+
+class Data(NamedTuple):
+    """Checked inputs (n, d) and observations (n,) or (n, columns), both float64."""
+
+    X: np.ndarray
+    y: np.ndarray
+
+
+class Model(eqx.Module):
+    """A likelihood over latent GPs.
+
+    ``gps`` is one GP or a list of GPs; the latents are numbered in their order.
+    Raises ValueError where the number of latents does not fit the formula.
+    """
+
+    likelihood: Likelihood
+    gps: tuple[GP, ...]
+
+    def __init__(self, likelihood: Likelihood, gps: GP | Sequence[GP]):
+        if isinstance(likelihood, LikelihoodFamily):
+            raise ValueError(f"likelihood is the family {likelihood.__name__}: call it, as in {likelihood.__name__}().")
+        if not isinstance(likelihood, Likelihood):
+            raise ValueError(f"likelihood must be a pgmodels likelihood such as pgm.Bernoulli(); got {likelihood!r}.")
+        listed = (gps,) if isinstance(gps, GP) else tuple(gps)
+        for gp in listed:
+            if not isinstance(gp, GP):
+                raise ValueError(f"gps must be a GP or a list of GPs; got {gp!r}. Wrap a kernel as pgm.GP(kernel).")
+        self.likelihood = likelihood
+        self.gps = listed
+        wanted = likelihood.num_latents
+        if wanted is not None and wanted != self.num_latents:
+            raise ValueError(
+                f"{likelihood.name} needs {wanted} latent GP{'s' if wanted > 1 else ''}; got {self.num_latents}. "
+                f"Use pgm.GP(kernel, size={wanted}) or a list of {wanted} GPs."
+            )
+        likelihood.formula(self.num_latents)
+
+    @property
+    def num_latents(self) -> int:
+        """The number of latent GPs."""
+        return sum(gp.size for gp in self.gps)
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The augmentation of the likelihood; NoAugmentationError where there is none."""
+        return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
+
+    def check_inputs(self, X: Any, name: str = "X") -> np.ndarray:
+        """X as a float64 array (n, d), or ValueError."""
+        X = _numbers(X, name)
+        if X.ndim != 2:
+            hint = f"{name}[:, None]" if X.ndim == 1 else f"{name}.reshape(len({name}), -1)"
+            raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
+        if X.shape[0] == 0 or X.shape[1] == 0:
+            raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
+        _check_finite(X, name)
+        for gp in self.gps:
+            gp.kernel.check(X.shape[1])
+        return X
+
+    def check_observations(self, y: Any, num_rows: int, name: str = "y") -> np.ndarray:
+        """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
+        support = self.likelihood.support(self.num_latents)
+        y = _labels(y, name)
+        columns = support.num_columns
+        if columns == 1 and y.ndim != 1:
+            hint = f" Use {name}[:, 0] or {name}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
+            raise ValueError(f"{name} must have shape (n,); got shape {y.shape}.{hint}")
+        if columns > 1 and (y.ndim != 2 or y.shape[1] != columns):
+            raise ValueError(
+                f"{name} must have shape (n, {columns}), since the formula reads {name}[0] to {name}[{columns - 1}]; "
+                f"got shape {y.shape}. Use np.column_stack."
+            )
+        if y.shape[0] != num_rows:
+            raise ValueError(
+                f"X and {name} must have the same length; got {num_rows} rows of X and {y.shape[0]} of {name}."
+            )
+        _check_finite(y, name)
+        support.check(y)
+        self._check_requirements(y, name)
+        return y
+
+    def check(self, X: Any, y: Any) -> Data:
+        """Checked data to learn from, or ValueError saying what is wrong and how to mend it."""
+        X = self.check_inputs(X)
+        y = self.check_observations(y, len(X))
+        support = self.likelihood.support(self.num_latents)
+        if isinstance(support, Classes):
+            support.check_all_seen(y)
+        return Data(X, y)
+
+    def resolve(self, X: np.ndarray) -> "Model":
+        """The model with every hyperparameter that comes from the data set."""
+        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size) for gp in self.gps)
+        return Model(self.likelihood, gps)
+
+    def prior(self, X: np.ndarray) -> JointPrior:
+        """The latent GPs at the inputs."""
+        groups = tuple(build_prior(gp.kernel, jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in self.gps)
+        return JointPrior(groups, tuple(gp.size for gp in self.gps))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The values of the likelihood's parameters, as compiled code takes them."""
+        return {name: jnp.asarray(value) for name, value in self.likelihood.values.items()}
+
+    def _check_requirements(self, y: np.ndarray, name: str) -> None:
+        env = Environment(jnp.asarray(y), jnp.zeros((len(y), self.num_latents)), self.likelihood.values)
+        for requirement in self.augmentation.requirements:
+            values = np.asarray(requirement.expression.evaluate(env))
+            bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
+            if bad.size:
+                got = values[tuple(bad[0])]
+                raise ValueError(
+                    f"{name} is outside what the formula allows: {requirement.reason}, "
+                    f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row {bad[0][0]}."
+                )
+        log_density = self.augmentation.base.log_evaluate(env)
+        bad = np.argwhere(~np.isfinite(np.asarray(log_density)))
+        if bad.size:
+            raise ValueError(
+                f"{name} is outside what the formula allows: its factor {self.augmentation.base.text()} has no finite "
+                f"logarithm in row {bad[0][0]}."
+            )
+
+    def __repr__(self) -> str:
+        gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
+        return f"Model({self.likelihood!r}, {gps})"
+
+
+@lru_cache(maxsize=512)
+def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> Augmentation:
+    return derive_formula(trace(function, size, symbols), size)
+
+
+def _numbers(value: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be numeric; got {np.asarray(value).dtype} values. Encode text as numbers."
+        ) from error
+
+
+def _labels(value: Any, name: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        try:
+            return array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name} must hold numbers; got {array.ravel()[0]!r}. Encode labels as 0, 1, ... with "
+                f"np.unique({name}, return_inverse=True)[1]."
+            ) from error
+    return _numbers(array, name)
+
+
+def _check_finite(array: np.ndarray, name: str) -> None:
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        place = f"row {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
+        raise ValueError(
+            f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). "
+            "Drop or impute these rows."
+        )

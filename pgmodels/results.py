@@ -1,0 +1,237 @@
+"""What the engines return: a Gaussian approximation of the posterior, or draws from it."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Model
+from pgmodels.precision import double_precision
+from pgmodels.prediction import DrawNodes, GaussianNodes, Predictive
+
+
+@dataclass(eq=False)
+class Result:
+    """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data."""
+
+    model: Model
+    X: np.ndarray = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    prior: JointPrior = field(repr=False)
+    seconds: float
+    method: str
+
+    def to_arviz(self, **options: Any) -> Any:
+        """An xarray.DataTree for ArviZ; see ``pgmodels.interop.to_arviz``."""
+        from pgmodels.interop import to_arviz
+
+        return to_arviz(self, **options)
+
+    @property
+    def jitter(self) -> tuple[float, ...]:
+        """What was added to the diagonal of each group's covariance to factorise it; 0 where nothing was."""
+        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+
+@dataclass(eq=False, kw_only=True)
+class Approximation(Result):
+    """A Gaussian approximation q(f) of the posterior.
+
+    ``mean`` and ``variance`` are its marginals at the data, (n, latents); ``potential`` and ``precision`` the sites
+    (h, w) that make it. ``elbo_trace`` starts at q = prior.
+    """
+
+    mean: np.ndarray = field(repr=False)
+    variance: np.ndarray = field(repr=False)
+    potential: np.ndarray = field(repr=False)
+    precision: np.ndarray = field(repr=False)
+    elbo_trace: np.ndarray = field(repr=False)
+    converged: bool
+    tolerance: float
+
+    @property
+    def elbo(self) -> float:
+        """The evidence lower bound reached."""
+        return float(self.elbo_trace[-1])
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations made."""
+        return len(self.elbo_trace) - 1
+
+    @double_precision
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
+        mean, variance = _predict_latent(self.prior, X_new, h, w)
+        return np.asarray(mean), np.asarray(variance)
+
+    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+        """The predictive distribution of y at X_new (m, d).
+
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
+        """
+        mean, variance = self.predict_latent(X_new)
+        return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
+
+    @double_precision
+    def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
+        keys = jax.random.split(jax.random.key(seed), num_draws)
+        f, whitened = _draw_latents(self.prior, keys, jnp.asarray(self.potential), jnp.asarray(self.precision))
+        return np.asarray(f), tuple(np.asarray(v) for v in whitened)
+
+
+@dataclass(eq=False, kw_only=True)
+class CorrectedApproximation(Approximation):
+    """An approximation whose marginals carry the perturbative correction (math: section 5).
+
+    The marginals are all there is: no joint density, and so no ELBO, stands behind them. ``shift`` and ``curvature``
+    are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents). ``num_nonpositive`` counts the
+    corrected variances at the data that came out non-positive, beyond the reach of the expansion.
+    """
+
+    shift: np.ndarray = field(repr=False)
+    curvature: np.ndarray = field(repr=False)
+    num_nonpositive: int
+
+    @double_precision
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
+
+        Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
+        """
+        from pgmodels.inference.correction import correct_marginals, warn_nonpositive
+
+        mean, variance = Approximation.predict_latent(self, X_new)
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
+        cross = _cross_covariance(self.prior, X_new, h, w)
+        mean, variance = correct_marginals(mean, variance, cross, self.shift, self.curvature)
+        warn_nonpositive(variance, "X_new")
+        return mean, variance
+
+    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+        """The predictive distribution of y at X_new (m, d), with the corrected marginals.
+
+        Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
+        """
+        mean, variance = self.predict_latent(X_new)
+        if not (variance > 0).all():
+            row = int(np.argwhere(~(variance > 0))[0][0])
+            raise ValueError(
+                f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new ({int((variance <= 0).sum())} "
+                "in all): the correction does not reach there. Predict with the uncorrected result or with draws."
+            )
+        return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
+
+
+@dataclass(eq=False, kw_only=True)
+class Draws(Result):
+    """Draws from the posterior.
+
+    ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group);
+    ``log_likelihood_trace`` is log p(y | f) after each kept sweep, (chains, draws).
+    """
+
+    whitened: tuple[np.ndarray, ...] = field(repr=False)
+    log_likelihood_trace: np.ndarray = field(repr=False)
+    num_warmup: int
+
+    @cached_property
+    def latents(self) -> np.ndarray:
+        """The latents at the data, (chains, draws, n, latents)."""
+        parts = [_colour(group, v) for group, v in zip(self.prior.groups, self.whitened, strict=True)]
+        return np.concatenate(parts, axis=-1)
+
+    @property
+    def num_chains(self) -> int:
+        """The number of chains."""
+        return self.log_likelihood_trace.shape[0]
+
+    @property
+    def num_samples(self) -> int:
+        """The number of draws of each chain."""
+        return self.log_likelihood_trace.shape[1]
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Posterior means at the data, (n, latents)."""
+        return self.latents.mean(axis=(0, 1))
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Posterior variances at the data, (n, latents)."""
+        return self.latents.var(axis=(0, 1))
+
+    @double_precision
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        means, variances = [], []
+        for mean, draws, residual in self._at(X_new):
+            means.append(mean + draws.mean(axis=0))
+            variances.append(draws.var(axis=0) + residual[:, None])
+        return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
+
+    def draw_latents_at(self, X_new: Any, seed: int = 0) -> np.ndarray:
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself."""
+        rng = np.random.default_rng(seed)
+        parts = []
+        for mean, draws, residual in self._at(X_new):
+            noise = rng.standard_normal(draws.shape)
+            parts.append(mean + draws + np.sqrt(residual)[:, None] * noise)
+        return np.concatenate(parts, axis=-1)
+
+    def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
+        """The predictive distribution of y at X_new (m, d), averaged over the draws.
+
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
+        """
+        return Predictive(self.model.likelihood, DrawNodes(self.draw_latents_at(X_new, seed)), covariates)
+
+    @double_precision
+    def _at(self, X_new: Any) -> list[tuple[float, np.ndarray, np.ndarray]]:
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        parts = []
+        for group, v in zip(self.prior.groups, self.whitened, strict=True):
+            factor, residual = _factor_at(group, X_new)
+            flat = v.reshape(-1, *v.shape[2:])
+            draws = np.einsum("rm,srl->sml", np.asarray(factor), flat, optimize=True)
+            parts.append((float(group.mean), draws, np.asarray(residual)))
+        return parts
+
+
+@eqx.filter_jit
+def _predict_latent(prior: JointPrior, X_new: Any, h: Any, w: Any) -> tuple[Any, Any]:
+    return prior.predict(X_new, h, w)
+
+
+@eqx.filter_jit
+def _cross_covariance(prior: JointPrior, X_new: Any, h: Any, w: Any) -> Any:
+    return prior.covariance_with_training(X_new, h, w)
+
+
+@eqx.filter_jit
+def _draw_latents(prior: JointPrior, keys: Any, h: Any, w: Any) -> Any:
+    return jax.lax.map(lambda key: prior.draw(key, h, w), keys)
+
+
+@eqx.filter_jit
+def _factor_at(group: Any, X_new: Any) -> Any:
+    return group.factor_at(X_new)
+
+
+@double_precision
+def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
+    return np.asarray(_latents(group, jnp.asarray(whitened)))
+
+
+@eqx.filter_jit
+def _latents(group: Any, whitened: Any) -> Any:
+    return group.latents(whitened)
