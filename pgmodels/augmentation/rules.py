@@ -6,6 +6,8 @@ drawn earlier in the chain are read from ``env.parameters`` by name.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +19,26 @@ from pgmodels import polya_gamma
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Linear, Quadratic
 from pgmodels.augmentation.stable import log_sigmoid_tilde
-from pgmodels.formulas import Constant, Environment, Expression, add, exp, multiply, normal_cdf, power
+from pgmodels.formulas import (
+    Call,
+    Comparison,
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Power,
+    Product,
+    Reduction,
+    Sum,
+    add,
+    exp,
+    log,
+    multiply,
+    normal_cdf,
+    power,
+)
+from pgmodels.formulas import gamma as gamma_of
 from pgmodels.formulas import sigmoid as sigmoid_of
 
 Site = tuple[Any, Any]
@@ -41,6 +62,15 @@ class Auxiliary(Expression):
 
     def text(self, precedence: int = 0) -> str:
         return f"{self.name}[c]" if self.is_vector else self.name
+
+
+@dataclass(frozen=True)
+class SiteTerm:
+    """The factor exp(potential z - precision z^2 / 2) of a predictor z, as formulas."""
+
+    predictor: Predictor
+    potential: Expression
+    precision: Expression
 
 
 class Rule(ABC):
@@ -76,20 +106,39 @@ class Rule(ABC):
         """The identity as a formula."""
 
     @abstractmethod
+    def augmented(self) -> str:
+        """The factor with its auxiliary, less what later rules augment, as a formula; empty where that is 1."""
+
+    @abstractmethod
+    def law(self) -> str:
+        """The law of the auxiliary given the latents and the auxiliaries before it; empty where there is none."""
+
     def conditional(self) -> str:
-        """The law of the auxiliary given the latents, as a formula; empty where there is none."""
+        """The complete conditional of the auxiliary, as a formula; empty where there is none."""
+        if self.auxiliary is None:
+            return ""
+        given = ", ".join([parent.text() for parent in auxiliaries_of(self.factor)] + ["f", "y"])
+        return f"{self.auxiliary.text()} | {given} ~ {self.law()}"
+
+    def prior(self) -> tuple[Expression, ...]:
+        """What the law of the auxiliary before any observation reads."""
+        return ()
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        """The sites that the factor leaves, as formulas."""
+        return ()
+
+    def rate_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
+        """The sites of latents coupled to this factor, its auxiliary integrated out; ``averaged`` for those of CAVI."""
+        return ()
+
+    def expectation(self) -> Expression | None:
+        """The expectation of the auxiliary under the optimal q."""
+        return None
 
     @abstractmethod
-    def gaussian(self) -> str:
-        """The exponent of the site, as a formula; empty where later rules take over."""
-
-    @abstractmethod
-    def expectation(self) -> str:
-        """The expectations under q that the CAVI update needs, as a formula; empty where there are none."""
-
-    @abstractmethod
-    def bound(self) -> str:
-        """The share of the local bound, as a formula; empty where an earlier rule contains it."""
+    def bound(self) -> Expression:
+        """The share of the local bound, zero where an earlier rule contains it."""
 
 
 class GaussianRule(Rule):
@@ -134,23 +183,26 @@ class GaussianRule(Rule):
     def identity(self) -> str:
         return f"{self.factor.text()} is Gaussian in f already."
 
-    def conditional(self) -> str:
+    def augmented(self) -> str:
+        return self.factor.text()
+
+    def law(self) -> str:
         return ""
 
-    def gaussian(self) -> str:
-        return self.factor.argument.text()  # type: ignore[attr-defined]
+    def sites(self) -> tuple[SiteTerm, ...]:
+        linear = [SiteTerm(part.predictor, part.coefficient, Constant(0.0)) for part in self.linear]
+        return (*_quadratic_sites(self.quadratic, Constant(1.0)), *linear)
 
-    def expectation(self) -> str:
-        return ""
-
-    def bound(self) -> str:
-        return f"E[{self.factor.argument.text()}]"  # type: ignore[attr-defined]
+    def bound(self) -> Expression:
+        linear = [_over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
+        return add(multiply(-1.0, _over_latents(mean_quadratic(self.quadratic))), *linear)
 
 
 class PolyaGammaRule(Rule):
     """σ(z)^a σ(-z)^b with ω ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
 
     title = "Pólya-Gamma"
+    auxiliary: Auxiliary
 
     def __init__(self, name: str, predictor: Predictor, a: Expression, b: Expression, counts: tuple[tuple, ...]):
         self.predictor = predictor
@@ -193,35 +245,38 @@ class PolyaGammaRule(Rule):
         return _log_polya_gamma(auxiliary, self.total.evaluate(env), self.predictor.value(f, env))
 
     def identity(self) -> str:
-        z, name = self.predictor.expression.text(2), self.auxiliary.text()
-        difference = multiply(0.5, self.difference).text(2)
+        scale, rest = self._parts()
+        return f"{self.factor.text()} = {scale} ∫ {rest} d{self.auxiliary.text()}"
+
+    def _parts(self) -> tuple[str, str]:
+        z, omega = self.predictor.expression, self.auxiliary
+        linear = multiply(multiply(0.5, self.difference), z)
+        exponent = add(linear, multiply(-0.5, omega, power(z, 2.0)))
         return (
-            f"{self.factor.text()} = 2^-({self.total.text()}) "
-            f"∫ exp({difference} {z} - {name} {z}^2 / 2) PG({name}; {self.total.text()}, 0) d{name}"
+            f"2^-{self.total.text(3)}",
+            f"{exp(exponent).text()} PG({omega.text()}; {self.total.text()}, 0)",
         )
 
-    def conditional(self) -> str:
-        return f"{self.auxiliary.text()} ~ PG({self.total.text()}, {self.predictor.text()})"
+    def augmented(self) -> str:
+        return " ".join(self._parts())
 
-    def gaussian(self) -> str:
-        z = self.predictor.expression.text(4)
-        linear = multiply(0.5, self.difference).text(2)
-        return f"{linear} {z} - {self.auxiliary.text()} {z}^2 / 2"
+    def law(self) -> str:
+        return f"PG({self.total.text()}, {self.predictor.text()})"
 
-    def expectation(self) -> str:
-        z = self.predictor.text()
-        total = self.total.text()
-        held = f"E[{total}]" if self.counts else (f"({total})" if " " in total else total)
-        return f"E[{self.auxiliary.text()}] = {held} tanh(ζ/2) / (2 ζ),  ζ = sqrt(E[({z})^2])"
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.total,)
 
-    def bound(self) -> str:
-        z = self.predictor.text()
-        up = multiply(self.a, _tilde("σ̃₊", z)) if self.a.key != Constant(0.0).key else Constant(0.0)
-        down = multiply(self.b, _tilde("σ̃₋", z)) if self.b.key != Constant(0.0).key else Constant(0.0)
-        total = add(up, down)
-        if total.key == Constant(0.0).key:
-            return ""
-        return _over(total.text(), self.auxiliary.is_vector and total.text() != "")
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return (SiteTerm(self.predictor, multiply(0.5, self.difference), self.auxiliary),)
+
+    def expectation(self) -> Expression:
+        root = Root(self.auxiliary.name.replace("ω", "ζ"), self.predictor)
+        total = add(self.a, self.b, *(Expected(count) for count, _ in self.counts))
+        return multiply(total, Function("tanh", jnp.tanh, multiply(0.5, root)), power(multiply(2.0, root), -1.0))
+
+    def bound(self) -> Expression:
+        up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
+        return _over_latents(add(multiply(self.a, up), multiply(self.b, down)))
 
 
 class PoissonRule(Rule):
@@ -231,6 +286,7 @@ class PoissonRule(Rule):
     """
 
     title = "Poisson"
+    auxiliary: Auxiliary
 
     def __init__(self, name: str, predictor: Predictor, rate: Quadratic, parent: Auxiliary | None = None):
         self.predictor = predictor
@@ -284,32 +340,43 @@ class PoissonRule(Rule):
 
     def identity(self) -> str:
         name = self.auxiliary.text()
-        down = sigmoid_of(multiply(-1.0, self.predictor.expression)).text()
-        return f"{self.factor.text()} = Σ_{name} Poisson({name}; {self.rate.expression.text()}) {down}^{name}"
-
-    def conditional(self) -> str:
+        index = f"{{{name}}}" if self.auxiliary.is_vector else name
         down = sigmoid_of(multiply(-1.0, self.predictor.expression))
-        return f"{self.auxiliary.text()} ~ Poisson({multiply(self.rate.expression, down).text()})"
+        return f"{self.factor.text()} = Σ_{index} {self.augmented()} {power(down, self.auxiliary).text()}"
 
-    def gaussian(self) -> str:
-        return ""
+    def augmented(self) -> str:
+        return f"Poisson({self.auxiliary.text()}; {self.rate.expression.text()})"
 
-    def expectation(self) -> str:
-        rate, z = self.rate.expression.text(2), self.predictor.text()
-        return f"E[{self.auxiliary.text()}] = E[{rate}] σ̃₋({z})"
+    def law(self) -> str:
+        down = sigmoid_of(multiply(-1.0, self.predictor.expression))
+        return f"Poisson({multiply(self.rate.expression, down).text()})"
 
-    def bound(self) -> str:
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.rate.expression,)
+
+    def rate_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
+        z = self.predictor
+        link = add(1.0, multiply(-1.0, Tilde(z, -1))) if averaged else sigmoid_of(z.expression)
+        return _quadratic_sites(self.rate, link)
+
+    def expectation(self) -> Expression:
+        rate = mean_quadratic(self.rate)
         if self.parent is not None:
-            return ""
-        rate, z = self.rate.expression.text(), self.predictor.text()
-        held = f"E[{rate}]" if self.rate_positions else (f"({rate})" if " " in rate else rate)
-        return _over(f"-{held} (1 - σ̃₋({z}))", self.auxiliary.is_vector)
+            rate = substitute(rate, {self.parent.key: Expected(self.parent)})
+        return multiply(rate, Tilde(self.predictor, -1))
+
+    def bound(self) -> Expression:
+        if self.parent is not None:
+            return Constant(0.0)
+        thinning = add(1.0, multiply(-1.0, Tilde(self.predictor, -1)))
+        return _over_latents(multiply(-1.0, mean_quadratic(self.rate), thinning))
 
 
 class GammaRule(Rule):
     """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1)."""
 
     title = "Gamma"
+    auxiliary: Auxiliary
 
     def __init__(
         self,
@@ -371,36 +438,38 @@ class GammaRule(Rule):
         return jnp.where(p > 0, log_density, 0.0)
 
     def identity(self) -> str:
-        name, p = self.auxiliary.text(), self.exponent.text()
-        weight = "" if p == "1" else f"{name}^({p} - 1) / Γ({p}) "
-        return f"{self.factor.text()} = ∫ {weight}exp(-{name} {self.base.text(2)}) d{name}"
+        name = self.auxiliary
+        return f"{self.factor.text()} = ∫ {_gamma_mixed(name, self.exponent, self.base)} d{name.text()}"
 
-    def conditional(self) -> str:
-        return f"{self.auxiliary.text()} ~ Gamma({self.exponent.text()}, rate {self.base.text()})"
+    def augmented(self) -> str:
+        text = _gamma_mixed(self.auxiliary, self.exponent, self.constant)
+        return "" if text == "1" else text
 
-    def gaussian(self) -> str:
-        return ""
+    def law(self) -> str:
+        return f"Gamma({self.exponent.text()}, rate {self.base.text()})"
 
-    def expectation(self) -> str:
-        return f"E[{self.auxiliary.text()}] = {self.exponent.text(2)} / {self._tilted()}"
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.exponent,)
 
-    def _tilted(self) -> str:
-        text = [] if self.constant.key == Constant(0.0).key else [self.constant.text()]
+    def expectation(self) -> Expression:
+        return multiply(self.exponent, power(self._mean_base(), -1.0))
+
+    def _mean_base(self) -> Expression:
+        total = self.constant
         for weight, predictor, reduced in self.terms:
-            factor = "" if weight.key == Constant(1.0).key else f"{weight.text(2)} "
-            term = f"{factor}(1 - σ̃₋({predictor.text()}))"
-            text.append(f"Σ_c {term}" if reduced else term)
-        return f"({' + '.join(text)})"
+            term = multiply(weight, add(1.0, multiply(-1.0, Tilde(predictor, -1))))
+            total = add(total, _over_latents(term) if reduced else term)
+        return total
 
-    def bound(self) -> str:
-        p = "" if self.exponent.key == Constant(1.0).key else f"{self.exponent.text(2)} "
-        return _over(f"-{p}log{self._tilted()}", self.auxiliary.is_vector)
+    def bound(self) -> Expression:
+        return _over_latents(multiply(-1.0, self.exponent, log(self._mean_base())))
 
 
 class TruncatedGaussianRule(Rule):
     """Φ(z)^a, a in {0, 1}, with u ~ N(z, 1) truncated to u > 0 (Albert and Chib 1993)."""
 
     title = "Truncated Gaussian"
+    auxiliary: Auxiliary
 
     def __init__(self, name: str, predictor: Predictor, exponent: Expression):
         self.predictor, self.exponent = predictor, exponent
@@ -435,28 +504,40 @@ class TruncatedGaussianRule(Rule):
         return f"Φ({z}) = ∫_0^∞ N({name}; {z}, 1) d{name}" + self._switch()
 
     def _switch(self) -> str:
-        return "" if self.exponent.key == Constant(1.0).key else f"   where {self.exponent.text()} = 1"
+        opposite = add(1.0, multiply(-1.0, self.exponent))
+        if self.exponent.key == Constant(1.0).key:
+            return ""
+        if isinstance(self.exponent, Sum) and not isinstance(opposite, Sum):
+            return f", where {opposite.text()} = 0"
+        return f", where {self.exponent.text()} = 1"
 
-    def conditional(self) -> str:
-        return f"{self.auxiliary.text()} ~ N({self.predictor.text()}, 1) truncated to > 0" + self._switch()
+    def augmented(self) -> str:
+        name = self.auxiliary.text()
+        density = f"N({name}; {self.predictor.text()}, 1) [{name} > 0]"
+        return density if self.exponent.key == Constant(1.0).key else f"({density})^{self.exponent.text(3)}"
 
-    def gaussian(self) -> str:
-        z, name = self.predictor.expression.text(4), self.auxiliary.text()
-        term = f"{name} {z} - {z}^2 / 2"
-        return term if self.exponent.key == Constant(1.0).key else f"{self.exponent.text(2)} ({term})"
+    def law(self) -> str:
+        return f"N({self.predictor.text()}, 1) truncated to {self.auxiliary.text()} > 0" + self._switch()
 
-    def expectation(self) -> str:
-        z = self.predictor.text()
-        return f"E[{self.auxiliary.text()}] = E[{z}] + φ(E[{z}]) / Φ(E[{z}])"
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.predictor.expression,)
 
-    def bound(self) -> str:
-        z = self.predictor.text()
-        a = "" if self.exponent.key == Constant(1.0).key else f"{self.exponent.text(2)} "
-        return _over(f"{a}(log Φ(E[{z}]) - Var[{z}] / 2)", self.auxiliary.is_vector)
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
+
+    def expectation(self) -> Expression:
+        mean = mean_of(self.predictor)
+        return add(mean, multiply(Function("φ", norm.pdf, mean), power(normal_cdf(mean), -1.0)))
+
+    def bound(self) -> Expression:
+        spread = multiply(-0.5, variance_of(self.predictor))
+        return _over_latents(multiply(self.exponent, add(log(normal_cdf(mean_of(self.predictor))), spread)))
 
 
 class ScaleMixtureRule(Rule):
     """φ(Q), φ completely monotone and Q >= 0 a quadratic: exp(-ω Q) under a mixing law of ω."""
+
+    auxiliary: Auxiliary
 
     def __init__(self, name: str, base: Quadratic, factor: Expression, is_vector: bool, size: int):
         self.base, self.factor, self.size = base, factor, size
@@ -466,8 +547,8 @@ class ScaleMixtureRule(Rule):
     def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
         return self.base.site(auxiliary, self.size, env)
 
-    def gaussian(self) -> str:
-        return f"-{self.auxiliary.text()} {self.base.expression.text(2)}"
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return _quadratic_sites(self.base, self.auxiliary)
 
 
 class GammaMixtureRule(ScaleMixtureRule):
@@ -499,17 +580,22 @@ class GammaMixtureRule(ScaleMixtureRule):
         return jnp.where(p > 0, self.log_joint(auxiliary, f, env) + p * jnp.log(self.base.value(f, env)), 0.0)
 
     def identity(self) -> str:
-        name, p = self.auxiliary.text(), self.exponent.text(2)
-        return f"{self.factor.text()} = ∫ {name}^({p} - 1) / Γ({p}) exp(-{name} {self.base.expression.text(2)}) d{name}"
+        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
 
-    def conditional(self) -> str:
-        return f"{self.auxiliary.text()} ~ Gamma({self.exponent.text()}, rate {self.base.expression.text()})"
+    def augmented(self) -> str:
+        return _gamma_mixed(self.auxiliary, self.exponent, self.base.expression)
 
-    def expectation(self) -> str:
-        return f"E[{self.auxiliary.text()}] = {self.exponent.text(2)} / E[{self.base.expression.text()}]"
+    def law(self) -> str:
+        return f"Gamma({self.exponent.text()}, rate {self.base.expression.text()})"
 
-    def bound(self) -> str:
-        return _over(f"-{self.exponent.text(2)} log E[{self.base.expression.text()}]", self.auxiliary.is_vector)
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.exponent,)
+
+    def expectation(self) -> Expression:
+        return multiply(self.exponent, power(mean_quadratic(self.base), -1.0))
+
+    def bound(self) -> Expression:
+        return _over_latents(multiply(-1.0, self.exponent, log(mean_quadratic(self.base))))
 
 
 class InverseGaussianMixtureRule(ScaleMixtureRule):
@@ -548,20 +634,26 @@ class InverseGaussianMixtureRule(ScaleMixtureRule):
         return jnp.where(shape > 0, density - deviation, 0.0)
 
     def identity(self) -> str:
-        name, c = self.auxiliary.text(), multiply(0.5, power(self.steepness, 2.0)).text()
-        return f"{self.factor.text()} = ∫ exp(-{name} {self.base.expression.text(2)}) Lévy({name}; {c}) d{name}"
+        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
 
-    def conditional(self) -> str:
+    def augmented(self) -> str:
+        name, scale = self.auxiliary, multiply(0.5, power(self.steepness, 2.0))
+        mixed = exp(multiply(-1.0, name, self.base.expression))
+        return f"{mixed.text(2)} Lévy({name.text()}; 0, {scale.text()})"
+
+    def law(self) -> str:
         mean = multiply(self.steepness, power(multiply(2.0, self.root), -1.0))
         shape = multiply(0.5, power(self.steepness, 2.0))
-        return f"{self.auxiliary.text()} ~ InverseGaussian(mean {mean.text()}, shape {shape.text()})"
+        return f"InverseGaussian(mean {mean.text()}, shape {shape.text()})"
 
-    def expectation(self) -> str:
-        steepness = self.steepness.text(2)
-        return f"E[{self.auxiliary.text()}] = {steepness} / (2 sqrt(E[{self.base.expression.text()}]))"
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.steepness,)
 
-    def bound(self) -> str:
-        return _over(f"-{self.steepness.text(2)} sqrt(E[{self.base.expression.text()}])", self.auxiliary.is_vector)
+    def expectation(self) -> Expression:
+        return multiply(0.5, self.steepness, power(mean_quadratic(self.base), -0.5))
+
+    def bound(self) -> Expression:
+        return _over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -614,27 +706,171 @@ def _log_polya_gamma(omega: Any, b: Any, c: Any) -> Any:
     return jnp.where(positive, polya_gamma.log_density(omega, jnp.where(positive, b, 1.0), c), 0.0)
 
 
-class _Tilde(Expression):
-    """log σ̃±(z), for printing."""
+VARIANCE = "Var[f]"
 
-    nonnegative = False  # type: ignore[assignment]
 
-    def __init__(self, symbol: str, argument: str):
-        self.label = f"log {symbol}({argument})"
+class Marginal(Expression):
+    """The mean ``m`` of a latent under q, or its variance ``v``: read from ``f`` and the parameter VARIANCE."""
+
+    def __init__(self, symbol: str, latent: Latent | Latents):
+        self.symbol, self.latent = symbol, latent
+        self.is_vector = latent.is_vector  # type: ignore[misc]
+        self.nonnegative = symbol == "v"  # type: ignore[misc]
 
     def _label(self) -> Any:
-        return self.label
+        return (self.symbol, self.latent.key)
 
     def evaluate(self, env: Environment) -> Any:
-        raise TypeError("a symbol for printing has no value")
+        values = env.f if self.symbol == "m" else env.parameters[VARIANCE]
+        return self.latent.evaluate(Environment(env.y, values, env.parameters))
 
     def text(self, precedence: int = 0) -> str:
-        return self.label
+        return self.symbol + self.latent.text()[1:]
 
 
-def _tilde(symbol: str, argument: str) -> Expression:
-    return _Tilde(symbol, argument)
+class Expected(Expression):
+    """The expectation of an auxiliary under q, read from the parameter of the same name, such as ``E[ω]``."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, auxiliary: Expression):
+        self.auxiliary = auxiliary
+        self.name = f"E[{auxiliary.name}]"  # type: ignore[attr-defined]
+        self.is_vector = auxiliary.is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.name, self.is_vector)
+
+    def evaluate(self, env: Environment) -> Any:
+        return env.parameters[self.name]
+
+    def text(self, precedence: int = 0) -> str:
+        return f"E[{self.auxiliary.text()}]"
 
 
-def _over(text: str, is_vector: bool) -> str:
-    return f"Σ_c ({text})" if is_vector and text else text
+class Tilde(Expression):
+    """σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
+
+    def __init__(self, predictor: Predictor, side: int, logarithm: bool = False):
+        self.predictor, self.side, self.logarithm = predictor, side, logarithm
+        self.is_vector = predictor.is_vector  # type: ignore[misc]
+        self.nonnegative = not logarithm  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.predictor.key, self.side, self.logarithm)
+
+    def evaluate(self, env: Environment) -> Any:
+        mean, variance = self.predictor.moments(env.f, env.parameters[VARIANCE], env)
+        value = log_sigmoid_tilde(self.side * mean, variance)
+        return value if self.logarithm else jnp.exp(value)
+
+    def text(self, precedence: int = 0) -> str:
+        symbol = "σ̃₊" if self.side > 0 else "σ̃₋"
+        return f"{'log ' if self.logarithm else ''}{symbol}({self.predictor.text()})"
+
+
+class Root(Expression):
+    """ζ = sqrt(E[z^2]) under q's marginals."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, name: str, predictor: Predictor):
+        self.name, self.predictor = name, predictor
+        mean = mean_of(predictor)
+        self.definition = power(add(power(mean, 2.0), variance_of(predictor)), 0.5)
+        self.is_vector = self.definition.is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.name, self.definition.key)
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.definition.evaluate(env)
+
+    def text(self, precedence: int = 0) -> str:
+        return f"{self.name}[c]" if self.is_vector else self.name
+
+
+class Function(Expression):
+    """A function of one argument that only derivations print."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, name: str, function: Callable[[Any], Any], argument: Expression):
+        self.name, self.function, self.argument = name, function, argument
+        self.children = (argument,)
+
+    def _label(self) -> Any:
+        return self.name
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.function(self.argument.evaluate(env))
+
+    def text(self, precedence: int = 0) -> str:
+        return f"{self.name}({self.argument.text()})"
+
+
+def mean_of(predictor: Predictor) -> Expression:
+    """E[z] in q's marginals."""
+    return add(multiply(predictor.scale, Marginal("m", predictor.latent)), predictor.shift)
+
+
+def variance_of(predictor: Predictor) -> Expression:
+    """Var[z] in q's marginals."""
+    return multiply(power(predictor.scale, 2.0), Marginal("v", predictor.latent))
+
+
+def mean_quadratic(quadratic: Quadratic) -> Expression:
+    """E[Q] in q's marginals."""
+    total = quadratic.constant
+    for square in quadratic.squares:
+        second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))
+        value = multiply(square.weight, second)
+        total = add(total, _over_latents(value) if square.reduced else value)
+    return total
+
+
+def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
+    """The auxiliaries in an expression, each once, in order."""
+    if isinstance(expression, Auxiliary):
+        return [expression]
+    found = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
+    return list(found.values())
+
+
+def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
+    """The expression with symbols, given by key, replaced."""
+    if expression.key in table:
+        return table[expression.key]
+    parts = [substitute(child, table) for child in expression.children]
+    if isinstance(expression, Sum):
+        return add(*parts)
+    if isinstance(expression, Product):
+        return multiply(*parts)
+    if isinstance(expression, Power):
+        return power(*parts)
+    if isinstance(expression, Call):
+        return Call(expression.name, *parts)
+    if isinstance(expression, Comparison):
+        return Comparison(expression.operator, *parts)
+    if isinstance(expression, Reduction):
+        return Reduction(expression.operator, *parts)
+    return expression
+
+
+def _quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteTerm, ...]:
+    """The sites of exp(-multiplier * quadratic)."""
+    zero = Constant(0.0)
+    return tuple(SiteTerm(s.predictor, zero, multiply(2.0, multiplier, s.weight)) for s in quadratic.squares)
+
+
+def _gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> str:
+    """ω^(p - 1) / Γ(p) exp(-ω rate)."""
+    trivial = isinstance(exponent, Constant) and exponent.value in (1.0, 2.0)
+    scale = Constant(1.0) if trivial else power(gamma_of(exponent), -1.0)
+    powers = power(auxiliary, add(exponent, -1.0))
+    exponential = exp(multiply(-1.0, auxiliary, rate)) if rate.key != Constant(0.0).key else Constant(1.0)
+    return multiply(powers, exponential, scale).text()
+
+
+def _over_latents(expression: Expression) -> Expression:
+    return Reduction("sum", expression) if expression.is_vector else expression
