@@ -38,6 +38,23 @@ class Result:
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
 
+@dataclass(frozen=True, eq=False)
+class FitReport:
+    """How hyperparameters were learned.
+
+    ``start`` names the start chosen and ``start_elbos`` the (penalised) ELBO at each; ``values`` holds what was learned
+    by name, on the natural scale.
+    """
+
+    start: str
+    start_elbos: dict[str, float]
+    values: dict[str, np.ndarray]
+    num_steps: int
+    num_evaluations: int
+    converged: bool
+    message: str
+
+
 @dataclass(eq=False, kw_only=True)
 class Approximation(Result):
     """A Gaussian approximation q(f) of the posterior.
@@ -53,6 +70,7 @@ class Approximation(Result):
     elbo_trace: np.ndarray = field(repr=False)
     converged: bool
     tolerance: float
+    fit: FitReport | None = field(default=None, repr=False)
 
     @property
     def elbo(self) -> float:
@@ -126,8 +144,8 @@ class CorrectedApproximation(Approximation):
         if not (variance > 0).all():
             row = int(np.argwhere(~(variance > 0))[0][0])
             raise ValueError(
-                f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new ({int((variance <= 0).sum())} "
-                "in all): the correction does not reach there. Predict with the uncorrected result or with draws."
+                f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new "
+                f"({int((variance <= 0).sum())} in all): the correction does not reach there. Predict with the uncorrected result or with draws."
             )
         return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
 

@@ -98,7 +98,8 @@ def cavi(
     data = model.check(X, y)
     if max_iterations < 1 or not tolerance > 0:
         raise ValueError(
-            f"max_iterations must be >= 1 and tolerance > 0; got max_iterations={max_iterations}, tolerance={tolerance}."
+            f"max_iterations must be >= 1 and tolerance > 0; got max_iterations={max_iterations} and "
+            f"tolerance={tolerance}."
         )
     model = model.resolve(data.X)
     augmentation, prior = model.augmentation, model.prior(data.X)

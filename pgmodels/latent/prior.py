@@ -237,6 +237,15 @@ class LowRankPrior(LatentPrior):
         return sites.factor_half_covariance(root, cross[0]).T @ sites.factor_half_covariance(root, self.A)
 
 
+def covariance_prior(kernel: Any, mean: Array, X: Float[Array, "n d"]) -> DensePrior:
+    """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
+
+    Its root is left empty, so that nothing can be drawn from it, and it carries no jitter, which moments do not need.
+    """
+    K = kernel(X, X)
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=jnp.zeros((0, 0)), jitter=jnp.zeros(()))
+
+
 def _with_residual(A: Array, diagonal: Array) -> tuple[Array, Array]:
     """A factor at new inputs and the variance that it leaves."""
     return A, jnp.maximum(diagonal - jnp.sum(A**2, axis=0), 0.0)

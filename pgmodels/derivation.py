@@ -1,0 +1,53 @@
+"""The derivation of a model: what ``pgm.derive`` returns."""
+
+from typing import Any
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.explain import explain
+from pgmodels.augmentation.graph import AugmentedGraph, build_graph
+from pgmodels.augmentation.verify import Verification, verify_augmentation
+from pgmodels.model import GP, Model
+from pgmodels.kernels import RBF
+from pgmodels.likelihood import Likelihood
+from pgmodels.precision import double_precision
+
+
+class Derivation:
+    """The augmentation of a model, step by step: print it, verify it, draw its graph."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.augmentation: Augmentation = model.augmentation
+
+    @property
+    def graph(self) -> AugmentedGraph:
+        """The augmented graphical model: ``str()``, ``.to_mermaid()``, ``.to_graphviz()``."""
+        return build_graph(self.augmentation, self.model.likelihood.name, tuple(gp.size for gp in self.model.gps))
+
+    @double_precision
+    def verify(self, seed: int = 0, y: Any = None) -> Verification:
+        """Check the derivation numerically and return the figures.
+
+        ``y`` gives observations to check at, where the formula declares no support that examples can be drawn from.
+        Raises VerificationError naming the check that failed and its figure.
+        """
+        support = self.model.likelihood.support(self.model.num_latents)
+        return verify_augmentation(self.augmentation, self.model.likelihood.values, support, seed=seed, y=y)
+
+    def __str__(self) -> str:
+        return explain(self.augmentation, self.model.likelihood.name)
+
+    def __repr__(self) -> str:
+        return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
+
+
+def derive(model: Model | Likelihood) -> Derivation:
+    """Derive the augmentation of a model's likelihood (or of a likelihood that fixes its number of latents).
+
+    Raises NoAugmentationError, naming the factor, what was looked for and the rules there are, where none fits.
+    """
+    if isinstance(model, Likelihood):
+        model = Model(model, GP(RBF(), size=model.num_latents or 1))
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a pgm.Model or a likelihood; got {model!r}.")
+    return Derivation(model)

@@ -1,0 +1,263 @@
+"""Learning kernel hyperparameters, means and likelihood parameters on the collapsed bound."""
+
+import time
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.inference import cavi as cavi_engine
+from pgmodels.inference.cavi import CaviState, ConvergenceWarning, cavi
+from pgmodels.kernels import Stationary, median_distance
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.prior import covariance_prior
+from pgmodels.likelihood import is_normalised
+from pgmodels.model import Data, Model
+from pgmodels.parameters import Parameter, bare, is_parameter
+from pgmodels.precision import double_precision
+from pgmodels.progress import progress_bar
+from pgmodels.results import Approximation, FitReport
+
+# The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
+# gradient at the optimum only.
+_INNER_TOLERANCE = 1e-11
+_INNER_ITERATIONS = 2000
+
+
+class FitWarning(UserWarning):
+    """A parameter was held at its value although the model asks to learn it."""
+
+
+@dataclass
+class Learnable:
+    """The learned hyperparameters of a model as one unconstrained vector."""
+
+    model: Model
+
+    def __post_init__(self) -> None:
+        paths, self.tree = jax.tree_util.tree_flatten_with_path(self.model, is_leaf=is_parameter)
+        self.leaves = [leaf for _, leaf in paths]
+        self.places = [i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and leaf.learned]
+        self.names = [jax.tree_util.keystr(paths[i][0]).lstrip(".") for i in self.places]
+        self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
+        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+
+    def start(self) -> np.ndarray:
+        """The current values, unconstrained."""
+        parts = [self._parameter(i).transform.inv(jnp.asarray(self._parameter(i).value)) for i in self.places]
+        return np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
+
+    def constrain(self, vector: Any) -> list[Any]:
+        """The values of an unconstrained vector."""
+        parts = jnp.split(vector, self.splits)
+        return [
+            self._parameter(i).transform(part.reshape(shape))
+            for i, part, shape in zip(self.places, parts, self.shapes, strict=True)
+        ]
+
+    def log_prior(self, values: list[Any]) -> Any:
+        """The log prior density of the values, over those that have a prior."""
+        priors = [(self._parameter(i).prior, value) for i, value in zip(self.places, values, strict=True)]
+        return sum((jnp.sum(prior.log_prob(value)) for prior, value in priors if prior is not None), jnp.zeros(()))
+
+    def with_values(self, values: list[Any]) -> Model:
+        """The model with other values."""
+        leaves = list(self.leaves)
+        for i, value in zip(self.places, values, strict=True):
+            leaves[i] = leaves[i].with_value(value)
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+    def of(self, tree: Any) -> list[Any]:
+        """The entries of a pytree shaped like the model that belong to the learned values."""
+        leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
+        return [leaves[i].value for i in self.places]
+
+    def _parameter(self, place: int) -> Parameter:
+        return self.leaves[place]
+
+
+def collapsed_bound(augmentation: Augmentation, model: Model, X: Any, y: Any, m: Any, v: Any, h: Any, w: Any) -> Any:
+    """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
+
+    Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
+    """
+    m, v, h, w = jax.lax.stop_gradient((m, v, h, w))
+    _, _, log_normalizer = _joint(model, X).moments(h, w)
+    return cavi_engine.elbo(augmentation, y, model.parameters, m, v, h, w, log_normalizer)
+
+
+def _joint(model: Model, X: Any) -> JointPrior:
+    groups = tuple(covariance_prior(gp.kernel, jnp.asarray(gp.mean.value), X) for gp in model.gps)
+    return JointPrior(groups, tuple(gp.size for gp in model.gps))
+
+
+@eqx.filter_jit
+def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, h: Any, w: Any) -> tuple[CaviState, Any, Any]:
+    """CAVI to its fixed point from given sites; the state, the gradient of the bound in the model, the iterations."""
+    prior, parameters = _joint(model, X), model.parameters
+    first = cavi_engine.restart(augmentation, prior, y, parameters, h, w)
+
+    def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
+        state, previous, iteration = carry
+        moving = jnp.abs(state.elbo - previous) > _INNER_TOLERANCE * jnp.maximum(1.0, jnp.abs(state.elbo))
+        return moving & (iteration < _INNER_ITERATIONS)
+
+    def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
+        state, _, iteration = carry
+        return cavi_engine.step(augmentation, prior, y, parameters, state), state.elbo, iteration + 1
+
+    state, _, iterations = jax.lax.while_loop(unfinished, advance, (first, -jnp.inf, 0))
+    bound = lambda model: collapsed_bound(augmentation, model, X, y, *state[:4])  # noqa: E731
+    return state, eqx.filter_grad(bound)(model), iterations
+
+
+class Objective:
+    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls."""
+
+    def __init__(self, learnable: Learnable, data: Data):
+        self.learnable = learnable
+        self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
+        self.augmentation = learnable.model.augmentation
+        self.sites = self._no_sites()
+        self.evaluations = 0
+        self.inner_iterations = 0
+
+    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
+        model = bare(self.learnable.with_values(values))
+        self.evaluations += 1
+        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, *self.sites)
+        if not np.isfinite(state.elbo):
+            # The sites of the last point can be a poor start for a distant one: start again from the prior.
+            state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, *self._no_sites())
+        self.inner_iterations += int(iterations)
+        if not np.isfinite(state.elbo):
+            return np.inf, np.zeros_like(vector)
+        self.sites = (state.potential, state.precision)
+        log_prior, prior_gradient = jax.value_and_grad(self.learnable.log_prior)(values)
+        total = [g + p for g, p in zip(self.learnable.of(gradient), prior_gradient, strict=True)]
+        (by_vector,) = pull_back(total)
+        return -float(state.elbo + log_prior), -np.asarray(by_vector)
+
+    def _no_sites(self) -> tuple[Any, Any]:
+        zeros = jnp.zeros((len(self.X), self.learnable.model.num_latents))
+        return zeros, zeros
+
+
+@double_precision
+def fit(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    max_iterations: int = 200,
+    tolerance: float = 1e-9,
+    progress: bool | None = None,
+) -> Approximation:
+    """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged CAVI result.
+
+    Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
+    L-BFGS, with q(f) at its optimum throughout. Starts from the values given, or from a lengthscale of the median
+    distance between rows of X, whichever has the larger ELBO. Likelihood parameters are learned only where the formula
+    is normalised in y, since what it leaves out may depend on them; otherwise they are held, with a FitWarning.
+    The learned model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns).
+    Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
+    """
+    begin = time.perf_counter()
+    data = model.check(X, y)
+    model = _hold_unnormalised(model.resolve(data.X))
+    candidates = [("values given", model)]
+    if (moved := _median_start(model, data.X)) is not None:
+        candidates.append(("median distance", moved))
+    starts = {}
+    for name, candidate in candidates:
+        objective = Objective(Learnable(candidate), data)
+        starts[name] = (-objective(objective.learnable.start())[0], objective)
+    chosen = max(starts, key=lambda name: starts[name][0])
+    value, objective = starts[chosen]
+    learnable = objective.learnable
+    message, converged, num_steps = "nothing to learn", True, 0
+    values = learnable.constrain(jnp.asarray(learnable.start()))
+    if not np.isfinite(value):
+        raise ValueError("fit: the ELBO is not finite at the start values. Give start values nearer to the data.")
+    if learnable.places:
+        with progress_bar("fit", max_iterations, progress) as bar:
+            solution = minimize(
+                objective,
+                learnable.start(),
+                jac=True,
+                method="L-BFGS-B",
+                callback=lambda intermediate_result: bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}"),
+                options={"maxiter": max_iterations, "ftol": tolerance, "gtol": 1e-5, "maxls": 40},
+            )
+        message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
+        values = learnable.constrain(jnp.asarray(solution.x))
+    learned = learnable.with_values([np.asarray(value) for value in values])
+    result = cavi(learned, data.X, data.y, tolerance=min(tolerance, 1e-9), progress=progress)
+    if not converged:
+        warnings.warn(
+            f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
+            "or fix or give priors to hyperparameters that the data do not determine.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    report = FitReport(
+        start=chosen,
+        start_elbos={name: elbo for name, (elbo, _) in starts.items()},
+        values={name: np.asarray(value) for name, value in zip(learnable.names, values, strict=True)},
+        num_steps=num_steps,
+        num_evaluations=objective.evaluations,
+        converged=converged,
+        message=message,
+    )
+    return replace(
+        result,
+        method="fit",
+        fit=report,
+        converged=result.converged and converged,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _hold_unnormalised(model: Model) -> Model:
+    """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them."""
+    learned = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
+    if not learned or is_normalised(model.likelihood, model.num_latents) is True:
+        return model
+    warnings.warn(
+        f"fit holds {', '.join(learned)} of {model.likelihood.name}: the formula is not known to be a normalised "
+        "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and declare its "
+        "support, or mark the parameters with pgm.Fixed.",
+        FitWarning,
+        stacklevel=4,
+    )
+    held = {
+        name: Parameter(p.value, positive=p.positive, fixed=True) for name, p in model.likelihood.parameters.items()
+    }
+    return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
+
+
+def _median_start(model: Model, X: np.ndarray) -> Model | None:
+    """The model with learned lengthscales that have no prior at the median distance; None where nothing changes."""
+    distance = median_distance(X)
+    changed = False
+
+    def move(node: Any) -> Any:
+        nonlocal changed
+        if not isinstance(node, Stationary):
+            return node
+        lengthscale = node.lengthscale
+        if lengthscale.fixed or lengthscale.prior is not None or np.all(lengthscale.value == distance):
+            return node
+        changed = True
+        value = np.full(np.shape(lengthscale.value), distance)
+        return eqx.tree_at(lambda k: k.lengthscale, node, lengthscale.with_value(value), is_leaf=is_parameter)
+
+    moved = jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
+    return moved if changed else None
