@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.normal_form import Factor, Term, expand, factorise
-from pgmodels.augmentation.predictor import Predictor, affine
+from pgmodels.augmentation.predictor import Predictor, affine, latents_of
 from pgmodels.augmentation.quadratic import Linear, Quadratic, Square, read_completed, read_quadratic
 from pgmodels.augmentation.rules import (
     RULES,
@@ -25,11 +25,14 @@ from pgmodels.augmentation.rules import (
 )
 from pgmodels.formulas import (
     Call,
+    Comparison,
     Constant,
     Environment,
     Expression,
+    Positions,
     Power,
     Reduction,
+    Selected,
     Sum,
     add,
     exp,
@@ -181,10 +184,10 @@ class Augmentation:
             if rule.auxiliary is None or rule.auxiliary.name in auxiliaries:
                 value = None if rule.auxiliary is None else auxiliaries[rule.auxiliary.name]
                 part = rule.log_joint(value, f, env)
-            elif isinstance(rule, PoissonRule):
-                part = rule.log_factor(f, env)
+            elif isinstance(rule, PoissonRule) and rule.parent is not None and rule.parent.name not in auxiliaries:
+                continue  # a part of the parent's factor, which is integrated out as a whole
             else:
-                part = Reduction("sum", ONE).evaluate(env) * 0.0
+                part = rule.log_factor(f, env)
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
@@ -221,6 +224,11 @@ class Deriver:
                 f"the formula {self.formula.text()} has one value for each latent, not one number: reduce it with "
                 "pgm.prod or pgm.sum, or index it with f[y]."
             )
+        for latent in latents_of(self.formula).values():
+            if isinstance(latent, Selected):
+                # f[i] is read as Π_c g(f[c])^[i = c], which holds where one c is i.
+                found = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
+                self._require(found, "positive", f"the number of latents that {latent.text()} selects")
         merged: dict[tuple, Factor] = {}
         for factor in factorise(self.formula, self.size):
             held = merged.get(factor.base.key)

@@ -97,6 +97,10 @@ class Rule(ABC):
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         """log of the augmented factor, less the factors that later rules augment."""
 
+    def log_factor(self, f: Any, env: Environment) -> Any:
+        """log of the factor of the likelihood that the rule stands for, its auxiliary integrated out."""
+        return self.factor.log_evaluate(env)
+
     @abstractmethod
     def log_conditional(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         """log density of the auxiliary given the latents and the auxiliaries before it."""
@@ -235,6 +239,11 @@ class PolyaGammaRule(Rule):
     def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
         # exp((a - b) z / 2 - ω z^2 / 2)
         return self.predictor.site(0.5 * self.difference.evaluate(env), auxiliary, env)
+
+    def log_factor(self, f: Any, env: Environment) -> Any:
+        # The counts belong to the factors of the Poisson rules that draw them.
+        z = self.predictor.value(f, env)
+        return self.a.evaluate(env) * jax.nn.log_sigmoid(z) + self.b.evaluate(env) * jax.nn.log_sigmoid(-z)
 
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         z, b = self.predictor.value(f, env), self.total.evaluate(env)
@@ -841,7 +850,11 @@ def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Exp
     """The expression with symbols, given by key, replaced."""
     if expression.key in table:
         return table[expression.key]
-    parts = [substitute(child, table) for child in expression.children]
+    return rebuild(expression, [substitute(child, table) for child in expression.children])
+
+
+def rebuild(expression: Expression, parts: list[Expression]) -> Expression:
+    """The expression with other children."""
     if isinstance(expression, Sum):
         return add(*parts)
     if isinstance(expression, Product):
