@@ -637,7 +637,7 @@ def _common_number(expression: Expression) -> tuple[float, Expression]:
 def _product_text(number: float, above: list[Expression], below: list[Expression], precedence: int) -> str:
     """The text of number * above / below, a sum over the latents last."""
     numerator, under = _fraction(abs(number))
-    above = sorted(above, key=lambda factor: isinstance(factor, Reduction))
+    above = sorted(above, key=lambda factor: (isinstance(factor, Reduction), not isinstance(factor, ParameterSymbol)))
     divided = bool(under or below)
     over = [numerator] if numerator != "1" or not above else []
     # What follows a sum over the latents would be read as summed too.

@@ -1,0 +1,266 @@
+"""The augmented model as a directed acyclic graph with plates: as text, for Mermaid and for Graphviz."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.predictor import latents_of
+from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule, auxiliaries_of
+from pgmodels.formulas import Expression, Latents, ParameterSymbol
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A part of the graph that is repeated. ``parent`` is the id of the plate around it, None at the outside."""
+
+    id: str
+    label: str
+    parent: str | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A variable. ``kind`` is observed, latent, auxiliary, process, parameter or hyperparameter.
+
+    ``plate`` is the id of the innermost plate that holds it, None where it is not repeated.
+    """
+
+    id: str
+    label: str
+    kind: str
+    plate: str | None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The conditional of the node ``target`` reads the node ``source``; both are ids."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class AugmentedGraph:
+    """The nodes, plates and edges of p(y, auxiliaries, f), edges pointing at what is drawn given their source.
+
+    An auxiliary's law before any observation may read y (a Pólya-Gamma shape does): y is then drawn last, and the edge
+    points from the auxiliary to y.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    plates: tuple[Plate, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The label of each node, by id."""
+        return {node.id: node.label for node in self.nodes}
+
+    def plates_of(self, node: Node) -> tuple[Plate, ...]:
+        """The plates that hold a node, the innermost first."""
+        plates = {plate.id: plate for plate in self.plates}
+        found, at = [], node.plate
+        while at is not None:
+            found.append(plates[at])
+            at = plates[at].parent
+        return tuple(found)
+
+    def __str__(self) -> str:
+        width = max(len(node.label) for node in self.nodes)
+        lines = [f"Augmented graph of {self.name}", "", "Nodes"]
+        for node in self.nodes:
+            inside = " and ".join(plate.label for plate in self.plates_of(node))
+            lines.append(f"  {node.label:<{width}}  {node.kind}{f', for each {inside}' if inside else ''}")
+        lines += ["", "Edges"]
+        for node in self.nodes:
+            targets = [self.labels[edge.target] for edge in self.edges if edge.source == node.id]
+            if targets:
+                lines.append(f"  {node.label:<{width}}  → {', '.join(targets)}")
+        return "\n".join(lines) + "\n"
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        lines = ["flowchart TD"]
+        lines += self._nested(None, 1, self._mermaid_node, self._mermaid_plate, "end")
+        lines += [f"  {edge.source} --> {edge.target}" for edge in self.edges]
+        lines += [
+            "  classDef observed fill:#cccccc,stroke:#333333,color:#000000",
+            "  classDef latent fill:#ffffff,stroke:#333333,color:#000000",
+            "  classDef dot fill:#ffffff,stroke:none,color:#000000",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_graphviz(self) -> str:
+        """The graph in Graphviz's DOT language."""
+        lines = [f"digraph {_dot(self.name)} {{", "  rankdir=TB;", "  node [shape=circle];"]
+        lines += self._nested(None, 1, self._dot_node, self._dot_plate, "}")
+        lines += [f"  {edge.source} -> {edge.target};" for edge in self.edges]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _nested(
+        self,
+        plate: str | None,
+        depth: int,
+        write: Callable[[Node], str],
+        opening: Callable[[Plate], list[str]],
+        closing: str,
+    ) -> list[str]:
+        pad = "  " * depth
+        lines = [pad + write(node) for node in self.nodes if node.plate == plate]
+        for inner in self.plates:
+            if inner.parent == plate:
+                lines += [pad + line for line in opening(inner)]
+                lines += self._nested(inner.id, depth + 1, write, opening, closing)
+                lines.append(pad + closing)
+        return lines
+
+    def _mermaid_node(self, node: Node) -> str:
+        label = _mermaid(node.label)
+        if node.kind in ("parameter", "hyperparameter"):
+            return f'{node.id}["• {label}"]:::dot'
+        shape = f'["{label}"]' if node.kind == "process" else f'(("{label}"))'
+        return f"{node.id}{shape}:::{'observed' if node.kind == 'observed' else 'latent'}"
+
+    def _mermaid_plate(self, plate: Plate) -> list[str]:
+        return [f'subgraph {plate.id}["{_mermaid(plate.label)}"]']
+
+    def _dot_node(self, node: Node) -> str:
+        label = _dot(node.label)
+        if node.kind in ("parameter", "hyperparameter"):
+            return f"{node.id} [shape=point, width=0.08, xlabel={label}];"
+        style = {"observed": ", style=filled, fillcolor=gray80", "process": ", shape=box"}.get(node.kind, "")
+        return f"{node.id} [label={label}{style}];"
+
+    def _dot_plate(self, plate: Plate) -> list[str]:
+        return [f"subgraph cluster_{plate.id} {{", f"  label={_dot(plate.label)};", "  labeljust=r;"]
+
+
+def build_graph(augmentation: Augmentation, name: str, gp_sizes: Sequence[int]) -> AugmentedGraph:
+    """The graph of a model whose GPs have the given numbers of latents.
+
+    Latents that the formula only reads as a vector share one node in a plate. ValueError where the GPs have another
+    number of latents than the formula reads.
+    """
+    if sum(gp_sizes) != augmentation.size:
+        raise ValueError(f"the formula reads {augmentation.size} latents; the GPs have {sum(gp_sizes)} ({gp_sizes}).")
+    return _Builder(augmentation, name, tuple(gp_sizes)).build()
+
+
+class _Builder:
+    def __init__(self, augmentation: Augmentation, name: str, gp_sizes: tuple[int, ...]):
+        self.augmentation, self.name, self.gp_sizes = augmentation, name, gp_sizes
+        self.nodes: list[Node] = []
+        self.edges: dict[Edge, None] = {}
+        self.parameters = {node.name: node for node in _parameters(augmentation.formula)}
+        factors = [augmentation.formula, *(rule.factor for rule in augmentation.rules)]
+        auxiliaries = [rule.auxiliary for rule in augmentation.rules if rule.auxiliary is not None]
+        self.over_latents = any(map(_has_vector, factors)) or any(auxiliary.is_vector for auxiliary in auxiliaries)
+
+    def build(self) -> AugmentedGraph:
+        plates = [Plate("data", "i = 1..n", None)]
+        if self.over_latents:
+            label = f"c = 0..{self.augmentation.size - 1}"
+            plates = [Plate("processes", label, None), plates[0], Plate("latents", label, "data")]
+        self._priors()
+        parameters = {name: self._add(name, "parameter", None) for name in self.parameters}
+        auxiliaries = {}
+        for rule in self.augmentation.rules:
+            if rule.auxiliary is not None:
+                plate = "latents" if rule.auxiliary.is_vector else "data"
+                auxiliaries[rule.auxiliary.name] = self._add(rule.auxiliary.text(), "auxiliary", plate)
+        y = self._add("y", "observed", "data")
+        for rule in self.augmentation.rules:
+            if rule.auxiliary is not None:
+                self._place(rule, auxiliaries, parameters, y)
+        for latent in self._read_directly():
+            self._connect(latent, y)
+        for parameter in parameters.values():
+            self._connect(parameter, y)
+        return AugmentedGraph(self.name, tuple(self.nodes), tuple(plates), tuple(self.edges))
+
+    def _priors(self) -> None:
+        """Kernel hyperparameters, GPs and latent values."""
+        size, several = self.augmentation.size, len(self.gp_sizes) > 1
+        self.latents: dict[int, str] = {}
+        if self.over_latents:
+            # One GP a latent has its own hyperparameters; a GP of several latents shares them.
+            theta = self._add("θ[c]" if several else "θ", "hyperparameter", "processes" if several else None)
+            process = self._add("GP[c]", "process", "processes")
+            f = self._add("f[c]", "latent", "latents")
+            self._connect(theta, process)
+            self._connect(process, f)
+            self.latents = dict.fromkeys(range(size), f)
+            return
+        start = 0
+        for number, count in enumerate(self.gp_sizes):
+            suffix = f"[{number}]" if several else ""
+            theta = self._add(f"θ{suffix}", "hyperparameter", None)
+            process = self._add(f"GP{suffix}", "process", None)
+            self._connect(theta, process)
+            for position in range(start, start + count):
+                self.latents[position] = self._add("f" if size == 1 else f"f[{position}]", "latent", "data")
+                self._connect(process, self.latents[position])
+            start += count
+
+    def _place(self, rule: Rule, auxiliaries: dict[str, str], parameters: dict[str, str], y: str) -> None:
+        """Edges into a rule's auxiliary from all that its law reads, and out of it to y where its site is."""
+        own = auxiliaries[rule.auxiliary.name]  # type: ignore[union-attr]
+        for expression in rule.prior():
+            for parent in auxiliaries_of(expression):
+                self._connect(auxiliaries[parent.name], own)
+            for parameter in _parameters(expression):
+                self._connect(parameters[parameter.name], own)
+            for latent in self._latents_in(expression):
+                self._connect(latent, own)
+        for site in rule.sites():
+            for part in (site.potential, site.precision):
+                for auxiliary in auxiliaries_of(part):
+                    self._connect(auxiliaries[auxiliary.name], y)
+
+    def _read_directly(self) -> Iterable[str]:
+        """The latents that y depends on not only through u ~ N(z, 1)."""
+        direct = [rule for rule in self.augmentation.rules if not isinstance(rule, TruncatedGaussianRule)]
+        return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
+
+    def _latents_in(self, expression: Expression) -> Iterable[str]:
+        found = latents_of(expression).values()
+        positions = [
+            position
+            for node in found
+            for position in ([node.position] if hasattr(node, "position") else range(self.augmentation.size))
+        ]
+        return dict.fromkeys(self.latents[position] for position in positions)
+
+    def _add(self, label: str, kind: str, plate: str | None) -> str:
+        identifier = f"n{len(self.nodes)}"
+        self.nodes.append(Node(identifier, label, kind, plate))
+        return identifier
+
+    def _connect(self, source: str, target: str) -> None:
+        self.edges[Edge(source, target)] = None
+
+
+def _parameters(expression: Expression) -> list[ParameterSymbol]:
+    if isinstance(expression, ParameterSymbol):
+        return [expression]
+    found = {node.name: node for child in expression.children for node in _parameters(child)}
+    return list(found.values())
+
+
+def _has_vector(expression: Expression) -> bool:
+    return any(isinstance(node, Latents) for node in latents_of(expression).values())
+
+
+def _mermaid(text: str) -> str:
+    """Escape a label that stands between double quotes: Mermaid reads entities as #name;."""
+    for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
+        text = text.replace(character, entity)
+    return text
+
+
+def _dot(text: str) -> str:
+    """Quote an identifier or a label."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
