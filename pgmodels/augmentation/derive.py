@@ -314,6 +314,9 @@ class Deriver:
                 predictor = self._predictor(term.atoms[0].argument, text)  # type: ignore[attr-defined]
                 self._require(term.coefficient, "nonnegative", f"the weight of {term.atoms[0].text()} in {text}")
                 parts.append((term.coefficient, predictor, term.reduced))
+            if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in parts))):
+                raise self._no_rule(text, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
+            self._check_plates(factor.base, exponent, any(reduced for _, _, reduced in parts), text)
             self._require(constant, "nonnegative", f"the constant in {text}")
             self._place_gamma(factor.base, p, constant, tuple(parts))
             return
@@ -326,7 +329,13 @@ class Deriver:
         self._require(quadratic.constant, "positive", f"the constant in {text}")
         if isinstance(quadratic.constant, Constant) and quadratic.constant.value <= 0:
             raise self._no_rule(text, "a quadratic with a positive constant, to a negative power")
+        self._check_plates(factor.base, exponent, any(square.reduced for square in quadratic.squares), text)
         self.rules.append(GammaMixtureRule(self._name("ω"), quadratic, p, self.size))
+
+    def _check_plates(self, base: Expression, exponent: Expression, reduced: bool, text: str) -> None:
+        """Refuse a product over the latents of functions of a sum over the latents: its auxiliaries are a matrix."""
+        if reduced and (base.is_vector or exponent.is_vector):
+            raise self._no_rule(text, "a sum over the latents outside of products over the latents")
 
     def _place_gamma(self, base: Expression, p: Expression, constant: Expression, terms: tuple) -> None:
         self._require(p, "nonnegative", f"minus the exponent of {base.text()}")
@@ -396,6 +405,7 @@ class Deriver:
             raise self._no_rule(text, "the root of a non-negative quadratic")
         self._require_quadratic(quadratic, text)
         self._require(steepness, "nonnegative", f"the steepness in {text}")
+        self._check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), text)
         self.rules.append(InverseGaussianMixtureRule(self._name("ω"), quadratic, atom, steepness, self.size))
 
     def _place_gaussian(self, terms: list[Term]) -> None:

@@ -88,10 +88,12 @@ def _factorise_power(expression: Power, size: int) -> list[Factor]:
 
 
 def _over_latents(factor: Factor, size: int) -> Factor:
-    if factor.base.is_vector or factor.exponent.is_vector:
-        if factor.base.latent_free:
-            return Factor(Reduction("prod", power(factor.base, factor.exponent)), Constant(1.0))
+    if factor.base.latent_free and (factor.base.is_vector or factor.exponent.is_vector):
+        return Factor(Reduction("prod", power(factor.base, factor.exponent)), Constant(1.0))
+    if factor.base.is_vector:
         return factor
+    if factor.exponent.is_vector:
+        return Factor(factor.base, Reduction("sum", factor.exponent))
     return Factor(factor.base, multiply(float(size), factor.exponent))
 
 
