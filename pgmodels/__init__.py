@@ -1,1 +1,116 @@
 """Gaussian process models from the formula of their likelihood."""
+
+from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
+from pgmodels.derivation import Derivation, derive
+from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.formulas import (
+    exp,
+    gamma,
+    log,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+)
+from pgmodels.formulas import sum_ as sum
+from pgmodels.inference.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.correction import CorrectionWarning, correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.hyperparameters import fit
+from pgmodels.interop import to_arviz
+from pgmodels.kernels import (
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    White,
+)
+from pgmodels.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods import (
+    Bernoulli,
+    Binomial,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Laplace,
+    LogisticSoftmax,
+    NegativeBinomial,
+    Probit,
+    SigmoidPoisson,
+    StickBreaking,
+    StudentT,
+)
+from pgmodels.model import GP, Model
+from pgmodels.parameters import Fixed, Parameter
+from pgmodels.prediction import PredictionWarning, Predictive
+from pgmodels.results import Approximation, CorrectedApproximation, Draws
+from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+
+__all__ = [
+    "GP",
+    "RBF",
+    "Approximation",
+    "Bernoulli",
+    "Binary",
+    "Binomial",
+    "Classes",
+    "Comparison",
+    "Constant",
+    "ConvergenceWarning",
+    "CorrectedApproximation",
+    "CorrectionWarning",
+    "Counts",
+    "Derivation",
+    "Draws",
+    "Fixed",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Kernel",
+    "Laplace",
+    "Likelihood",
+    "Linear",
+    "LogisticSoftmax",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Model",
+    "NegativeBinomial",
+    "NoAugmentationError",
+    "Parameter",
+    "Periodic",
+    "PredictionWarning",
+    "Predictive",
+    "Probit",
+    "RationalQuadratic",
+    "Real",
+    "SigmoidPoisson",
+    "StickBreaking",
+    "StudentT",
+    "SuccessesOfTrials",
+    "VerificationError",
+    "White",
+    "cavi",
+    "compare",
+    "correct",
+    "derive",
+    "exp",
+    "fit",
+    "gamma",
+    "gibbs",
+    "likelihood",
+    "log",
+    "normal_cdf",
+    "normal_pdf",
+    "positions",
+    "prod",
+    "sigmoid",
+    "sqrt",
+    "sum",
+    "to_arviz",
+]

@@ -41,9 +41,14 @@ def elbo(
 
 @partial(jax.jit, static_argnames="augmentation")
 def init(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any) -> CaviState:
-    """Start from q(f) = p(f): no sites."""
+    """Start from the sites at the prior mean and the prior variance, the latter at most 1.
+
+    Far wider marginals than that make the first sites so flat that models with several latents end in a poor optimum.
+    """
     zeros = jnp.zeros((y.shape[0], augmentation.size))
-    return _state(augmentation, prior, y, parameters, zeros, zeros)
+    m, v, _ = prior.moments(zeros, zeros)
+    h, w = augmentation.local_sites(m, jnp.minimum(v, 1.0), y, parameters)
+    return _state(augmentation, prior, y, parameters, h, w)
 
 
 @partial(jax.jit, static_argnames="augmentation")

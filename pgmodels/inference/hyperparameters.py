@@ -117,6 +117,12 @@ def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, h: Any, w:
     return state, eqx.filter_grad(bound)(model), iterations
 
 
+@eqx.filter_jit
+def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> tuple[Any, Any]:
+    state = cavi_engine.init(augmentation, _joint(model, X), y, model.parameters)
+    return state.potential, state.precision
+
+
 class Objective:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls."""
 
@@ -124,7 +130,8 @@ class Objective:
         self.learnable = learnable
         self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
         self.augmentation = learnable.model.augmentation
-        self.sites = self._no_sites()
+        self.sites: tuple[Any, Any] | None = None
+        self.best = np.inf
         self.evaluations = 0
         self.inner_iterations = 0
 
@@ -132,22 +139,20 @@ class Objective:
         values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
         model = bare(self.learnable.with_values(values))
         self.evaluations += 1
+        if self.sites is None:
+            self.sites = _start(self.augmentation, model, self.X, self.y)
         state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, *self.sites)
-        if not np.isfinite(state.elbo):
-            # The sites of the last point can be a poor start for a distant one: start again from the prior.
-            state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, *self._no_sites())
         self.inner_iterations += int(iterations)
         if not np.isfinite(state.elbo):
             return np.inf, np.zeros_like(vector)
-        self.sites = (state.potential, state.precision)
         log_prior, prior_gradient = jax.value_and_grad(self.learnable.log_prior)(values)
         total = [g + p for g, p in zip(self.learnable.of(gradient), prior_gradient, strict=True)]
         (by_vector,) = pull_back(total)
-        return -float(state.elbo + log_prior), -np.asarray(by_vector)
-
-    def _no_sites(self) -> tuple[Any, Any]:
-        zeros = jnp.zeros((len(self.X), self.learnable.model.num_latents))
-        return zeros, zeros
+        value = -float(state.elbo + log_prior)
+        if value <= self.best:
+            # Only the best point's sites start the next ascent: those of a wild trial step may lead to a poor optimum.
+            self.best, self.sites = value, (state.potential, state.precision)
+        return value, -np.asarray(by_vector)
 
 
 @double_precision

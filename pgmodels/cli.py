@@ -1,0 +1,177 @@
+"""The command line: ``pgmodels validate`` and ``pgmodels derive``."""
+
+import argparse
+import inspect
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pgmodels import kernels, likelihoods
+from pgmodels.derivation import derive
+from pgmodels.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.model import GP, Model
+from pgmodels.validation import DEFAULT_STUDIES, Study, validate
+
+NAMED = tuple(
+    name
+    for name in dir(likelihoods)
+    if name[0].isupper()
+    and (
+        isinstance(getattr(likelihoods, name), LikelihoodFamily)
+        or (inspect.isfunction(getattr(likelihoods, name)) and name in ("LogisticSoftmax", "StickBreaking"))
+    )
+)
+KERNELS = ("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic")
+# What the printed derivation of a likelihood with required arguments shows; validation learns them from there.
+STARTS = {
+    "NegativeBinomial": {"dispersion": 2.0},
+    "SigmoidPoisson": {"rate": 10.0},
+    "LogisticSoftmax": {"num_classes": 3},
+    "StickBreaking": {"num_classes": 3},
+    "StudentT": {"df": 4.0, "scale": 1.0},
+    "Laplace": {"scale": 1.0},
+    "Gaussian": {"scale": 1.0},
+    "HeteroscedasticGaussian": {"precision": 1.0},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0, or 2 for a mistake in the arguments or the data."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except ValueError as error:
+        Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_validate(commands)
+    _add_derive(commands)
+    return parser
+
+
+def _add_validate(commands: Any) -> None:
+    command = commands.add_parser(
+        "validate",
+        help="compare variational inference and its correction with the exact Gibbs sampler",
+        description="Learn hyperparameters, run CAVI, its correction and the Gibbs sampler, and compare them. Without "
+        "--data: breast cancer with Bernoulli and wine with LogisticSoftmax.",
+    )
+    command.add_argument(
+        "--data", help="breast-cancer, wine, a .npz or .csv file, or a name in PGMODELS_DATA or OpenML"
+    )
+    command.add_argument("--columns", help="columns of X to keep, such as 0,3,7")
+    command.add_argument("--likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
+    command.add_argument("--kernel", default="RBF", choices=KERNELS)
+    command.add_argument("--variance", type=float, help="hold the kernel's variance at this value")
+    command.add_argument("--lengthscale", type=float, help="hold the kernel's lengthscale at this value")
+    command.add_argument(
+        "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
+    )
+    command.add_argument("--num-samples", type=int, default=1000, help="draws of each chain")
+    command.add_argument("--num-warmup", type=int, default=200)
+    command.add_argument("--num-chains", type=int, default=4)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--output", type=Path, default=Path("pgmodels-results"), help="folder for tables and draws")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    command.set_defaults(run=_run_validate)
+
+
+def _add_derive(commands: Any) -> None:
+    command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
+    command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
+    command.add_argument("--latents", type=int, help="the number of latent GPs, for a formula that does not fix it")
+    command.add_argument("--verify", action="store_true", help="check the derivation numerically too")
+    command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
+    command.set_defaults(run=_run_derive)
+
+
+def _run_validate(options: argparse.Namespace) -> int:
+    if options.data is None and options.likelihood is not None:
+        raise ValueError("--likelihood needs --data: say which data it is for.")
+    if options.data is None and options.columns is not None:
+        raise ValueError("--columns needs --data: say which data they belong to.")
+    studies = DEFAULT_STUDIES
+    if options.data is not None:
+        columns = None if options.columns is None else _columns(options.columns)
+        studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns),)
+    command = " ".join(["pgmodels", *sys.argv[1:]])
+    for study in studies:
+        validate(
+            study,
+            kernel=getattr(kernels, options.kernel),
+            variance=options.variance,
+            lengthscale=options.lengthscale,
+            train_size=options.train_size,
+            num_samples=options.num_samples,
+            num_warmup=options.num_warmup,
+            num_chains=options.num_chains,
+            seed=options.seed,
+            output=options.output,
+            progress=False if options.quiet else None,
+            command=command,
+        )
+    return 0
+
+
+def _run_derive(options: argparse.Namespace) -> int:
+    likelihood = _named(options.likelihood)(None)
+    size = options.latents or likelihood.num_latents or 1
+    derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
+    if options.graph is not None:
+        graph = derivation.graph
+        print({"text": graph.__str__, "mermaid": graph.to_mermaid, "graphviz": graph.to_graphviz}[options.graph]())
+    else:
+        print(derivation)
+    if options.verify:
+        print(derivation.verify(seed=0))
+    return 0
+
+
+def _named(text: str) -> Any:
+    """A function from the number of classes (or None) to the likelihood that a user names."""
+    if ":" in text:
+        path, function = text.rsplit(":", 1)
+        family = _from_script(Path(path), function)
+        return lambda num_classes: family if isinstance(family, Likelihood) else family()
+    if text not in NAMED:
+        raise ValueError(f"likelihood: there is no {text!r}. Use one of {', '.join(NAMED)}, or script.py:function.")
+    family = getattr(likelihoods, text)
+
+    def build(num_classes: int | None) -> Likelihood:
+        start = dict(STARTS.get(text, {}))
+        if num_classes is not None and "num_classes" in start:
+            start["num_classes"] = num_classes
+        return family(**start)
+
+    return build
+
+
+def _from_script(path: Path, function: str) -> Any:
+    if not path.is_file():
+        raise ValueError(f"likelihood: there is no script {path}.")
+    found = runpy.run_path(str(path), run_name="pgmodels_script")
+    if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
+        raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
+    return found[function]
+
+
+def _columns(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--columns must be whole numbers such as 0,3,7; got {text!r}.") from error
+
+
+def _size(text: str) -> int | float:
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"a number of rows or a share such as 0.8; got {text!r}") from error

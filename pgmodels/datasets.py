@@ -1,0 +1,104 @@
+"""Data for validation: what ships with scikit-learn, files of one's own, and OpenML."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn import datasets as sklearn_datasets
+
+
+class Dataset(NamedTuple):
+    """A data set: its name, inputs (n, d) and observations (n,) or (n, columns)."""
+
+    name: str
+    X: np.ndarray
+    y: np.ndarray
+
+
+class Split(NamedTuple):
+    """Training and test rows, standardised with the training rows' statistics."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+
+def load(name: str, columns: Sequence[int] | None = None) -> Dataset:
+    """Load a data set by name or path.
+
+    ``breast-cancer`` and ``wine`` ship with scikit-learn; a path ends in .npz (arrays X and y, and ``trials`` for
+    binomial data) or .csv (a header, y in its last column); any other name is NAME.npz in the folder PGMODELS_DATA, or
+    else OpenML's. ``columns`` keeps some columns of X.
+    Raises ValueError where nothing of that name is found.
+    """
+    shipped = {"breast-cancer": sklearn_datasets.load_breast_cancer, "wine": sklearn_datasets.load_wine}
+    folder = os.environ.get("PGMODELS_DATA")
+    if name in shipped:
+        bunch = shipped[name]()
+        X, y = bunch.data, bunch.target.astype(float)
+    elif name.endswith((".npz", ".csv")):
+        if not Path(name).is_file():
+            raise ValueError(f"data: there is no file {name}.")
+        X, y = _read_npz(Path(name)) if name.endswith(".npz") else _read_csv(Path(name))
+    elif folder and (Path(folder) / f"{name}.npz").is_file():
+        X, y = _read_npz(Path(folder) / f"{name}.npz")
+    else:
+        X, y = _fetch_openml(name)
+    if columns is not None:
+        outside = [column for column in columns if not 0 <= column < X.shape[1]]
+        if outside:
+            raise ValueError(f"columns: X of {name} has columns 0 to {X.shape[1] - 1}; got {outside[0]}.")
+        X = X[:, list(columns)]
+    return Dataset(Path(name).stem, np.asarray(X, dtype=float), y)
+
+
+def split(data: Dataset, train_size: int | float, seed: int) -> Split:
+    """Shuffle the rows, split them, and standardise X with the training rows' mean and standard deviation."""
+    n = len(data.X)
+    count = round(train_size * n) if isinstance(train_size, float) else train_size
+    if not 0 < count < n:
+        raise ValueError(f"train size must leave rows on both sides of {n}; got {train_size}.")
+    order = np.random.default_rng(seed).permutation(n)
+    train, test = order[:count], order[count:]
+    location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
+    X = (data.X - location) / np.where(scale > 0, scale, 1.0)
+    return Split(X[train], data.y[train], X[test], data.y[test])
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(path) as arrays:
+        for key in ("X", "y"):
+            if key not in arrays:
+                raise ValueError(f"data: {path} has no array {key}; it must hold X (n, d) and y (n,).")
+        y = arrays["y"]
+        if "trials" in arrays:
+            y = np.column_stack([y, arrays["trials"]])
+        return arrays["X"], y if y.dtype.kind in "OSU" else y.astype(float)
+
+
+def _read_csv(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    table = pd.read_csv(path)
+    if table.shape[1] < 2:
+        raise ValueError(f"data: {path} has {table.shape[1]} column; it must hold X and, in its last column, y.")
+    X = table.iloc[:, :-1]
+    text = [str(name) for name in X.columns if not pd.api.types.is_numeric_dtype(X[name])]
+    if text:
+        raise ValueError(f"data: column {text[0]} of {path} is not numeric; encode it as numbers.")
+    y = table.iloc[:, -1]
+    return X.to_numpy(float), y.to_numpy(float) if pd.api.types.is_numeric_dtype(y) else y.to_numpy(object)
+
+
+def _fetch_openml(name: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
+    except Exception as error:  # whatever the network or OpenML's client raises
+        raise ValueError(
+            f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz or .csv file, not in the "
+            f"folder PGMODELS_DATA, and OpenML gave none ({type(error).__name__}: {error})."
+        ) from error
+    X = pd.get_dummies(bunch.data).to_numpy(float)
+    return X, pd.factorize(bunch.target, sort=True)[0].astype(float)

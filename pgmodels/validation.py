@@ -1,0 +1,131 @@
+"""The main job: learn hyperparameters, approximate, correct, sample exactly, and compare, on one data set."""
+
+import datetime
+import json
+import platform
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpyro.distributions as dist
+from rich.console import Console
+
+from pgmodels.datasets import load, split
+from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.inference.correction import correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.hyperparameters import fit
+from pgmodels.likelihood import Likelihood
+from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
+from pgmodels.model import GP, Model
+from pgmodels.parameters import Fixed
+
+VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "arviz-stats")
+
+
+class Study(NamedTuple):
+    """A data set, the likelihood for it (a function of the number of classes; None chooses by y) and columns of X."""
+
+    data: str
+    likelihood: Callable[[int | None], Likelihood] | None = None
+    columns: Sequence[int] | None = None
+
+
+DEFAULT_STUDIES = (Study("breast-cancer"), Study("wine"))
+
+
+def validate(
+    study: Study,
+    *,
+    kernel: Any,
+    variance: float | None,
+    lengthscale: float | None,
+    train_size: int | float,
+    num_samples: int,
+    num_warmup: int,
+    num_chains: int,
+    seed: int,
+    output: Path,
+    progress: bool | None,
+    command: str,
+) -> Comparison:
+    """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
+
+    Files: comparison.csv, gibbs.nc, cavi.nc, corrected.nc (ArviZ DataTrees) and settings.json.
+    """
+    console = Console(width=100 if not Console().is_terminal else None)
+    data = load(study.data, study.columns)
+    parts = split(data, train_size, seed)
+    likelihood = _likelihood(study, data.y)
+    # Without a prior the likelihood can pull the variance of well separated classes to values at which neither the
+    # approximation nor a sampler of reasonable length says anything.
+    prior = dist.LogNormal(0.0, 1.0) if variance is None else Fixed(variance)
+    scale = None if lengthscale is None else Fixed(lengthscale)
+    model = Model(likelihood, GP(kernel(prior, scale), size=likelihood.num_latents or 1))
+    console.rule(f"{data.name}: {likelihood.name}, {len(parts.X)} training and {len(parts.X_test)} test rows")
+    # Divergences from what was asked are printed below, with the result that they concern.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        approximation = fit(model, parts.X, parts.y, progress=progress)
+        console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
+        results: dict[str, Any] = {}
+        results["gibbs"] = gibbs(
+            approximation.model,
+            parts.X,
+            parts.y,
+            num_samples=num_samples,
+            num_warmup=num_warmup,
+            num_chains=num_chains,
+            seed=seed,
+            progress=progress,
+        )
+        results["cavi"] = approximation
+        if len(model.augmentation.blocks) == 1:
+            results["corrected"] = correct(approximation)
+        else:
+            console.print(f"no corrected result: {likelihood.name} multiplies two latents of one datum")
+        table = compare(X=parts.X_test, y=parts.y_test, **results)
+        folder = output / data.name
+        folder.mkdir(parents=True, exist_ok=True)
+        table.save(folder)
+        for name, result in results.items():
+            if np.all(result.variance > 0):
+                result.to_arviz(seed=seed).to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+    print(table)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        console.print(f"warning: {message}", markup=False, highlight=False)
+    settings = {
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in VERSIONED},
+        "seed": seed,
+        "data": study.data,
+        "columns": None if study.columns is None else list(study.columns),
+        "train_rows": len(parts.X),
+        "test_rows": len(parts.X_test),
+        "model": repr(approximation.model),
+        "num_samples": num_samples,
+        "num_warmup": num_warmup,
+        "num_chains": num_chains,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
+    console.print(f"written to {folder}", markup=False, highlight=False)
+    return table
+
+
+def _likelihood(study: Study, y: np.ndarray) -> Likelihood:
+    labels = np.unique(y) if y.ndim == 1 else None
+    classes = None if labels is None or y.dtype.kind in "OSU" else len(labels)
+    if study.likelihood is not None:
+        return study.likelihood(classes)
+    if y.dtype.kind not in "OSU" and labels is not None and np.array_equal(labels, [0.0, 1.0]):
+        return Bernoulli()
+    if y.dtype.kind not in "OSU" and labels is not None and np.array_equal(labels, np.arange(len(labels))):
+        return LogisticSoftmax(len(labels))
+    raise ValueError(
+        "likelihood: y is neither 0 and 1 nor class indices 0 to C - 1; say which likelihood it has with --likelihood."
+    )
