@@ -1,0 +1,278 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pgmodels.augmentation import rules, verify
+from pgmodels.augmentation.derive import Augmentation, derive_formula
+from pgmodels.augmentation.errors import VerificationError
+from pgmodels.augmentation.predictor import Predictor
+from pgmodels.augmentation.rules import (
+    GammaMixtureRule,
+    GammaRule,
+    InverseGaussianMixtureRule,
+    PoissonRule,
+    PolyaGammaRule,
+    TruncatedGaussianRule,
+    inverse_gaussian,
+)
+from pgmodels.augmentation.verify import verify_augmentation
+from pgmodels.formulas import (
+    Latent,
+    Latents,
+    Observation,
+    ParameterSymbol,
+    exp,
+    gamma,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
+from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
+
+Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
+F2, F3 = Latents(2), Latents(3)
+CLASS_SCALE = 1 + 0.5 * positions(F3)
+PARAMETERS = {"r": 1.7}
+
+FORMULAS = {
+    "bernoulli": (sigmoid(F) ** Y * sigmoid(-F) ** (1 - Y), Binary()),
+    "binomial": (sigmoid(F) ** Y[0] * sigmoid(-F) ** (Y[1] - Y[0]), SuccessesOfTrials()),
+    "negative binomial": (
+        gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(F) ** Y * sigmoid(-F) ** R,
+        Counts(),
+    ),
+    "sigmoid poisson": ((R * sigmoid(F)) ** Y * exp(-R * sigmoid(F)) / gamma(Y + 1), Counts()),
+    "logistic softmax": (sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3)),
+    "stick breaking": (
+        prod(sigmoid(F2) ** (positions(F2) == Y) * sigmoid(-F2) ** (positions(F2) < Y)),
+        Classes(3),
+    ),
+    "student t": ((1 + (Y - F) ** 2 / (4 * R**2)) ** -2.5, Real()),
+    "laplace": (exp(-abs(Y - F) / R) / (2 * R), Real()),
+    "gaussian": (normal_pdf(Y, F, R), Real()),
+    "heteroscedastic": (normal_pdf(Y, F2[0], (R * sigmoid(F2[1])) ** -0.5), Real()),
+    "heteroscedastic with more on the precision": (
+        sqrt(sigmoid(F2[1])) * exp(-0.5 * (Y - F2[0]) ** 2 * sigmoid(F2[1])) / (1 + 0.7 * sigmoid(F2[1])),
+        Real(),
+    ),
+    "probit": (normal_cdf(F) ** Y * normal_cdf(-F) ** (1 - Y), Binary()),
+    "affine argument": (sigmoid(2 * F - 1) ** Y * (1 - sigmoid(2 * F - 1)) ** (1 - Y), Binary()),
+    "offset": (sigmoid(F + Y[1]) ** Y[0] * sigmoid(-F - Y[1]) ** R, Undeclared(2)),
+    "scale of the class": (prod(sigmoid(CLASS_SCALE * F3)) / sum_(sigmoid(CLASS_SCALE * F3)), Classes(3)),
+    "undeclared classes": (sigmoid(F3[Y]) / sum_(sigmoid(F3)), Undeclared()),
+}
+
+
+SIZES = {
+    "logistic softmax": 3,
+    "stick breaking": 2,
+    "heteroscedastic": 2,
+    "heteroscedastic with more on the precision": 2,
+    "scale of the class": 3,
+    "undeclared classes": 3,
+}
+PLANTED = {}
+
+
+def check(name, seed=0, y=None):
+    formula, support = FORMULAS[name]
+    with jax.enable_x64(True):
+        augmentation = derive_formula(formula, SIZES.get(name, 1))
+        return verify_augmentation(augmentation, PARAMETERS, support, seed, y)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_passes(name):
+    verification = check(name)
+    assert len(verification.checks) == 8
+    assert all(check.figure <= check.tolerance for check in verification.checks)
+
+
+def test_prints_a_table_of_figures():
+    verification = check("bernoulli")
+    lines = str(verification).splitlines()
+    assert lines[0].split() == ["check", "figure", "tolerance"]
+    assert [line.split("  ")[0] for line in lines[1:]] == list(verification.figures)
+
+
+def test_a_seed_repeats():
+    assert check("laplace", seed=3) == check("laplace", seed=3)
+    assert check("laplace", seed=3) != check("laplace", seed=4)
+
+
+def test_changes_no_global_state():
+    before = jax.config.jax_enable_x64
+    verify_augmentation(derive_formula(FORMULAS["gaussian"][0], 1), PARAMETERS, Real())
+    assert jax.config.jax_enable_x64 == before
+
+
+def test_takes_observations():
+    y = np.array([[3.0, 0.4], [0.0, -1.2], [1.0, 2.5]])
+    assert check("offset", y=y).figures[verify.TIGHT] <= verify.ROUNDING
+
+
+def test_asks_for_observations_where_none_are_found():
+    with pytest.raises(ValueError, match="pass y="):
+        check("binomial", y=np.array([[3.0, 2.0]]))
+    with jax.enable_x64(True):
+        augmentation = derive_formula(normal_cdf(F) ** (Y - 1000), 1)
+        with pytest.raises(ValueError, match="the exponent of Φ"):
+            verify_augmentation(augmentation, {}, Counts())
+
+
+def planted(name, formula, expected):
+    """Register a change that plants an error, the formula that shows it and the check that must name it."""
+
+    def register(change):
+        PLANTED[name] = (change, formula, expected)
+        return change
+
+    return register
+
+
+def patch_result(monkeypatch, owner, method, change):
+    """Replace a method by a change of its result."""
+    original = getattr(owner, method)
+    monkeypatch.setattr(owner, method, lambda self, *args: change(self, original(self, *args), *args))
+
+
+@planted("Poisson auxiliary at σ(z), throughout", "sigmoid poisson", verify.JOINT)
+def poisson_sign(monkeypatch):
+    def rate(self, f, env):
+        return self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
+
+    monkeypatch.setattr(PoissonRule, "_conditional_rate", rate)
+
+
+@planted("Poisson auxiliary drawn at σ(z)", "logistic softmax", verify.DRAWN)
+def poisson_draw_sign(monkeypatch):
+    def draw(self, key, f, env):
+        rate = self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
+        return jax.random.poisson(key, rate).astype(f.dtype)
+
+    monkeypatch.setattr(PoissonRule, "draw", draw)
+
+
+@planted("a doubled precision", "bernoulli", verify.SITE)
+def doubled_precision(monkeypatch):
+    patch_result(monkeypatch, PolyaGammaRule, "site", lambda self, site, *args: (site[0], 2 * site[1]))
+
+
+@planted("a doubled precision of the bound's site", "student t", verify.GRADIENT)
+def doubled_variational_precision(monkeypatch):
+    patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (site[0], 2 * site[1]))
+
+
+@planted("a missing log 2 in the joint", "negative binomial", verify.INTEGRATES)
+def missing_log_two(monkeypatch):
+    def change(self, log_joint, auxiliary, f, env):
+        return log_joint + self.total.evaluate(env) * jnp.log(2.0)
+
+    patch_result(monkeypatch, PolyaGammaRule, "log_joint", change)
+
+
+@planted("a missing log 2 in the bound", "bernoulli", verify.TIGHT)
+def missing_log_two_in_the_bound(monkeypatch):
+    original = rules.log_sigmoid_tilde
+    monkeypatch.setattr(rules, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
+
+
+@planted("an offset dropped from the site", "offset", verify.SITE)
+def offset_dropped_from_site(monkeypatch):
+    def site(self, h, w, env):
+        scale = self.scale.evaluate(env)
+        return self._write(scale * h), self._write(scale**2 * w)
+
+    monkeypatch.setattr(Predictor, "site", site)
+
+
+@planted("an offset dropped from the moments", "offset", verify.TIGHT)
+def offset_dropped_from_moments(monkeypatch):
+    def change(self, moments, m, v, env):
+        return moments[0] - self.shift.evaluate(env), moments[1]
+
+    patch_result(monkeypatch, Predictor, "moments", change)
+
+
+@planted("an offset dropped from the value", "offset", verify.INTEGRATES)
+def offset_dropped_from_value(monkeypatch):
+    patch_result(monkeypatch, Predictor, "value", lambda self, z, f, env: z - self.shift.evaluate(env))
+
+
+@planted("a wrong shape of the Gamma auxiliary", "logistic softmax", verify.DRAWN)
+def gamma_shape(monkeypatch):
+    def draw(self, key, f, env):
+        # Shape 2 for shape 1.
+        return jax.random.gamma(key, jnp.full((*f.shape[:-1], 1), 2.0)) * jnp.exp(-self._log_base(f, env))
+
+    monkeypatch.setattr(GammaRule, "draw", draw)
+
+
+@planted("a wrong shape of the mixing Gamma", "student t", verify.DRAWN)
+def mixing_shape(monkeypatch):
+    patch_result(monkeypatch, GammaMixtureRule, "draw", lambda self, drawn, *args: 1.25 * drawn)
+
+
+@planted("a wrong shape of the inverse Gaussian", "laplace", verify.DRAWN)
+def inverse_gaussian_shape(monkeypatch):
+    monkeypatch.setattr(rules, "inverse_gaussian", lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape))
+
+
+@planted("a wrong mixing law", "laplace", verify.INTEGRATES)
+def mixing_law(monkeypatch):
+    def change(self, log_joint, auxiliary, f, env):
+        return log_joint + 0.5 * jnp.log(auxiliary)
+
+    patch_result(monkeypatch, InverseGaussianMixtureRule, "log_joint", change)
+
+
+@planted("a truncated Gaussian that is not truncated", "probit", verify.DRAWN)
+def no_truncation(monkeypatch):
+    monkeypatch.setattr(rules, "truncated_normal", lambda key, mean: mean + jax.random.normal(key, mean.shape))
+
+
+@planted("a bound without its variance", "probit", verify.BELOW)
+def bound_without_variance(monkeypatch):
+    def share(self, m, v, env):
+        mean, _ = self.predictor.moments(m, v, env)
+        return self.exponent.evaluate(env) * jax.scipy.special.log_ndtr(mean)
+
+    monkeypatch.setattr(TruncatedGaussianRule, "share", share)
+
+
+@planted("an exponent forgotten", "binomial", verify.INTEGRATES)
+def forgotten_exponent(monkeypatch):
+    patch_result(monkeypatch, PolyaGammaRule, "log_factor", lambda self, log_factor, *args: 0 * log_factor)
+
+
+@planted("the coupling's site at σ(-g)", "heteroscedastic", verify.SITE)
+def coupling_sign(monkeypatch):
+    def rate_site(self, f, env):
+        return self.rate.site(jax.nn.sigmoid(-self.predictor.value(f, env)), self.predictor.latent.size, env)
+
+    monkeypatch.setattr(PoissonRule, "rate_site", rate_site)
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_catches(error, monkeypatch):
+    change, formula, expected = PLANTED[error]
+    change(monkeypatch)
+    with pytest.raises(VerificationError) as raised:
+        check(formula)
+    message = str(raised.value)
+    assert message.startswith(f"{expected}: failed by ")
+    assert f"likelihood: {FORMULAS[formula][0].text()}" in message
+    assert "worst at y = " in message
+
+
+def test_catches_an_elbo_that_falls(monkeypatch):
+    # A wrong site is not the gradient either, which would be found first.
+    patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (3 * site[0], site[1]))
+    monkeypatch.setattr(verify, "CHECKS", (verify.elbo_rises,))
+    with pytest.raises(VerificationError, match=verify.RISES):
+        check("bernoulli")
