@@ -55,6 +55,8 @@ class Learnable:
 
     def constrain(self, vector: Any) -> list[Any]:
         """The values of an unconstrained vector."""
+        if not self.places:
+            return []
         parts = jnp.split(vector, self.splits)
         return [
             self._parameter(i).transform(part.reshape(shape))
