@@ -60,7 +60,7 @@ class Approximation(Result):
     """A Gaussian approximation q(f) of the posterior.
 
     ``mean`` and ``variance`` are its marginals at the data, (n, latents); ``potential`` and ``precision`` the sites
-    (h, w) that make it. ``elbo_trace`` starts at q = prior.
+    (h, w) that make it. ``elbo_trace`` holds the ELBO at the start and after each iteration.
     """
 
     mean: np.ndarray = field(repr=False)
@@ -119,6 +119,13 @@ class CorrectedApproximation(Approximation):
     curvature: np.ndarray = field(repr=False)
     num_nonpositive: int
 
+    def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Raises ValueError: the corrected marginals belong to no joint density."""
+        raise ValueError(
+            "a corrected result has marginals and no joint density to draw from: draw each marginal by itself from "
+            "mean and variance, or draw jointly from the uncorrected result or with gibbs."
+        )
+
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
@@ -145,7 +152,8 @@ class CorrectedApproximation(Approximation):
             row = int(np.argwhere(~(variance > 0))[0][0])
             raise ValueError(
                 f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new "
-                f"({int((variance <= 0).sum())} in all): the correction does not reach there. Predict with the uncorrected result or with draws."
+                f"({int((variance <= 0).sum())} in all): the correction does not reach there. Predict with the "
+                "uncorrected result or with draws."
             )
         return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
 
@@ -237,7 +245,8 @@ def _cross_covariance(prior: JointPrior, X_new: Any, h: Any, w: Any) -> Any:
 
 @eqx.filter_jit
 def _draw_latents(prior: JointPrior, keys: Any, h: Any, w: Any) -> Any:
-    return jax.lax.map(lambda key: prior.draw(key, h, w), keys)
+    # The sites are not batched, so that their precision matrix is factorised once for all draws.
+    return jax.vmap(lambda key: prior.draw(key, h, w))(keys)
 
 
 @eqx.filter_jit

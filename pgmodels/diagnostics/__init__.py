@@ -1,0 +1,1 @@
+"""Checks and comparisons of results: what an approximation gets wrong, and by how much."""

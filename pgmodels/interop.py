@@ -1,0 +1,137 @@
+"""Results for other libraries: ArviZ."""
+
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from pgmodels.precision import double_precision
+from pgmodels.prediction import log_density
+from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.sampling import draw_observations
+
+# Densities evaluated at a time: 16 MB an array.
+_CHUNK = 2_000_000
+
+
+class InteropWarning(UserWarning):
+    """A result is exported without one of its parts."""
+
+
+@double_precision
+def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
+    """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
+
+    Groups and variables, after the dimensions chain and draw:
+
+    - posterior: ``f`` (datum, latent);
+    - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
+      several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
+    - log_likelihood: ``y`` (datum);
+    - observed_data: ``y`` (datum), the first column;
+    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2: the log joint density in whitened coordinates up to a constant.
+
+    Draws keep all their chains and draws, of which posterior_predictive takes about ``num_draws``, evenly spaced,
+    where counts or real values are drawn (by numerical inversion, which is slow). An approximation becomes
+    ``num_draws`` independent draws of q, and a corrected one draws of its marginals, independent of each other: it has
+    no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``. Which of these it is
+    stands in the attribute ``draws_of``. Warns with InteropWarning and leaves posterior_predictive out where the
+    likelihood does not say how to draw y. Raises ValueError for corrected variances that are not positive.
+    """
+    import arviz_base as az
+
+    if isinstance(num_draws, bool) or not isinstance(num_draws, (int, np.integer)) or num_draws < 1:
+        raise ValueError(f"num_draws must be a whole number >= 1; got {num_draws!r}.")
+    f, whitened, draws_of = _latents(result, int(num_draws), seed)
+    likelihood = result.model.likelihood
+    several = result.y.ndim == 2
+    log_likelihood = pointwise_log_likelihood(result, f)
+    stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
+    if whitened is not None:
+        stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
+    observed = result.y[:, 0] if several else result.y
+    groups: dict[str, dict[str, np.ndarray]] = {
+        "posterior": {"f": f},
+        "log_likelihood": {"y": log_likelihood},
+        "sample_stats": stats,
+        "observed_data": {"y": observed},
+    }
+    if several:
+        groups["constant_data"] = {"covariates": result.y[:, 1:]}
+    kept = _kept_draws(result, f, num_draws)
+    try:
+        rng = np.random.default_rng(seed)
+        drawn = draw_observations(likelihood, f[:, kept], result.y[:, 1:] if several else None, rng)
+        groups["posterior_predictive"] = {"y": drawn}
+    except ValueError as error:
+        warnings.warn(f"posterior_predictive is left out: {error}", InteropWarning, stacklevel=3)
+    about = {
+        "inference_library": "pgmodels",
+        "inference_library_version": version("pgmodels"),
+        "method": result.method,
+        "likelihood": repr(likelihood),
+        "draws_of": draws_of,
+        "sampling_time": float(result.seconds),
+    }
+    tree = az.from_dict(
+        groups,
+        coords={"datum": np.arange(f.shape[2]), "latent": np.arange(f.shape[3])},
+        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
+        attrs={"/": about} | {group: about for group in groups},
+    )
+    if "posterior_predictive" in groups:
+        predictive = tree["posterior_predictive"].to_dataset().assign_coords(draw=kept)
+        predictive.attrs["draws"] = f"{len(kept)} of the {f.shape[1]} draws of each chain, evenly spaced"
+        tree["posterior_predictive"] = predictive
+    return tree
+
+
+def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
+    """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
+    flat = f.reshape(-1, *f.shape[-2:])
+    step = max(1, _CHUNK // (f.shape[-2] * f.shape[-1]))
+    parts = [log_density(result.model.likelihood, result.y, flat[i : i + step]) for i in range(0, len(flat), step)]
+    return np.concatenate(parts).reshape(f.shape[:-1])
+
+
+def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
+    """|v|^2 of whitened coordinates, a group each (..., rank, latents), padding left out."""
+    total = np.zeros(whitened[0].shape[:-2])
+    for group, v in zip(result.prior.groups, whitened, strict=True):
+        active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))
+        total += np.einsum("...rl,r->...", v**2, active)
+    return total
+
+
+def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None, str]:
+    """Latents (chains, draws, n, latents), their whitened coordinates where they have a joint density, and what."""
+    if isinstance(result, Draws):
+        return result.latents, result.whitened, "the posterior, by Gibbs sampling"
+    if isinstance(result, CorrectedApproximation):
+        bad = np.argwhere(~(result.variance > 0))
+        if bad.size:
+            raise ValueError(
+                f"{len(bad)} corrected variances are not positive (first in row {bad[0][0]}), so there is nothing to "
+                "draw from: export the uncorrected result, or draws of gibbs."
+            )
+        noise = np.random.default_rng(seed).standard_normal((1, num_draws, *result.mean.shape))
+        about = "the corrected marginals, each independent of the others: no joint density stands behind them"
+        return result.mean + np.sqrt(result.variance) * noise, None, about
+    if isinstance(result, Approximation):
+        f, whitened = result.draw_latents(num_draws, seed)
+        return (
+            f[None],
+            tuple(v[None] for v in whitened),
+            "the Gaussian approximation q, independent and joint over data",
+        )
+    raise ValueError(f"result must be what cavi, correct, fit or gibbs return; got {type(result).__name__}.")
+
+
+def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
+    """The draws of each chain for which y is drawn: all, but where that takes numerical inversion."""
+    chains, draws = f.shape[:2]
+    support = result.model.likelihood.support(f.shape[-1])
+    if support.values() is not None or support.num_columns > 1:
+        return np.arange(draws)
+    return np.arange(0, draws, max(1, -(-chains * draws // num_draws)))
