@@ -197,7 +197,7 @@ def is_normalised(likelihood: Likelihood, size: int) -> bool | None:
     formula = likelihood.formula(size)
     for _ in range(3):
         f = jnp.asarray(rng.normal(0.2, 0.8, size))
-        y, log_weight = _sum_points(support)
+        y, log_weight = _sum_points(likelihood, support, f)
         latents = jnp.broadcast_to(f, (len(y), size))
         log_p = formula.log_evaluate(Environment(jnp.asarray(y), latents, likelihood.values))[..., 0]
         total = float(jnp.sum(jnp.exp(log_p + log_weight)))
@@ -207,14 +207,20 @@ def is_normalised(likelihood: Likelihood, size: int) -> bool | None:
     return True
 
 
-def _sum_points(support: Support) -> tuple[np.ndarray, Any]:
+def _sum_points(likelihood: Likelihood, support: Support, f: Any) -> tuple[np.ndarray, Any]:
+    """Values of y and log weights that sum or integrate over the support, around the conditional mean if there is one."""
     values = support.values()
     if values is not None:
         return values, 0.0
-    if isinstance(support, Real):
-        # y = sinh(t): a uniform grid in t covers the centre finely and heavy tails far out.
-        t = np.linspace(-14.0, 14.0, 20001)
-        return np.sinh(t), np.log(np.cosh(t) * (t[1] - t[0]))
     if support.num_columns == 2:
         return np.stack([np.arange(8.0), np.full(8, 7.0)], axis=1), 0.0
-    return np.arange(20000.0), 0.0
+    given = likelihood.moments(jnp.zeros(1), f[None], len(f))
+    mean, variance = (0.0, 1.0) if given is None else (float(part[0]) for part in given)
+    if isinstance(support, Real):
+        # y = mean + scale sinh(t): a uniform grid in t covers the centre finely and heavy tails far out. The density at
+        # the centre tells the scale also where the variance is infinite.
+        env = Environment(jnp.full(1, mean), f[None], likelihood.values)
+        scale = 1.0 if given is None else float(jnp.exp(-likelihood.formula(len(f)).log_evaluate(env)[0, 0]))
+        t = np.linspace(-20.0, 20.0, 20001)
+        return mean + scale * np.sinh(t), np.log(scale * np.cosh(t) * (t[1] - t[0]))
+    return np.arange(float(np.ceil(mean + 40.0 * np.sqrt(variance))) + 100.0), 0.0
