@@ -1,0 +1,46 @@
+"""Regression whose noise changes with the input: one latent for the curve, a second for the precision of the noise.
+
+Data: simulated in the manner of the motorcycle-helmet accelerations: quiet at first, noisy from the impact on.
+"""
+
+import numpy as np
+
+import pgmodels as pgm
+
+rng = np.random.default_rng(133)
+time = np.sort(rng.uniform(2.0, 58.0, 240))
+curve = -1.6 * np.exp(-(((time - 21.0) / 5.0) ** 2)) + 0.8 * np.exp(-(((time - 32.0) / 4.5) ** 2))
+noise = 0.05 + 0.3 / (1.0 + np.exp(-(time - 15.0) / 1.5))
+X, y = time[:, None] / 10.0, curve + noise * rng.standard_normal(240)
+train = np.arange(240) % 2 == 0
+
+# y = f[0] + noise of precision `precision` * σ(f[1]): `precision` is the largest precision that there is.
+curve_gp = pgm.GP(pgm.RBF(variance=0.5, lengthscale=0.6))
+noise_gp = pgm.GP(pgm.RBF(variance=4.0, lengthscale=1.5), mean=-2.0)
+model = pgm.Model(pgm.HeteroscedasticGaussian(precision=400.0), [curve_gp, noise_gp])
+
+vi = pgm.cavi(model, X[train], y[train])
+draws = pgm.gibbs(model, X[train], y[train], num_samples=800, num_warmup=200, num_chains=2, seed=0)
+constant = pgm.fit(pgm.Model(pgm.Gaussian(scale=0.3), curve_gp), X[train], y[train])
+
+results = {"one level": constant, "cavi": vi, "gibbs": draws}
+predictions = {name: result.predict(X) for name, result in results.items()}
+print("Predictive standard deviation of y (the true one is that of the noise alone)")
+print(f"{'time':>6} {'true':>9} " + " ".join(f"{name:>9}" for name in results))
+for i in np.searchsorted(time, [5.0, 10.0, 15.0, 20.0, 30.0, 45.0]):
+    sd = " ".join(f"{np.sqrt(p.variance[i]):9.3f}" for p in predictions.values())
+    print(f"{time[i]:6.1f} {noise[i]:9.3f} {sd}")
+
+print("\nHeld-out data: share within 1.96 predictive standard deviations, and mean log density")
+quiet = time < 12.0
+for name, p in predictions.items():
+    inside = np.abs(y - p.mean) < 1.96 * np.sqrt(p.variance)
+    before, after = inside[~train & quiet].mean(), inside[~train & ~quiet].mean()
+    log_density = p.log_density(y)[~train].mean()
+    print(f"{name:>9}: {before:.2f} before time 12, {after:.2f} after it; {log_density:.3f} nats")
+
+# The two latents multiply in the likelihood: the correction is not defined here, and says so.
+try:
+    pgm.correct(vi)
+except ValueError as refusal:
+    print(f"\n{refusal}")

@@ -1,0 +1,127 @@
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pgmodels as pgm
+
+ROOT = Path(__file__).parents[1]
+SUFFIXES = {".py", ".md", ".cff", ".toml", ".yml", ".yaml", ".txt", ".csv"}
+
+
+def metadata():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def tracked_files():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, encoding="utf-8")
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / line for line in listed.stdout.splitlines()]
+    return [path for path in paths if path.is_file() and (path.suffix in SUFFIXES or path.parent.name == ".ci")]
+
+
+def test_public_names_are_sorted_and_unique():
+    assert len(set(pgm.__all__)) == len(pgm.__all__) > 40
+
+
+@pytest.mark.parametrize("name", pgm.__all__)
+def test_public_name_exists_and_is_documented(name):
+    assert inspect.getdoc(getattr(pgm, name)), f"pgm.{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", [name for name in pgm.__all__ if inspect.isclass(getattr(pgm, name))])
+def test_public_methods_are_documented(name):
+    owner = getattr(pgm, name)
+    for method in (m for m in vars(owner) if not m.startswith("_")):
+        attribute = inspect.getattr_static(owner, method)
+        if inspect.isfunction(attribute) or isinstance(attribute, property):
+            assert inspect.getdoc(getattr(owner, method)), f"pgm.{name}.{method} has no docstring"
+
+
+def test_import_changes_no_global_state():
+    # rich.console itself draws from ``random`` when it is imported: it comes before the first look.
+    program = """
+import os, random, warnings, jax, numpy as np, rich.console
+before = (jax.config.jax_enable_x64, jax.config.jax_platforms, dict(os.environ), list(warnings.filters),
+          np.get_printoptions(), np.geterr(), random.getstate(), np.random.get_state()[1].tolist())
+import pgmodels
+after = (jax.config.jax_enable_x64, jax.config.jax_platforms, dict(os.environ), list(warnings.filters),
+         np.get_printoptions(), np.geterr(), random.getstate(), np.random.get_state()[1].tolist())
+names = ("x64", "platforms", "environment", "warnings", "print options", "floating-point errors", "random", "np.random")
+print([name for name, a, b in zip(names, before, after) if a != b])
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert run.returncode == 0, run.stderr
+    # Warning filters belong to the libraries that are imported too; everything else must be as it was.
+    changed = set(re.findall(r"'([^']+)'", run.stdout)) - {"warnings"}
+    assert not changed
+
+
+def test_engines_leave_single_precision_as_it_was():
+    import jax
+    import numpy as np
+
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(lengthscale=1.0)))
+    result = pgm.cavi(model, np.array([[0.0], [1.0], [2.5]]), np.array([0.0, 1.0, 1.0]))
+    assert result.mean.dtype == np.float64
+    assert jax.config.jax_enable_x64 is False
+
+
+def test_files_stand_by_themselves():
+    # Assembled here, so that this file does not contain what it looks for.
+    forbidden = ["/".join(["..", "shared"]), "/".join(["", "work", ""]), "-".join(["chat", "gpt"])]
+    for path in tracked_files():
+        text = path.read_text(encoding="utf-8")
+        for words in forbidden:
+            assert words not in text, f"{path.relative_to(ROOT)} mentions {words}"
+
+
+def test_version_and_metadata():
+    assert importlib.metadata.version("pgmodels") == metadata()["version"]
+    assert importlib.metadata.metadata("pgmodels")["License-Expression"] == "MIT"
+    assert metadata()["requires-python"] == ">=3.11"
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+
+
+def test_readme_gives_the_commands_that_run():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "python -m pip install . && pgmodels validate" in readme
+    assert 'python -m pip install ".[test]" && python -m pytest' in readme
+
+
+def test_readme_maps_every_module():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "pgmodels").rglob("*.py"):
+        if path.name != "__init__.py":
+            assert path.name in readme, f"README's map lacks {path.relative_to(ROOT)}"
+
+
+def test_typed_marker_ships():
+    files = importlib.metadata.files("pgmodels") or []
+    assert (Path(pgm.__file__).parent / "py.typed").exists()
+    packaged = any(str(file).endswith("pgmodels/py.typed") for file in files)
+    editable = any("editable" in str(file) or str(file).endswith(".pth") for file in files)
+    assert packaged or editable
+
+
+def test_citation_names_the_software_and_five_papers():
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert not any("\t" in line for line in lines)
+    top = dict(re.match(r"([\w-]+):\s*(.*)", line).groups() for line in lines if re.match(r"[\w-]+:", line))
+    assert {"cff-version", "message", "type", "title", "version", "authors", "license", "references"} <= set(top)
+    assert top["version"] == metadata()["version"]
+    references = "\n".join(lines[lines.index("references:") + 1 :])
+    entries = re.split(r"^  - ", references, flags=re.MULTILINE)[1:]
+    assert len(entries) == 5
+    for entry in entries:
+        assert re.search(r"^    title: \".+\"$", entry, re.MULTILINE)
+        assert re.search(r"^    year: \d{4}$", entry, re.MULTILINE)
+        assert entry.count("family-names:") == entry.count("given-names:") >= 1
+    first = [re.search(r"family-names: \"(.+?)\"", entry).group(1) for entry in entries]
+    assert first == ["Galy-Fajou", "Izmailov", "Liu", "Passerello", "Wenzel"]
