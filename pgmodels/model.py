@@ -87,14 +87,19 @@ class Model(eqx.Module):
         """The augmentation of the likelihood; NoAugmentationError where there is none."""
         return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
 
-    def check_inputs(self, X: Any, name: str = "X") -> np.ndarray:
-        """X as a float64 array (n, d), or ValueError."""
+    def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
+        """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
         X = _numbers(X, name)
         if X.ndim != 2:
             hint = f"{name}[:, None]" if X.ndim == 1 else f"{name}.reshape(len({name}), -1)"
             raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
+        if num_columns is not None and X.shape[1] != num_columns:
+            raise ValueError(
+                f"{name} must have the {num_columns} column(s) of the X that the result was learned from; got shape "
+                f"{X.shape}."
+            )
         _check_finite(X, name)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
@@ -155,7 +160,8 @@ class Model(eqx.Module):
                 got = values[tuple(bad[0])]
                 raise ValueError(
                     f"{name} is outside what the formula allows: {requirement.reason}, "
-                    f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row {bad[0][0]}."
+                    f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
+                    f"{bad[0][0]}."
                 )
         log_density = self.augmentation.base.log_evaluate(env)
         bad = np.argwhere(~np.isfinite(np.asarray(log_density)))

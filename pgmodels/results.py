@@ -85,7 +85,7 @@ class Approximation(Result):
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
         h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
         mean, variance = _predict_latent(self.prior, X_new, h, w)
         return np.asarray(mean), np.asarray(variance)
@@ -135,7 +135,7 @@ class CorrectedApproximation(Approximation):
         from pgmodels.inference.correction import correct_marginals, warn_nonpositive
 
         mean, variance = Approximation.predict_latent(self, X_new)
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
         h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
         cross = _cross_covariance(self.prior, X_new, h, w)
         mean, variance = correct_marginals(mean, variance, cross, self.shift, self.curvature)
@@ -223,7 +223,7 @@ class Draws(Result):
 
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[float, np.ndarray, np.ndarray]]:
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new"))
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
         parts = []
         for group, v in zip(self.prior.groups, self.whitened, strict=True):
             factor, residual = _factor_at(group, X_new)
