@@ -32,9 +32,7 @@ def log_link_poisson(y, f):
 
 
 gp = pgm.GP(pgm.Matern52(variance=1.0, lengthscale=2.0))
-softmax = pgm.derive(pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3)))
-print(softmax, "\n")
-print(softmax.verify(seed=0), "\n")
+print(pgm.derive(pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))), "\n")
 print(pgm.derive(pgm.Model(negative_binomial(), gp)), "\n")
 
 rng = np.random.default_rng(4)
@@ -46,7 +44,8 @@ y = np.column_stack([counts, np.log(exposure)])
 
 model = pgm.Model(exposed_counts(), gp)
 print(pgm.derive(model).graph, "\n")
-pgm.derive(model).verify(seed=0, y=y[counts < 10][:8])  # no support is declared: give observations to check at
+# The eight checks; the formula declares no support, so it is given observations to check at.
+print(pgm.derive(model).verify(seed=0, y=y[counts < 10][:8]), "\n")
 vi = pgm.cavi(model, X, y)
 draws = pgm.gibbs(model, X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, cavi=vi, corrected=pgm.correct(vi)), "\n")
