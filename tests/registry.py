@@ -1,0 +1,304 @@
+"""The likelihoods that every engine is tested on.
+
+``log_density`` and ``bound`` are written a second time here, by other means than the package's, so that they can
+referee it: densities with numpyro's and JAX's distributions, bounds as they are printed in the papers.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy import stats
+from jax.scipy.special import expit, gammaln
+
+from pgmodels.formulas import sigmoid, sum_
+from pgmodels.kernels import RBF
+from pgmodels.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods import (
+    Bernoulli,
+    Binomial,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Laplace,
+    LogisticSoftmax,
+    NegativeBinomial,
+    Probit,
+    SigmoidPoisson,
+    StickBreaking,
+    StudentT,
+)
+from pgmodels.model import GP, Model
+
+
+class Case(NamedTuple):
+    """A likelihood and, independently of it, its log density, its local bound and a generator of observations.
+
+    ``log_density(y, f)`` and ``bound(m, v, y)`` map (n, ...) and (n, latents) to (n,); ``generate(rng, f)`` gives y.
+    ``limits`` hold the last latent of the truth to where Gibbs meets no counts in the thousands: as data they make it
+    costly, as auxiliaries slow to mix.
+    """
+
+    name: str
+    likelihood: Callable[[], Likelihood]
+    num_latents: int
+    log_density: Callable[[Any, Any], Any]
+    bound: Callable[[Any, Any, Any], Any]
+    generate: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    limits: tuple[float, float] = (-np.inf, np.inf)
+
+    def model(self, variance: float = 2.0, lengthscale: float = 1.2, mean: float = 0.3) -> Model:
+        """The likelihood over GPs that share an RBF kernel."""
+        return Model(self.likelihood(), GP(RBF(variance, lengthscale), mean=mean, size=self.num_latents))
+
+    def data(self, n: int, seed: int, scale: float = 1.5, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+        """X (n, 2) and y from smooth latents between shift - scale and shift + scale, every class seen."""
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-2.0, 2.0, (n, 2))
+        directions = rng.normal(size=(2, self.num_latents))
+        f = shift + scale * np.sin(1.3 * X @ directions + rng.uniform(0.0, 6.0, self.num_latents))
+        f[:, -1] = np.clip(f[:, -1], *self.limits)
+        y = self.generate(rng, f)
+        for label in range(getattr(self.likelihood().declared_support, "num_classes", 0) or self.num_classes):
+            if not (y == label).any():
+                y[label] = label
+        return X, y
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of a formula that reads f[y]."""
+        return self.num_latents if self.name == "own_softmax" else 0
+
+
+@likelihood
+def own_softmax(y, f):
+    return sigmoid(f[y]) / sum_(sigmoid(f))
+
+
+@likelihood
+def affine(y, f):
+    return sigmoid(2 * f - 1) ** y * sigmoid(1 - 2 * f) ** (1 - y)
+
+
+@likelihood
+def offset(y, f):
+    return sigmoid(f + y[1]) ** y[0] * sigmoid(-f - y[1]) ** (1 - y[0])
+
+
+def sigma(f):
+    return 1.0 / (1.0 + np.exp(-f))
+
+
+def log_tilde(mean, second):
+    """log σ̃+ as printed: E z / 2 - log 2cosh(√(E z²) / 2)."""
+    c = jnp.sqrt(second)
+    return mean / 2 - jnp.log(2 * jnp.cosh(c / 2))
+
+
+def up(m, v):
+    return log_tilde(m, m**2 + v)
+
+
+def down(m, v):
+    return log_tilde(-m, m**2 + v)
+
+
+def rbf(X, variance=2.0, lengthscale=1.2):
+    """The RBF covariance, by itself."""
+    return variance * np.exp(-0.5 * np.sum((X[:, None] - X[None]) ** 2, axis=-1) / lengthscale**2)
+
+
+def labels(rng, probability):
+    return (rng.random(probability.shape) < probability).astype(float)
+
+
+def draw_class(rng, p):
+    """An index drawn with the probabilities in each row of p."""
+    cumulated = np.cumsum(p, axis=1) / p.sum(axis=1, keepdims=True)
+    return np.minimum((rng.random(len(p))[:, None] > cumulated).sum(axis=1), p.shape[1] - 1).astype(float)
+
+
+def pick(values, y):
+    return jnp.take_along_axis(values, y.astype(int)[:, None], axis=1)[:, 0]
+
+
+def softmax_log_density(y, f):
+    return jnp.log(pick(expit(f), y) / expit(f).sum(axis=1))
+
+
+def softmax_bound(m, v, y):
+    return pick(up(m, v), y) - jnp.log(jnp.sum(1 - jnp.exp(down(m, v)), axis=1))
+
+
+def softmax_generate(rng, f):
+    return draw_class(rng, sigma(f))
+
+
+def stick_probabilities(f):
+    pieces, rest = [], 1.0
+    for c in range(f.shape[1]):
+        pieces.append(rest * expit(f[:, c]))
+        rest = rest * expit(-f[:, c])
+    return jnp.stack([*pieces, rest], axis=1)
+
+
+def stick_bound(m, v, y):
+    total = 0.0
+    for c in range(m.shape[1]):
+        total = total + (y == c) * up(m[:, c], v[:, c]) + (y > c) * down(m[:, c], v[:, c])
+    return total
+
+
+def binomial_bound(m, v, y):
+    k, n = y[:, 0], y[:, 1]
+    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return ways + k * up(m[:, 0], v[:, 0]) + (n - k) * down(m[:, 0], v[:, 0])
+
+
+def binomial_generate(rng, f):
+    trials = rng.integers(1, 7, len(f))
+    return np.column_stack([rng.binomial(trials, sigma(f[:, 0])), trials]).astype(float)
+
+
+def negative_binomial_bound(m, v, y, r=2.5):
+    ways = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
+    return ways + y * up(m[:, 0], v[:, 0]) + r * down(m[:, 0], v[:, 0])
+
+
+def sigmoid_poisson_bound(m, v, y, rate=6.0):
+    return y * up(m[:, 0], v[:, 0]) - rate * (1 - jnp.exp(down(m[:, 0], v[:, 0]))) + y * jnp.log(rate) - gammaln(y + 1)
+
+
+def expected_square(m, v, y):
+    return (y - m[:, 0]) ** 2 + v[:, 0]
+
+
+def student_bound(m, v, y, df=4.0, scale=0.5):
+    at_mode = stats.t.logpdf(0.0, df, 0.0, scale)
+    return at_mode - (df + 1) / 2 * jnp.log1p(expected_square(m, v, y) / (df * scale**2))
+
+
+def heteroscedastic_bound(m, v, y, precision=4.0):
+    constant = 0.5 * jnp.log(precision / (2 * jnp.pi)) + 0.5 * up(m[:, 1], v[:, 1])
+    return constant - 0.5 * precision * expected_square(m, v, y) * (1 - jnp.exp(down(m[:, 1], v[:, 1])))
+
+
+def offset_generate(rng, f):
+    offsets = rng.normal(size=len(f))
+    return np.column_stack([labels(rng, sigma(f[:, 0] + offsets)), offsets])
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case(
+            "bernoulli",
+            Bernoulli,
+            1,
+            lambda y, f: dist.Bernoulli(logits=f[:, 0]).log_prob(y),
+            lambda m, v, y: y * up(m[:, 0], v[:, 0]) + (1 - y) * down(m[:, 0], v[:, 0]),
+            lambda rng, f: labels(rng, sigma(f[:, 0])),
+        ),
+        Case(
+            "probit",
+            Probit,
+            1,
+            lambda y, f: stats.norm.logcdf((2 * y - 1) * f[:, 0]),
+            lambda m, v, y: stats.norm.logcdf((2 * y - 1) * m[:, 0]) - v[:, 0] / 2,
+            lambda rng, f: (f[:, 0] + rng.normal(size=len(f)) > 0).astype(float),
+        ),
+        Case(
+            "binomial",
+            Binomial,
+            1,
+            lambda y, f: dist.Binomial(y[:, 1].astype(int), logits=f[:, 0]).log_prob(y[:, 0]),
+            binomial_bound,
+            binomial_generate,
+        ),
+        Case(
+            "negative_binomial",
+            lambda: NegativeBinomial(2.5),
+            1,
+            lambda y, f: stats.nbinom.logpmf(y, 2.5, expit(-f[:, 0])),
+            negative_binomial_bound,
+            lambda rng, f: rng.negative_binomial(2.5, sigma(-f[:, 0])).astype(float),
+            limits=(-np.inf, 2.5),
+        ),
+        Case(
+            "sigmoid_poisson",
+            lambda: SigmoidPoisson(6.0),
+            1,
+            lambda y, f: stats.poisson.logpmf(y, 6.0 * expit(f[:, 0])),
+            sigmoid_poisson_bound,
+            lambda rng, f: rng.poisson(6.0 * sigma(f[:, 0])).astype(float),
+        ),
+        Case(
+            "logistic_softmax",
+            lambda: LogisticSoftmax(3),
+            3,
+            softmax_log_density,
+            softmax_bound,
+            softmax_generate,
+        ),
+        Case(
+            "stick_breaking",
+            lambda: StickBreaking(4),
+            3,
+            lambda y, f: jnp.log(pick(stick_probabilities(f), y)),
+            stick_bound,
+            lambda rng, f: draw_class(rng, np.asarray(stick_probabilities(jnp.asarray(f)))),
+        ),
+        Case(
+            "student_t",
+            lambda: StudentT(4.0, 0.5),
+            1,
+            lambda y, f: stats.t.logpdf(y, 4.0, f[:, 0], 0.5),
+            student_bound,
+            lambda rng, f: f[:, 0] + 0.5 * rng.standard_t(4, len(f)),
+        ),
+        Case(
+            "laplace",
+            lambda: Laplace(0.5),
+            1,
+            lambda y, f: stats.laplace.logpdf(y, f[:, 0], 0.5),
+            lambda m, v, y: -jnp.sqrt(expected_square(m, v, y)) / 0.5 - jnp.log(2 * 0.5),
+            lambda rng, f: f[:, 0] + rng.laplace(scale=0.5, size=len(f)),
+        ),
+        Case(
+            "gaussian",
+            lambda: Gaussian(0.5),
+            1,
+            lambda y, f: stats.norm.logpdf(y, f[:, 0], 0.5),
+            lambda m, v, y: stats.norm.logpdf(y, m[:, 0], 0.5) - v[:, 0] / (2 * 0.5**2),
+            lambda rng, f: f[:, 0] + 0.5 * rng.normal(size=len(f)),
+        ),
+        Case(
+            "heteroscedastic",
+            lambda: HeteroscedasticGaussian(4.0),
+            2,
+            lambda y, f: stats.norm.logpdf(y, f[:, 0], 1 / jnp.sqrt(4.0 * expit(f[:, 1]))),
+            heteroscedastic_bound,
+            lambda rng, f: f[:, 0] + rng.normal(size=len(f)) / np.sqrt(4.0 * sigma(f[:, 1])),
+            limits=(-2.0, np.inf),
+        ),
+        Case("own_softmax", own_softmax, 3, softmax_log_density, softmax_bound, softmax_generate),
+        Case(
+            "affine",
+            affine,
+            1,
+            lambda y, f: dist.Bernoulli(logits=2 * f[:, 0] - 1).log_prob(y),
+            lambda m, v, y: y * up(2 * m[:, 0] - 1, 4 * v[:, 0]) + (1 - y) * down(2 * m[:, 0] - 1, 4 * v[:, 0]),
+            lambda rng, f: labels(rng, sigma(2 * f[:, 0] - 1)),
+        ),
+        Case(
+            "offset",
+            offset,
+            1,
+            lambda y, f: dist.Bernoulli(logits=f[:, 0] + y[:, 1]).log_prob(y[:, 0]),
+            lambda m, v, y: y[:, 0] * up(m[:, 0] + y[:, 1], v[:, 0]) + (1 - y[:, 0]) * down(m[:, 0] + y[:, 1], v[:, 0]),
+            offset_generate,
+        ),
+    )
+}
+NAMES = tuple(CASES)

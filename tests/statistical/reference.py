@@ -1,0 +1,66 @@
+"""NumPyro's NUTS on the density without auxiliaries, and the comparison of two samplers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from arviz_stats.base import array_stats
+from numpyro.infer import MCMC, NUTS
+
+from tests.registry import Case
+
+
+def nuts(
+    case: Case,
+    K: np.ndarray,
+    mean: float,
+    y: np.ndarray,
+    *,
+    num_samples: int,
+    num_warmup: int = 500,
+    seed: int = 0,
+    max_tree_depth: int = 8,
+) -> np.ndarray:
+    """Draws of f = mean + L v, v ~ N(0, I), L L^T = K, under the case's own density: (4, draws, n, latents)."""
+    with jax.enable_x64(True):
+        root, observed = jnp.linalg.cholesky(jnp.asarray(K)), jnp.asarray(y)
+
+        def program():
+            v = numpyro.sample("v", dist.Normal(0.0, 1.0).expand([len(K), case.num_latents]).to_event(2))
+            numpyro.factor("likelihood", jnp.sum(case.log_density(observed, mean + root @ v)))
+
+        sampler = MCMC(
+            NUTS(program, target_accept_prob=0.9, max_tree_depth=max_tree_depth),
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=4,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        sampler.run(jax.random.key(seed))
+        v = np.asarray(sampler.get_samples(group_by_chain=True)["v"])
+        return mean + np.einsum("ij,csjl->csil", np.asarray(root), v)
+
+
+def standard_error(x: np.ndarray) -> np.ndarray:
+    """The Monte-Carlo standard error of the mean of (chains, draws, ...), from the effective sample size."""
+    return np.asarray(array_stats.mcse(x, chain_axis=0, draw_axis=1, method="mean"))
+
+
+def z_scores(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Differences of the means and of the variances of two sets of draws, in joint standard errors, each (n, latents).
+
+    A variance is the mean of the squared deviations, and so is its standard error.
+    """
+    scores = []
+    for power in (1, 2):
+        parts = [x if power == 1 else (x - x.mean(axis=(0, 1))) ** 2 for x in (one, other)]
+        error = np.hypot(*(standard_error(x) for x in parts))
+        scores.append((parts[0].mean(axis=(0, 1)) - parts[1].mean(axis=(0, 1))) / error)
+    return scores[0], scores[1]
+
+
+def effective_sizes(x: np.ndarray) -> np.ndarray:
+    """Effective sample sizes of the means, (n, latents)."""
+    return np.asarray(array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean"))

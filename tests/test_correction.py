@@ -1,0 +1,225 @@
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.polynomial.hermite_e import hermegauss
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+
+from pgmodels.inference.cavi import cavi
+from pgmodels.inference.correction import CorrectionWarning, correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.kernels import RBF, Linear
+from pgmodels.likelihoods import Bernoulli, Binomial
+from pgmodels.model import GP, Model
+from tests.registry import CASES, NAMES
+
+CORRECTED = [name for name in NAMES if name != "heteroscedastic"]
+
+
+def rbf(X, Z, variance=2.0, lengthscale=1.2):
+    return variance * np.exp(-0.5 * np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / lengthscale**2)
+
+
+def hessians(result):
+    """H of each datum in T = (m_1..m_L, s_1..s_L), by central differences of the package's bound, (n, 2L, 2L)."""
+    augmentation, parameters = result.model.augmentation, result.model.parameters
+    m, s = result.mean, result.variance + result.mean**2
+    size = m.shape[1]
+    with jax.enable_x64(True):
+
+        def bound(move):
+            moved_m, moved_s = m + move[:size], s + move[size:]
+            return augmentation.local_bound(moved_m, moved_s - moved_m**2, jnp.asarray(result.y), parameters)
+
+        bound = jax.jit(bound)
+
+        def differences(step):
+            H = np.zeros((len(m), 2 * size, 2 * size))
+            units = step * np.eye(2 * size)
+            for i, j in itertools.product(range(2 * size), repeat=2):
+                ends = [a * b * np.asarray(bound(a * units[i] + b * units[j])) for a in (1, -1) for b in (1, -1)]
+                H[:, i, j] = sum(ends) / (4 * step**2)
+            return H
+
+        # Richardson: the error is of order step^4 = 2e-15 times sixth derivatives (up to 1e6, for Laplace); that of
+        # rounding is 1e-15 / step² = 3e-8.
+        return (4 * differences(2e-4) - differences(4e-4)) / 3
+
+
+def brute_force(result, mean, variance, cross, H, latent):
+    """Corrected moments of f_* (one point, one latent) by Gauss-Hermite quadrature over (f_*, f_i1, .., f_iL).
+
+    Five nodes in each direction integrate the polynomials here (degree 2 in f_* and 4 in f_i) exactly.
+    """
+    size = result.mean.shape[1]
+    nodes, weights = hermegauss(5)
+    grid = np.array(list(itertools.product(nodes, repeat=size + 1)))
+    weight = np.prod(np.array(list(itertools.product(weights, repeat=size + 1))), axis=1)
+    weight = weight / weight.sum()
+    first, second = mean, variance + mean**2
+    for i in range(len(result.mean)):
+        m, v = result.mean[i], result.variance[i]
+        f = m + np.sqrt(v) * grid[:, 1:]
+        slope = cross[i] / v[latent]
+        rest = np.sqrt(max(variance - slope * cross[i], 0.0))
+        star = mean + slope * (f[:, latent] - m[latent]) + rest * grid[:, 0]
+        T = np.hstack([f - m, f**2 - (m**2 + v)])
+        Q = np.einsum("gi,ij,gj->g", T, H[i], T)
+        first += 0.5 * (weight @ (star * Q) - (weight @ star) * (weight @ Q))
+        second += 0.5 * (weight @ (star**2 * Q) - (weight @ star**2) * (weight @ Q))
+    return first, second - first**2
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_correction_is_the_second_order_expansion(name):
+    """At the data and at a new point, against H by differences and the covariances by quadrature."""
+    case = CASES[name]
+    X, y = case.data(5, seed=2)
+    X_new = np.array([[0.3, -0.4]])
+    vi = cavi(case.model(variance=1.0), X, y, tolerance=1e-12)
+    with warnings.catch_warnings():
+        # Whether the expansion reaches these five points is not the question here.
+        warnings.simplefilter("ignore", CorrectionWarning)
+        fixed = correct(vi)
+        new_mean, new_variance = fixed.predict_latent(X_new)
+    start_mean, start_variance = vi.predict_latent(X_new)
+    H = hessians(vi)
+    K, k = rbf(X, X, 1.0), rbf(X_new, X, 1.0)[0]
+    for latent in range(case.num_latents):
+        # Cov_q(f, f) = (K⁻¹ + W)⁻¹, and Cov_q(f_*, f) = k_* K⁻¹ Cov_q(f, f), with explicit inverses.
+        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.precision[:, latent]))
+        for point in (0, 3):
+            expected = brute_force(vi, vi.mean[point, latent], C[point, point], C[point], H, latent)
+            got = fixed.mean[point, latent], fixed.variance[point, latent]
+            # 1e-6 is the truncation error of the differences times derivatives of size one.
+            np.testing.assert_allclose(got, expected, atol=1e-6)
+        cross = k @ np.linalg.solve(K, C)
+        expected = brute_force(vi, start_mean[0, latent], start_variance[0, latent], cross, H, latent)
+        np.testing.assert_allclose((new_mean[0, latent], new_variance[0, latent]), expected, atol=1e-6)
+
+
+def test_binary_formula():
+    """The closed form with Var_q(ω) (Wenzel et al. 2019, A.6, with its variance mended), at data far from zero."""
+    X, y = CASES["bernoulli"].data(25, seed=6)
+    vi = cavi(CASES["bernoulli"].model(), X, y, tolerance=1e-13)
+    fixed = correct(vi)
+    m, v = vi.mean[:, 0], vi.variance[:, 0]
+    c = np.sqrt(m**2 + v)
+    V = (np.tanh(c / 2) / c - 0.5 / np.cosh(c / 2) ** 2) / (2 * c**2)
+    C = np.linalg.inv(np.linalg.inv(rbf(X, X) + 1e-10 * np.eye(25)) + np.diag(vi.precision[:, 0]))
+    mean = m + C @ (v * m * V)
+    variance = v + m**2 - mean**2 + 2 * m * (C @ (m * v * V)) + C**2 @ ((m**2 + v) * V)
+    # The inverse of a nearly singular K loses six digits.
+    np.testing.assert_allclose(fixed.mean[:, 0], mean, atol=1e-7)
+    np.testing.assert_allclose(fixed.variance[:, 0], variance, atol=1e-7)
+
+
+def test_nothing_to_correct_where_the_bound_is_exact():
+    X, y = CASES["gaussian"].data(20, seed=6)
+    vi = cavi(CASES["gaussian"].model(), X, y)
+    fixed = correct(vi)
+    # B is linear in (m, s) up to y: its Hessian is zero but for rounding.
+    np.testing.assert_allclose(fixed.mean, vi.mean, atol=1e-12)
+    np.testing.assert_allclose(fixed.variance, vi.variance, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def beyond_reach():
+    """Independent latents, and a point where they add up: there the shifts add up too, the widths only in square.
+
+    The point is also the last row of the data, with no trials: it carries no information.
+    """
+    one_each = np.eye(60)
+    X = np.vstack([one_each, np.ones(60)])
+    y = np.array([[1.0, 1.0]] * 60 + [[0.0, 0.0]])
+    return X, cavi(Model(Binomial(), GP(Linear(16.0))), X, y)
+
+
+def test_nonpositive_variance_at_the_data_is_reported(beyond_reach):
+    _, vi = beyond_reach
+    with pytest.warns(CorrectionWarning, match=r"1 of 61 corrected variances at the data are not positive.*row 60"):
+        fixed = correct(vi)
+    assert fixed.num_nonpositive == 1
+    assert fixed.variance[60, 0] < 0
+    assert (fixed.variance[:60] > 0).all()
+
+
+def test_nonpositive_variance_at_new_points_is_reported_and_never_predicted_with(beyond_reach):
+    X, vi = beyond_reach
+    with pytest.warns(CorrectionWarning):
+        fixed = correct(vi)
+    with pytest.warns(CorrectionWarning, match="1 of 1 corrected variances at X_new"):
+        _, variance = fixed.predict_latent(X[60:])
+    np.testing.assert_allclose(variance, fixed.variance[60:], rtol=1e-8)
+    with (
+        pytest.warns(CorrectionWarning),
+        pytest.raises(ValueError, match=r"corrected variance is .* in row 0 of X_new"),
+    ):
+        fixed.predict(X[60:])
+
+
+def breast_cancer():
+    """200 rows and the first two columns, standardised with all rows."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    rows = train_test_split(np.arange(len(X)), train_size=200, random_state=0)[0]
+    return X[rows, :2], y[rows].astype(float)
+
+
+def errors(variance, num_samples):
+    """Mean absolute errors of CAVI and of the correction against Gibbs: means, then variances."""
+    X, y = breast_cancer()
+    model = Model(Bernoulli(), GP(RBF(variance, 1.5)))
+    vi = cavi(model, X, y)
+    fixed, draws = correct(vi), gibbs(model, X, y, num_samples=num_samples, num_warmup=300, seed=1)
+    means = [np.abs(result.mean - draws.mean).mean() for result in (vi, fixed)]
+    return (*means, *(np.abs(result.variance - draws.variance).mean() for result in (vi, fixed)))
+
+
+# What 20,000 Gibbs sweeps gave in an independent calculation.
+KNOWN = {
+    1.0: (0.029, 0.007, 0.067, 0.027),
+    4.0: (0.086, 0.040, 0.288, 0.175),
+    16.0: (0.202, 0.127, 0.999, 0.745),
+}
+
+
+def test_correction_on_breast_cancer():
+    got = errors(4.0, num_samples=1500)
+    # 6,000 draws, of which a tenth or more effective, of latents with variance about 1.5: a mean has standard error
+    # 0.05 at most and a variance 0.09; averaged over 200 points, a third of that.
+    np.testing.assert_allclose(got[:2], KNOWN[4.0][:2], atol=0.025)
+    np.testing.assert_allclose(got[2:], KNOWN[4.0][2:], atol=0.045)
+    assert got[1] < got[0]
+    assert got[3] < got[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variance", KNOWN)
+def test_correction_on_breast_cancer_in_full(variance):
+    got = errors(variance, num_samples=20_000)
+    print(variance, got)
+    # The known figures have the Monte-Carlo error of their own 20,000 sweeps: 1 % of the prior standard deviation
+    # a mean, and its square root of two times that, in units of the prior variance, a variance.
+    scale = np.sqrt(variance)
+    np.testing.assert_allclose(got[:2], KNOWN[variance][:2], atol=0.01 * scale)
+    np.testing.assert_allclose(got[2:], KNOWN[variance][2:], atol=0.014 * variance)
+
+
+def test_refuses_where_two_latents_multiply():
+    X, y = CASES["heteroscedastic"].data(10, seed=2)
+    with pytest.raises(ValueError, match=r"two latents of one datum multiply.*Use gibbs"):
+        correct(cavi(CASES["heteroscedastic"].model(), X, y))
+
+
+def test_refuses_what_is_corrected_already_or_no_approximation():
+    X, y = CASES["bernoulli"].data(10, seed=2)
+    fixed = correct(cavi(CASES["bernoulli"].model(), X, y))
+    with pytest.raises(ValueError, match="corrected already"):
+        correct(fixed)
+    with pytest.raises(ValueError, match="approximation must be the result of cavi or fit; got ndarray"):
+        correct(np.zeros(3))
