@@ -14,13 +14,13 @@ def logistic_softmax(y, f):
 
 
 @pgm.likelihood
-def negative_binomial(y, f, dispersion=pgm.Parameter(2.0, positive=True)):  # noqa: B008
+def negative_binomial(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
     return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion  # up to a factor free of f
 
 
 # y[1] is an offset, the log of the exposure: the mean is dispersion * exposure * exp(f).
 @pgm.likelihood
-def exposed_counts(y, f, dispersion=pgm.Parameter(4.0, positive=True)):  # noqa: B008
+def exposed_counts(y, f, dispersion=pgm.Parameter(4.0, positive=True)):
     count, z = y[0], f + y[1]
     ways = pgm.gamma(count + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(count + 1))
     return ways * pgm.sigmoid(z) ** count * pgm.sigmoid(-z) ** dispersion

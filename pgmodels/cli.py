@@ -27,7 +27,7 @@ NAMED = tuple(
 )
 KERNELS = ("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic")
 # What the printed derivation of a likelihood with required arguments shows; validation learns them from there.
-STARTS = {
+STARTS: dict[str, dict[str, float]] = {
     "NegativeBinomial": {"dispersion": 2.0},
     "SigmoidPoisson": {"rate": 10.0},
     "LogisticSoftmax": {"num_classes": 3},
@@ -98,7 +98,7 @@ def _run_validate(options: argparse.Namespace) -> int:
         raise ValueError("--likelihood needs --data: say which data it is for.")
     if options.data is None and options.columns is not None:
         raise ValueError("--columns needs --data: say which data they belong to.")
-    studies = DEFAULT_STUDIES
+    studies: tuple[Study, ...] = DEFAULT_STUDIES
     if options.data is not None:
         columns = None if options.columns is None else _columns(options.columns)
         studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns),)

@@ -6,9 +6,9 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation
-from pgmodels.model import GP, Model
 from pgmodels.kernels import RBF
 from pgmodels.likelihood import Likelihood
+from pgmodels.model import GP, Model
 from pgmodels.precision import double_precision
 
 

@@ -302,7 +302,7 @@ class Latents(Expression):
     def __len__(self) -> int:
         return self.size
 
-    def __iter__(self) -> Iterator[Expression]:  # type: ignore[assignment]
+    def __iter__(self) -> Iterator[Expression]:  # type: ignore[assignment, override]
         return (self[position] for position in range(self.size))
 
     def _label(self) -> Any:
@@ -522,13 +522,7 @@ class Comparison(Expression):
 
     def evaluate(self, env: Environment) -> Any:
         left, right = self.left.evaluate(env), self.right.evaluate(env)
-        holds = {
-            "==": lambda: left == right,
-            "!=": lambda: left != right,
-            "<": lambda: left < right,
-            "<=": lambda: left <= right,
-        }[self.operator]()
-        return holds.astype(jnp.result_type(float))
+        return _COMPARISONS[self.operator](left, right).astype(jnp.result_type(float))
 
     def text(self, precedence: int = 0) -> str:
         sign = {"==": "=", "!=": "≠", "<": "<", "<=": "≤"}[self.operator]
@@ -574,6 +568,7 @@ class Reduction(Expression):
         return f"({text})" if precedence > 1 else text
 
 
+_COMPARISONS: dict[str, Any] = {"==": jnp.equal, "!=": jnp.not_equal, "<": jnp.less, "<=": jnp.less_equal}
 _VALUES = {
     "sigmoid": jax.nn.sigmoid,
     "exp": jnp.exp,
@@ -582,7 +577,7 @@ _VALUES = {
     "normal_cdf": jsp.ndtr,
     "gamma": lambda x: jnp.exp(jsp.gammaln(x)),
 }
-_LOGARITHMS = {
+_LOGARITHMS: dict[str, Any] = {
     "sigmoid": jax.nn.log_sigmoid,
     "exp": lambda x: x,
     "normal_cdf": jsp.log_ndtr,

@@ -106,6 +106,9 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """The squared exponential kernel, variance · exp(-r²/2)."""
 
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-0.5 * squared)
 
@@ -113,6 +116,9 @@ class RBF(Stationary):
 @final
 class Matern12(Stationary):
     """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-_safe_sqrt(squared))
@@ -122,6 +128,9 @@ class Matern12(Stationary):
 class Matern32(Stationary):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
 
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = _safe_sqrt(3.0 * squared)
         return (1.0 + s) * jnp.exp(-s)
@@ -130,6 +139,9 @@ class Matern32(Stationary):
 @final
 class Matern52(Stationary):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = _safe_sqrt(5.0 * squared)

@@ -208,7 +208,7 @@ def is_normalised(likelihood: Likelihood, size: int) -> bool | None:
 
 
 def _sum_points(likelihood: Likelihood, support: Support, f: Any) -> tuple[np.ndarray, Any]:
-    """Values of y and log weights that sum or integrate over the support, around the conditional mean if there is one."""
+    """Values of y and log weights that sum over the support, around the conditional mean where there is one."""
     values = support.values()
     if values is not None:
         return values, 0.0

@@ -10,7 +10,6 @@ from pgmodels.formulas import (
     Comparison,
     Constant,
     Expression,
-    Latent,
     Latents,
     Positions,
     Power,
@@ -251,8 +250,3 @@ def _sum_over_latents(term: Term, size: int) -> Term:
     if not term.atoms:
         return Term(Reduction("sum", term.coefficient), ())
     return Term(term.coefficient, term.atoms, reduced=True)
-
-
-def is_latent(expression: Expression) -> bool:
-    """Whether an atom is a bare latent."""
-    return isinstance(expression, (Latent, Latents))

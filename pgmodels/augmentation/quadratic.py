@@ -5,9 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pgmodels.augmentation.normal_form import Term, is_latent
+from pgmodels.augmentation.normal_form import Term
 from pgmodels.augmentation.predictor import Predictor, affine
-from pgmodels.formulas import Constant, Environment, Expression, Power, Reduction, add, multiply, power
+from pgmodels.formulas import Constant, Environment, Expression, Latent, Latents, Power, Reduction, add, multiply, power
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | 
         if len(term.atoms) != 1:
             return None
         atom = term.atoms[0]
-        if is_latent(atom):
+        if isinstance(atom, (Latent, Latents)):
             linear.append(Linear(term.coefficient, Predictor(atom, Constant(1.0), Constant(0.0))))
             continue
         predictor = _squared_predictor(atom)
@@ -113,7 +113,7 @@ def read_completed(terms: list[Term]) -> Quadratic | None:
         return None
     quadratic, linear = read
     constant = quadratic.constant
-    squares = {}
+    squares: dict[tuple, list[Square]] = {}
     for square in quadratic.squares:
         squares.setdefault(square.predictor.latent.key, []).append(square)
     for part in linear:

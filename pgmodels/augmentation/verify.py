@@ -245,7 +245,7 @@ def _integral(
             b = np.asarray(rule.total.evaluate(env))
             # At small b the mean is far below the bulk of what mass there is.
             centre = np.maximum(np.asarray(polya_gamma.mean(b, rule.predictor.value(case.f, env))), 0.15)
-            known = np.broadcast_to(b <= 30.0, centre.shape)
+            known = np.broadcast_to(b <= 10.0, centre.shape)
         else:
             t = np.arange(-260, 1201) * 0.025
         # a = centre exp(t - e^-t): the trapezoid rule in t converges at once, for powers of a near zero as well.

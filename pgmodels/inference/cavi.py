@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.latent.joint import JointPrior
-from pgmodels.model import Model
+from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results import Approximation
@@ -99,17 +99,31 @@ def cavi(
     one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises ValueError for
     bad data and NoAugmentationError for a likelihood without an augmentation.
     """
-    start = time.perf_counter()
     data = model.check(X, y)
     if max_iterations < 1 or not tolerance > 0:
         raise ValueError(
             f"max_iterations must be >= 1 and tolerance > 0; got max_iterations={max_iterations} and "
             f"tolerance={tolerance}."
         )
-    model = model.resolve(data.X)
+    return ascend(model.resolve(data.X), data, None, max_iterations, tolerance, progress)
+
+
+def ascend(
+    model: Model,
+    data: Data,
+    sites: tuple[Any, Any] | None,
+    max_iterations: int,
+    tolerance: float,
+    progress: bool | None,
+) -> Approximation:
+    """Iterate from given sites, or from ``init`` where there are none, to the tolerance."""
+    start = time.perf_counter()
     augmentation, prior = model.augmentation, model.prior(data.X)
     observations, parameters = jnp.asarray(data.y), model.parameters
-    state = init(augmentation, prior, observations, parameters)
+    if sites is None:
+        state = init(augmentation, prior, observations, parameters)
+    else:
+        state = restart(augmentation, prior, observations, parameters, *sites)
     check_finite(state, 0)
     trace = [float(state.elbo)]
     converged = False
@@ -125,7 +139,7 @@ def cavi(
             f"cavi did not converge: after {max_iterations} iterations the ELBO still changes by "
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return Approximation(
         model=model,

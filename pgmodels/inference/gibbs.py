@@ -17,8 +17,8 @@ from pgmodels.results import Draws
 
 # Sweeps compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 _CHUNK = 50
-# Slice steps on a group's average in a sweep: on wine, 142 rows, prior variance 10.8, they raised the smallest bulk ESS of
-# 4,000 draws from 14 to 304 in the same time; 12 steps gave 456 in 2.5 times the time.
+# Slice steps on a group's average in a sweep: on wine, 142 rows, prior variance 10.8, they raised the smallest bulk ESS
+# of 4,000 draws from 14 to 304 in the same time; 12 steps gave 456 in 2.5 times the time.
 _SLICE_STEPS = 4
 
 
@@ -68,7 +68,7 @@ def step(
 def slice_common_mode(
     augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, state: GibbsState, group: int
 ) -> GibbsState:
-    """Elliptical slice steps on the average of a group's latents, their contrasts held and the auxiliaries integrated out.
+    """Elliptical slice steps on the average of a group's latents: contrasts held, auxiliaries integrated out.
 
     Latents that share a prior have an average independent of their contrasts. A likelihood that is nearly unchanged by
     a common shift, such as logistic-softmax far below zero, pins the average to its auxiliaries, so that the two Gibbs

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference import cavi as cavi_engine
-from pgmodels.inference.cavi import CaviState, ConvergenceWarning, cavi
+from pgmodels.inference.cavi import CaviState, ConvergenceWarning, ascend
 from pgmodels.kernels import Stationary, median_distance
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import covariance_prior
@@ -206,7 +206,8 @@ def fit(
         message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
         values = learnable.constrain(jnp.asarray(solution.x))
     learned = learnable.with_values([np.asarray(value) for value in values])
-    result = cavi(learned, data.X, data.y, tolerance=min(tolerance, 1e-9), progress=progress)
+    # From the sites of the optimum: a start of its own could end in another one.
+    result = ascend(learned, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if not converged:
         warnings.warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
@@ -239,8 +240,8 @@ def _hold_unnormalised(model: Model) -> Model:
         return model
     warnings.warn(
         f"fit holds {', '.join(learned)} of {model.likelihood.name}: the formula is not known to be a normalised "
-        "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and declare its "
-        "support, or mark the parameters with pgm.Fixed.",
+        "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
+        "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
         stacklevel=4,
     )
