@@ -96,7 +96,8 @@ def test_nothing_to_learn_is_cavi():
     X, f = small_data(rng, 20)
     y = (f > 0).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), pgm.Fixed(1.0))))
-    np.testing.assert_allclose(pgm.fit(model, X, y).elbo, pgm.cavi(model, X, y).elbo, rtol=1e-12)
+    # cavi stops at a relative change of 1e-9, fit has gone on to 1e-11.
+    np.testing.assert_allclose(pgm.fit(model, X, y).elbo, pgm.cavi(model, X, y).elbo, rtol=1e-8)
 
 
 def test_parameters_of_an_unnormalised_formula_are_held():
