@@ -173,15 +173,17 @@ def gibbs(
             until = num_warmup if done < num_warmup else total
             sweeps = min(_CHUNK, until - done)
             states, whitened, chunk_logs = run_chunk(augmentation, prior, observations, parameters, states, sweeps)
-            if not np.isfinite(np.asarray(chunk_logs[:sweeps])).all():
-                sweep = done + int(np.argmax(~np.isfinite(np.asarray(chunk_logs[:sweeps])).all(axis=1)))
+            # Sliced in NumPy: JAX would compile a slice for every length.
+            kept_logs = np.asarray(chunk_logs)[:sweeps]
+            if not np.isfinite(kept_logs).all():
+                sweep = done + int(np.argmax(~np.isfinite(kept_logs).all(axis=1)))
                 raise ValueError(
                     f"gibbs: the log likelihood is not finite after sweep {sweep}. Look for extreme values in y, prior "
                     "variances of many orders of magnitude, or a likelihood scale close to zero."
                 )
             if done >= num_warmup:
-                stored.append(tuple(np.asarray(v[:sweeps]) for v in whitened))
-                logs.append(np.asarray(chunk_logs[:sweeps]))
+                stored.append(tuple(np.asarray(v)[:sweeps] for v in whitened))
+                logs.append(kept_logs)
             done += sweeps
             bar.advance(sweeps, "warm-up" if done < num_warmup else "sampling")
     groups = range(len(prior.groups))
