@@ -26,10 +26,11 @@ def rbf(X, Z, variance=2.0, lengthscale=1.2):
 
 def hessians(result):
     """H of each datum in T = (m_1..m_L, s_1..s_L), by central differences of the package's bound, (n, 2L, 2L)."""
-    augmentation, parameters = result.model.augmentation, result.model.parameters
+    augmentation = result.model.augmentation
     m, s = result.mean, result.variance + result.mean**2
     size = m.shape[1]
     with jax.enable_x64(True):
+        parameters = result.model.parameters
 
         def bound(move):
             moved_m, moved_s = m + move[:size], s + move[size:]
