@@ -43,25 +43,28 @@ def test_one_datum_of_several_classes_is_refused():
         cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["constant y", "one X", "duplicated rows"])
-def test_degenerate_data(name, kind):
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "own_softmax"])
+def test_degenerate_data(name):
+    """Duplicated rows, one row twelve times, and a constant y."""
     case = CASES[name]
     X, y = case.data(12, seed=1)
-    if kind == "constant y":
-        y = np.repeat(y[:1], 12, axis=0)
-        if case.num_latents == 3:
-            with pytest.raises(ValueError, match="y has no observation of class"):
-                cavi(case.model(), X, y)
-            return
-    X = np.repeat(X[:1], 12, axis=0) if kind == "one X" else X
-    X, y = (np.tile(X, (2, 1))[:12], y) if kind == "duplicated rows" else (X, y)
-    result, draws = cavi(case.model(), X, y), gibbs(case.model(), X, y, **FEW)
-    assert_finite(result, draws)
-    if kind == "one X":
-        # One latent value, twelve times: up to the neglected 1e-10 of the variance and its square root in a draw.
-        np.testing.assert_allclose(result.mean, result.mean[:1].repeat(12, axis=0), atol=1e-8)
-        np.testing.assert_allclose(draws.latents, draws.latents[:, :, :1].repeat(12, axis=2), atol=1e-3)
+    constant = np.repeat(y[:1], 12, axis=0)
+
+    def run(X, y):
+        result, draws = cavi(case.model(), X, y), gibbs(case.model(), X, y, **FEW)
+        assert_finite(result, draws)
+        return result, draws
+
+    run(np.tile(X[:6], (2, 1)), y)
+    result, draws = run(np.repeat(X[:1], 12, axis=0), y)
+    # One latent value, twelve times: up to the jitter of 1e-10 of the variance, and its square root in a draw.
+    np.testing.assert_allclose(result.mean, result.mean[:1].repeat(12, axis=0), atol=1e-8)
+    np.testing.assert_allclose(draws.latents, draws.latents[:, :, :1].repeat(12, axis=2), atol=1e-3)
+    if case.num_latents == 3:
+        with pytest.raises(ValueError, match="y has no observation of class"):
+            run(X, constant)
+    else:
+        run(X, constant)
 
 
 def test_duplicated_rows_are_as_good_as_trials():
@@ -171,7 +174,7 @@ def compilations():
     logger.handlers, logger.propagate = others, propagate
 
 
-@pytest.mark.parametrize("name", ["bernoulli", "student_t", "logistic_softmax", "heteroscedastic", "offset"])
+@pytest.mark.parametrize("name", ["bernoulli", "heteroscedastic", "offset"])
 def test_a_second_call_compiles_nothing(name, compilations):
     """Other data of the same shape, a new equal model, other values of its hyperparameters, another seed and length."""
     case = CASES[name]

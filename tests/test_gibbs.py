@@ -15,8 +15,8 @@ def test_agrees_with_nuts_without_auxiliaries(name):
     """A short version of tests/statistical/test_nuts.py: four joint standard errors, at 80 to 240 comparisons."""
     case = CASES[name]
     X, y = case.data(40, seed=7)
-    draws = gibbs(case.model(), X, y, num_samples=2500, num_warmup=200, seed=1)
-    referee = nuts(case, rbf(X) + 1e-8 * np.eye(40), 0.3, y, num_samples=600, num_warmup=300, seed=2)
+    draws = gibbs(case.model(), X, y, num_samples=1200, num_warmup=200, seed=1)
+    referee = nuts(case, rbf(X) + 1e-8 * np.eye(40), 0.3, y, num_samples=400, num_warmup=300, seed=2)
     # Enough for the standard errors themselves to be known to 5 %.
     assert effective_sizes(draws.latents).min() > 400
     assert effective_sizes(referee).min() > 400
@@ -43,9 +43,9 @@ def test_a_list_of_gps_is_the_same_model_as_one_gp_of_that_size():
     X, y = case.data(40, seed=8)
     listed = Model(case.likelihood(), [GP(RBF(2.0, 1.2), mean=0.3), GP(RBF(2.0, 1.2), mean=0.3)])
     # The same law, drawn with other keys.
-    together = gibbs(case.model(), X, y, num_samples=2000, num_warmup=200, seed=2)
-    apart = gibbs(listed, X, y, num_samples=2000, num_warmup=200, seed=1)
-    assert apart.latents.shape == (4, 2000, 40, 2)
+    together = gibbs(case.model(), X, y, num_samples=600, num_warmup=100, seed=2)
+    apart = gibbs(listed, X, y, num_samples=600, num_warmup=100, seed=1)
+    assert apart.latents.shape == (4, 600, 40, 2)
     mean, variance = z_scores(apart.latents, together.latents)
     assert np.abs(mean).max() < 4.0
     assert np.abs(variance).max() < 4.0
@@ -70,7 +70,8 @@ def test_the_seed_decides_every_draw(binary):
     assert not np.any(one.latents == other.latents)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The formula of one's own shares LogisticSoftmax's program.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "own_softmax"])
 def test_draws_are_reproducible_for_every_likelihood(name):
     X, y = CASES[name].data(6, seed=3)
     options = {"num_samples": 3, "num_warmup": 1, "num_chains": 2, "seed": 9}
