@@ -15,6 +15,7 @@ from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results import Approximation
+from pgmodels.threads import one_thread_if_small
 
 
 class ConvergenceWarning(UserWarning):
@@ -84,6 +85,7 @@ def check_finite(state: CaviState, iteration: int) -> None:
 
 
 @double_precision
+@one_thread_if_small
 def cavi(
     model: Model,
     X: Any,
@@ -139,7 +141,7 @@ def ascend(
             f"cavi did not converge: after {max_iterations} iterations the ELBO still changes by "
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return Approximation(
         model=model,

@@ -14,6 +14,7 @@ from pgmodels.model import Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results import Draws
+from pgmodels.threads import one_thread_if_small
 
 # Sweeps compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 _CHUNK = 50
@@ -133,6 +134,7 @@ def run_chunk(
 
 
 @double_precision
+@one_thread_if_small
 def gibbs(
     model: Model,
     X: Any,

@@ -23,6 +23,7 @@ from pgmodels.parameters import Parameter, bare, is_parameter
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results import Approximation, FitReport
+from pgmodels.threads import one_thread_if_small
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
 # gradient at the optimum only.
@@ -158,6 +159,7 @@ class Objective:
 
 
 @double_precision
+@one_thread_if_small
 def fit(
     model: Model,
     X: Any,
@@ -213,7 +215,7 @@ def fit(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
             "or fix or give priors to hyperparameters that the data do not determine.",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     report = FitReport(
         start=chosen,
@@ -243,7 +245,7 @@ def _hold_unnormalised(model: Model) -> Model:
         "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
         "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     held = {
         name: Parameter(p.value, positive=p.positive, fixed=True) for name, p in model.likelihood.parameters.items()
