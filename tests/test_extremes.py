@@ -127,7 +127,6 @@ def test_a_prior_that_reaches_forty(name):
     assert_finite(result, gibbs(model, X, y, **FEW))
 
 
-@pytest.mark.slow
 def test_two_thousand_rows_with_a_dense_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 2))
