@@ -8,7 +8,7 @@ import pytest
 from pgmodels import formulas as F  # noqa: N812
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.explain import bound_formula, conditional_sites, expectations, explain
-from pgmodels.augmentation.rules import VARIANCE
+from pgmodels.augmentation.symbols import VARIANCE
 from pgmodels.formulas import Environment, Latents
 from pgmodels.likelihood import trace
 

@@ -14,8 +14,8 @@ from pgmodels.augmentation.rules import (
     PoissonRule,
     PolyaGammaRule,
     TruncatedGaussianRule,
-    inverse_gaussian,
 )
+from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
 from pgmodels.formulas import (
     Latent,
@@ -252,10 +252,10 @@ def forgotten_exponent(monkeypatch):
 
 @planted("the coupling's site at σ(-g)", "heteroscedastic", verify.SITE)
 def coupling_sign(monkeypatch):
-    def rate_site(self, f, env):
-        return self.rate.site(jax.nn.sigmoid(-self.predictor.value(f, env)), self.predictor.latent.size, env)
+    def rate_sites(self, averaged=False):
+        return rules.quadratic_sites(self.rate, sigmoid(-self.predictor.expression))
 
-    monkeypatch.setattr(PoissonRule, "rate_site", rate_site)
+    monkeypatch.setattr(PoissonRule, "rate_sites", rate_sites)
 
 
 @pytest.mark.parametrize("error", PLANTED)

@@ -160,11 +160,10 @@ class Augmentation:
         h, w = jnp.zeros_like(f), jnp.zeros_like(f)
         for rule in self.rules:
             if self._active(rule, block):
-                auxiliary = None if rule.auxiliary is None else auxiliaries[rule.auxiliary.name]
-                potential, precision = rule.site(auxiliary, f, env)
+                potential, precision = rule.site(env)
                 h, w = h + potential, w + precision
             if isinstance(rule, PoissonRule) and set(rule.rate_positions) & set(self.blocks[block]):
-                potential, precision = rule.rate_site(f, env)
+                potential, precision = rule.rate_site(env)
                 h, w = h + potential, w + precision
         return h, w
 

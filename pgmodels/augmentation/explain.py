@@ -11,7 +11,7 @@ from typing import Any
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.predictor import latents_of
-from pgmodels.augmentation.rules import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
+from pgmodels.augmentation.symbols import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
 from pgmodels.formulas import (
     Call,
     Constant,

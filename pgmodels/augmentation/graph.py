@@ -6,7 +6,8 @@ from functools import cached_property
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.predictor import latents_of
-from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule, auxiliaries_of
+from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule
+from pgmodels.augmentation.symbols import auxiliaries_of
 from pgmodels.formulas import Expression, Latents, ParameterSymbol
 
 

@@ -55,17 +55,6 @@ class Quadratic:
             total = total + (jnp.sum(part, axis=-1, keepdims=True) if square.reduced else part)
         return total
 
-    def site(self, multiplier: Any, size: int, env: Environment) -> tuple[Any, Any]:
-        """The site of exp(-multiplier * quadratic)."""
-        potential, precision = jnp.zeros((1, size)), jnp.zeros((1, size))
-        for square in self.squares:
-            w_z = 2.0 * multiplier * square.weight.evaluate(env)
-            scale = square.predictor.scale.evaluate(env)
-            # A reduced square of all latents needs one multiplier for each of them.
-            h, w = square.predictor.site(jnp.zeros_like(w_z), w_z * jnp.ones_like(scale), env)
-            potential, precision = potential + h, precision + w
-        return potential, precision
-
 
 @dataclass(frozen=True)
 class Linear:

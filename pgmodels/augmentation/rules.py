@@ -6,8 +6,6 @@ drawn earlier in the chain are read from ``env.parameters`` by name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,18 +16,26 @@ from jax.scipy.stats import norm
 from pgmodels import polya_gamma
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Linear, Quadratic
+from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
 from pgmodels.augmentation.stable import log_sigmoid_tilde
+from pgmodels.augmentation.symbols import (
+    Auxiliary,
+    Expected,
+    Function,
+    Root,
+    SiteTerm,
+    Tilde,
+    auxiliaries_of,
+    mean_of,
+    mean_quadratic,
+    over_latents,
+    substitute,
+    variance_of,
+)
 from pgmodels.formulas import (
-    Call,
-    Comparison,
     Constant,
     Environment,
     Expression,
-    Latent,
-    Latents,
-    Power,
-    Product,
-    Reduction,
     Sum,
     add,
     exp,
@@ -42,35 +48,6 @@ from pgmodels.formulas import gamma as gamma_of
 from pgmodels.formulas import sigmoid as sigmoid_of
 
 Site = tuple[Any, Any]
-
-
-class Auxiliary(Expression):
-    """The symbol of an auxiliary variable; given the latents it is a coefficient like any other."""
-
-    def __init__(self, name: str, is_vector: bool):
-        self.name = name
-        self.is_vector = is_vector  # type: ignore[misc]
-
-    def _label(self) -> Any:
-        return (self.name, self.is_vector)
-
-    sign = 1  # type: ignore[assignment]
-    nonnegative = True  # type: ignore[assignment]
-
-    def evaluate(self, env: Environment) -> Any:
-        return env.parameters[self.name]
-
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}[c]" if self.is_vector else self.name
-
-
-@dataclass(frozen=True)
-class SiteTerm:
-    """The factor exp(potential z - precision z^2 / 2) of a predictor z, as formulas."""
-
-    predictor: Predictor
-    potential: Expression
-    precision: Expression
 
 
 class Rule(ABC):
@@ -89,9 +66,13 @@ class Rule(ABC):
     def draw(self, key: Any, f: Any, env: Environment) -> Any:
         """A draw of the auxiliary given the latents and the auxiliaries before it."""
 
-    @abstractmethod
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        """The site (potential, precision) that the factor leaves, each (..., n, latents)."""
+    def site(self, env: Environment) -> Site:
+        """The site (potential, precision) that the factor leaves, each (..., n, latents); zeros for none."""
+        return evaluate_sites(self.sites(), env)
+
+    def rate_site(self, env: Environment) -> Site:
+        """The site of latents coupled to this factor, its auxiliary integrated out; zeros for none."""
+        return evaluate_sites(self.rate_sites(), env)
 
     @abstractmethod
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
@@ -171,13 +152,6 @@ class GaussianRule(Rule):
     def draw(self, key: Any, f: Any, env: Environment) -> Any:
         return None
 
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        h, w = self.quadratic.site(jnp.ones((1, 1)), self.size, env)
-        for part in self.linear:
-            extra, _ = part.predictor.site(part.coefficient.evaluate(env), jnp.zeros((1, 1)), env)
-            h = h + extra
-        return h, w
-
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         return self.share(f, jnp.zeros_like(f), env)
 
@@ -195,11 +169,11 @@ class GaussianRule(Rule):
 
     def sites(self) -> tuple[SiteTerm, ...]:
         linear = [SiteTerm(part.predictor, part.coefficient, Constant(0.0)) for part in self.linear]
-        return (*_quadratic_sites(self.quadratic, Constant(1.0)), *linear)
+        return (*quadratic_sites(self.quadratic, Constant(1.0)), *linear)
 
     def bound(self) -> Expression:
-        linear = [_over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
-        return add(multiply(-1.0, _over_latents(mean_quadratic(self.quadratic))), *linear)
+        linear = [over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
+        return add(multiply(-1.0, over_latents(mean_quadratic(self.quadratic))), *linear)
 
 
 class PolyaGammaRule(Rule):
@@ -235,10 +209,6 @@ class PolyaGammaRule(Rule):
         z = self.predictor.value(f, env)
         b, z = jnp.broadcast_arrays(self.total.evaluate(env), z)
         return polya_gamma.draw(key, b, z)
-
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        # exp((a - b) z / 2 - ω z^2 / 2)
-        return self.predictor.site(0.5 * self.difference.evaluate(env), auxiliary, env)
 
     def log_factor(self, f: Any, env: Environment) -> Any:
         # The counts belong to the factors of the Poisson rules that draw them.
@@ -285,7 +255,7 @@ class PolyaGammaRule(Rule):
 
     def bound(self) -> Expression:
         up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
-        return _over_latents(add(multiply(self.a, up), multiply(self.b, down)))
+        return over_latents(add(multiply(self.a, up), multiply(self.b, down)))
 
 
 class PoissonRule(Rule):
@@ -327,16 +297,6 @@ class PoissonRule(Rule):
     def _conditional_rate(self, f: Any, env: Environment) -> Any:
         return self.rate.value(f, env) * jax.nn.sigmoid(-self.predictor.value(f, env))
 
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        # σ(-z)^k is left to the Pólya-Gamma rule of z.
-        size = self.predictor.latent.size
-        return jnp.zeros((1, size)), jnp.zeros((1, size))
-
-    def rate_site(self, f: Any, env: Environment) -> Site:
-        """The site of the latents in the rate, with the auxiliary integrated out: exp(-R σ(z)) as it stands."""
-        size = self.predictor.latent.size
-        return self.rate.site(jax.nn.sigmoid(self.predictor.value(f, env)), size, env)
-
     def log_factor(self, f: Any, env: Environment) -> Any:
         """log of the factor without its auxiliary."""
         return -self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
@@ -366,7 +326,7 @@ class PoissonRule(Rule):
     def rate_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
         z = self.predictor
         link = add(1.0, multiply(-1.0, Tilde(z, -1))) if averaged else sigmoid_of(z.expression)
-        return _quadratic_sites(self.rate, link)
+        return quadratic_sites(self.rate, link)
 
     def expectation(self) -> Expression:
         rate = mean_quadratic(self.rate)
@@ -378,7 +338,7 @@ class PoissonRule(Rule):
         if self.parent is not None:
             return Constant(0.0)
         thinning = add(1.0, multiply(-1.0, Tilde(self.predictor, -1)))
-        return _over_latents(multiply(-1.0, mean_quadratic(self.rate), thinning))
+        return over_latents(multiply(-1.0, mean_quadratic(self.rate), thinning))
 
 
 class GammaRule(Rule):
@@ -431,11 +391,6 @@ class GammaRule(Rule):
         log_gamma = jax.random.loggamma(key, jnp.where(positive, shape, 1.0))
         return jnp.where(positive, jnp.exp(log_gamma - log_rate), 0.0)
 
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        # exp(-λ w σ(z)) is left to the Poisson rules.
-        size = self.terms[0][1].latent.size
-        return jnp.zeros((1, size)), jnp.zeros((1, size))
-
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         p = self.exponent.evaluate(env)
         log_density = jsp.xlogy(p - 1, auxiliary) - jsp.gammaln(p) - auxiliary * self.constant.evaluate(env)
@@ -467,11 +422,11 @@ class GammaRule(Rule):
         total = self.constant
         for weight, predictor, reduced in self.terms:
             term = multiply(weight, add(1.0, multiply(-1.0, Tilde(predictor, -1))))
-            total = add(total, _over_latents(term) if reduced else term)
+            total = add(total, over_latents(term) if reduced else term)
         return total
 
     def bound(self) -> Expression:
-        return _over_latents(multiply(-1.0, self.exponent, log(self._mean_base())))
+        return over_latents(multiply(-1.0, self.exponent, log(self._mean_base())))
 
 
 class TruncatedGaussianRule(Rule):
@@ -495,11 +450,6 @@ class TruncatedGaussianRule(Rule):
         z = self.predictor.value(f, env)
         shape = jnp.broadcast_shapes(z.shape, self.exponent.evaluate(env).shape)
         return truncated_normal(key, jnp.broadcast_to(z, shape))
-
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        # exp(u z - z^2 / 2)
-        a = self.exponent.evaluate(env)
-        return self.predictor.site(a * auxiliary, a * jnp.ones_like(auxiliary), env)
 
     def log_joint(self, auxiliary: Any, f: Any, env: Environment) -> Any:
         return self.exponent.evaluate(env) * norm.logpdf(auxiliary, self.predictor.value(f, env))
@@ -540,7 +490,7 @@ class TruncatedGaussianRule(Rule):
 
     def bound(self) -> Expression:
         spread = multiply(-0.5, variance_of(self.predictor))
-        return _over_latents(multiply(self.exponent, add(log(normal_cdf(mean_of(self.predictor))), spread)))
+        return over_latents(multiply(self.exponent, add(log(normal_cdf(mean_of(self.predictor))), spread)))
 
 
 class ScaleMixtureRule(Rule):
@@ -553,11 +503,8 @@ class ScaleMixtureRule(Rule):
         self.positions = base.positions
         self.auxiliary = Auxiliary(name, is_vector)
 
-    def site(self, auxiliary: Any, f: Any, env: Environment) -> Site:
-        return self.base.site(auxiliary, self.size, env)
-
     def sites(self) -> tuple[SiteTerm, ...]:
-        return _quadratic_sites(self.base, self.auxiliary)
+        return quadratic_sites(self.base, self.auxiliary)
 
 
 class GammaMixtureRule(ScaleMixtureRule):
@@ -604,7 +551,7 @@ class GammaMixtureRule(ScaleMixtureRule):
         return multiply(self.exponent, power(mean_quadratic(self.base), -1.0))
 
     def bound(self) -> Expression:
-        return _over_latents(multiply(-1.0, self.exponent, log(mean_quadratic(self.base))))
+        return over_latents(multiply(-1.0, self.exponent, log(mean_quadratic(self.base))))
 
 
 class InverseGaussianMixtureRule(ScaleMixtureRule):
@@ -662,7 +609,7 @@ class InverseGaussianMixtureRule(ScaleMixtureRule):
         return multiply(0.5, self.steepness, power(mean_quadratic(self.base), -0.5))
 
     def bound(self) -> Expression:
-        return _over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
+        return over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -676,33 +623,13 @@ RULES: tuple[type[Rule], ...] = (
 )
 
 
-def truncated_normal(key: Any, mean: Any) -> Any:
-    """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
-    # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
-    log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
-    # ε = -Φ^-1(tail), by Newton's method on log Φ from the asymptote: log Φ is concave, so it converges from one side.
-    near = jnp.clip(log_tail, -30.0, None)
-    start = jnp.where(log_tail > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_tail))
-
-    def newton(_: int, x: Any) -> Any:
-        log_cdf = jsp.log_ndtr(x)
-        slope = jnp.exp(norm.logpdf(x) - log_cdf)
-        return x - (log_cdf - log_tail) / slope
-
-    far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_tail > -30.0, -8.0, start))
-    epsilon = -jnp.where(log_tail > -30.0, start, far)
-    return jnp.maximum(mean + epsilon, jnp.finfo(mean.dtype).tiny)
-
-
-def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
-    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation."""
-    normal_key, uniform_key = jax.random.split(key)
-    chi = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2
-    ratio = mean * chi / (2.0 * shape)
-    # The smaller root of the quadratic is mean / (1 + ratio + sqrt(ratio (ratio + 2))).
-    smaller = mean / (1.0 + ratio + jnp.sqrt(ratio * (ratio + 2.0)))
-    accept = jax.random.uniform(uniform_key, mean.shape, mean.dtype) * (mean + smaller) <= mean
-    return jnp.where(accept, smaller, mean * (mean / smaller))
+def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> Site:
+    """The sites of formulas at latent values and auxiliaries, added up."""
+    potential, precision = jnp.zeros_like(env.f), jnp.zeros_like(env.f)
+    for term in terms:
+        h, w = term.predictor.site(term.potential.evaluate(env), term.precision.evaluate(env), env)
+        potential, precision = potential + h, precision + w
+    return potential, precision
 
 
 def _log_poisson(k: Any, rate: Any) -> Any:
@@ -715,162 +642,7 @@ def _log_polya_gamma(omega: Any, b: Any, c: Any) -> Any:
     return jnp.where(positive, polya_gamma.log_density(omega, jnp.where(positive, b, 1.0), c), 0.0)
 
 
-VARIANCE = "Var[f]"
-
-
-class Marginal(Expression):
-    """The mean ``m`` of a latent under q, or its variance ``v``: read from ``f`` and the parameter VARIANCE."""
-
-    def __init__(self, symbol: str, latent: Latent | Latents):
-        self.symbol, self.latent = symbol, latent
-        self.is_vector = latent.is_vector  # type: ignore[misc]
-        self.nonnegative = symbol == "v"  # type: ignore[misc]
-
-    def _label(self) -> Any:
-        return (self.symbol, self.latent.key)
-
-    def evaluate(self, env: Environment) -> Any:
-        values = env.f if self.symbol == "m" else env.parameters[VARIANCE]
-        return self.latent.evaluate(Environment(env.y, values, env.parameters))
-
-    def text(self, precedence: int = 0) -> str:
-        return self.symbol + self.latent.text()[1:]
-
-
-class Expected(Expression):
-    """The expectation of an auxiliary under q, read from the parameter of the same name, such as ``E[ω]``."""
-
-    nonnegative = True  # type: ignore[assignment]
-
-    def __init__(self, auxiliary: Expression):
-        self.auxiliary = auxiliary
-        self.name = f"E[{auxiliary.name}]"  # type: ignore[attr-defined]
-        self.is_vector = auxiliary.is_vector  # type: ignore[misc]
-
-    def _label(self) -> Any:
-        return (self.name, self.is_vector)
-
-    def evaluate(self, env: Environment) -> Any:
-        return env.parameters[self.name]
-
-    def text(self, precedence: int = 0) -> str:
-        return f"E[{self.auxiliary.text()}]"
-
-
-class Tilde(Expression):
-    """σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
-
-    def __init__(self, predictor: Predictor, side: int, logarithm: bool = False):
-        self.predictor, self.side, self.logarithm = predictor, side, logarithm
-        self.is_vector = predictor.is_vector  # type: ignore[misc]
-        self.nonnegative = not logarithm  # type: ignore[misc]
-
-    def _label(self) -> Any:
-        return (self.predictor.key, self.side, self.logarithm)
-
-    def evaluate(self, env: Environment) -> Any:
-        mean, variance = self.predictor.moments(env.f, env.parameters[VARIANCE], env)
-        value = log_sigmoid_tilde(self.side * mean, variance)
-        return value if self.logarithm else jnp.exp(value)
-
-    def text(self, precedence: int = 0) -> str:
-        symbol = "σ̃₊" if self.side > 0 else "σ̃₋"
-        return f"{'log ' if self.logarithm else ''}{symbol}({self.predictor.text()})"
-
-
-class Root(Expression):
-    """ζ = sqrt(E[z^2]) under q's marginals."""
-
-    nonnegative = True  # type: ignore[assignment]
-
-    def __init__(self, name: str, predictor: Predictor):
-        self.name, self.predictor = name, predictor
-        mean = mean_of(predictor)
-        self.definition = power(add(power(mean, 2.0), variance_of(predictor)), 0.5)
-        self.is_vector = self.definition.is_vector  # type: ignore[misc]
-
-    def _label(self) -> Any:
-        return (self.name, self.definition.key)
-
-    def evaluate(self, env: Environment) -> Any:
-        return self.definition.evaluate(env)
-
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}[c]" if self.is_vector else self.name
-
-
-class Function(Expression):
-    """A function of one argument that only derivations print."""
-
-    nonnegative = True  # type: ignore[assignment]
-
-    def __init__(self, name: str, function: Callable[[Any], Any], argument: Expression):
-        self.name, self.function, self.argument = name, function, argument
-        self.children = (argument,)
-
-    def _label(self) -> Any:
-        return self.name
-
-    def evaluate(self, env: Environment) -> Any:
-        return self.function(self.argument.evaluate(env))
-
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}({self.argument.text()})"
-
-
-def mean_of(predictor: Predictor) -> Expression:
-    """E[z] in q's marginals."""
-    return add(multiply(predictor.scale, Marginal("m", predictor.latent)), predictor.shift)
-
-
-def variance_of(predictor: Predictor) -> Expression:
-    """Var[z] in q's marginals."""
-    return multiply(power(predictor.scale, 2.0), Marginal("v", predictor.latent))
-
-
-def mean_quadratic(quadratic: Quadratic) -> Expression:
-    """E[Q] in q's marginals."""
-    total = quadratic.constant
-    for square in quadratic.squares:
-        second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))
-        value = multiply(square.weight, second)
-        total = add(total, _over_latents(value) if square.reduced else value)
-    return total
-
-
-def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
-    """The auxiliaries in an expression, each once, in order."""
-    if isinstance(expression, Auxiliary):
-        return [expression]
-    found = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
-    return list(found.values())
-
-
-def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
-    """The expression with symbols, given by key, replaced."""
-    if expression.key in table:
-        return table[expression.key]
-    return rebuild(expression, [substitute(child, table) for child in expression.children])
-
-
-def rebuild(expression: Expression, parts: list[Expression]) -> Expression:
-    """The expression with other children."""
-    if isinstance(expression, Sum):
-        return add(*parts)
-    if isinstance(expression, Product):
-        return multiply(*parts)
-    if isinstance(expression, Power):
-        return power(*parts)
-    if isinstance(expression, Call):
-        return Call(expression.name, *parts)
-    if isinstance(expression, Comparison):
-        return Comparison(expression.operator, *parts)
-    if isinstance(expression, Reduction):
-        return Reduction(expression.operator, *parts)
-    return expression
-
-
-def _quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteTerm, ...]:
+def quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteTerm, ...]:
     """The sites of exp(-multiplier * quadratic)."""
     zero = Constant(0.0)
     return tuple(SiteTerm(s.predictor, zero, multiply(2.0, multiplier, s.weight)) for s in quadratic.squares)
@@ -883,7 +655,3 @@ def _gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -
     powers = power(auxiliary, add(exponent, -1.0))
     exponential = exp(multiply(-1.0, auxiliary, rate)) if rate.key != Constant(0.0).key else Constant(1.0)
     return multiply(powers, exponential, scale).text()
-
-
-def _over_latents(expression: Expression) -> Expression:
-    return Reduction("sum", expression) if expression.is_vector else expression

@@ -1,0 +1,37 @@
+"""Exact draws of the truncated normal and the inverse Gaussian distribution."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+from jax.scipy.stats import norm
+
+
+def truncated_normal(key: Any, mean: Any) -> Any:
+    """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
+    # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
+    log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
+    # ε = -Φ^-1(tail), by Newton's method on log Φ from the asymptote: log Φ is concave, so it converges from one side.
+    near = jnp.clip(log_tail, -30.0, None)
+    start = jnp.where(log_tail > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_tail))
+
+    def newton(_: int, x: Any) -> Any:
+        log_cdf = jsp.log_ndtr(x)
+        slope = jnp.exp(norm.logpdf(x) - log_cdf)
+        return x - (log_cdf - log_tail) / slope
+
+    far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_tail > -30.0, -8.0, start))
+    epsilon = -jnp.where(log_tail > -30.0, start, far)
+    return jnp.maximum(mean + epsilon, jnp.finfo(mean.dtype).tiny)
+
+
+def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
+    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation."""
+    normal_key, uniform_key = jax.random.split(key)
+    chi = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2
+    ratio = mean * chi / (2.0 * shape)
+    # The smaller root of the quadratic is mean / (1 + ratio + sqrt(ratio (ratio + 2))).
+    smaller = mean / (1.0 + ratio + jnp.sqrt(ratio * (ratio + 2.0)))
+    accept = jax.random.uniform(uniform_key, mean.shape, mean.dtype) * (mean + smaller) <= mean
+    return jnp.where(accept, smaller, mean * (mean / smaller))
