@@ -1,0 +1,107 @@
+"""The command line: derivations, a small validation whose files open again, and mistakes that are told."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from pgmodels.cli import NAMED, main
+
+SCRIPT = """
+import pgmodels as pgm
+
+@pgm.likelihood(support=pgm.Binary())
+def slope(y, f):
+    return pgm.sigmoid(2 * f - 1) ** y * pgm.sigmoid(1 - 2 * f) ** (1 - y)
+
+@pgm.likelihood
+def log_link(y, f):
+    return pgm.exp(-pgm.exp(f)) * pgm.exp(y * f)
+
+not_a_likelihood = 3
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame["y"] = (rng.random(40) < 1 / (1 + np.exp(-2 * X[:, 0]))).astype(int)
+    path = tmp_path / "small.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_derive_prints_every_named_likelihood(name, capsys):
+    assert main(["derive", name]) == 0
+    printed = capsys.readouterr().out
+    for heading in (name, "Complete conditionals (Gibbs)", "CAVI updates", "Local bound and ELBO"):
+        assert heading in printed
+
+
+def test_derive_reads_a_script_and_verifies(script, capsys):
+    assert main(["derive", f"{script}:slope", "--verify"]) == 0
+    printed = capsys.readouterr().out
+    assert "slope" in printed
+    assert "integrate back" in printed
+
+
+@pytest.mark.parametrize(("form", "sign"), [("text", "ω"), ("mermaid", "flowchart"), ("graphviz", "digraph")])
+def test_derive_prints_the_graph(form, sign, capsys):
+    assert main(["derive", "Bernoulli", "--graph", form]) == 0
+    assert sign in capsys.readouterr().out
+
+
+def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
+    output = tmp_path / "results"
+    sizes = ["--train-size", "30", "--num-samples", "60", "--num-warmup", "20", "--num-chains", "2"]
+    options = ["--columns", "0,2", "--lengthscale", "1.0", "--seed", "3", "--quiet", "--output", str(output)]
+    assert main(["validate", "--data", str(table), *sizes, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "Bernoulli, 30 training and 10 test rows" in printed
+    folder = output / "small"
+    frame = pd.read_csv(folder / "comparison.csv", index_col=0)
+    assert list(frame.index) == ["gibbs", "cavi", "corrected"]
+    tree = xr.open_datatree(folder / "gibbs.nc", engine="h5netcdf")
+    try:
+        assert dict(tree["posterior"].sizes) == {"chain": 2, "draw": 60, "datum": 30, "latent": 1}
+        assert {"posterior_predictive", "log_likelihood", "observed_data", "sample_stats"} <= set(tree.children)
+    finally:
+        tree.close()
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["seed"] == 3
+    assert settings["train_rows"] == 30
+    assert "lengthscale=Fixed(1.0)" in settings["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["derive", "Bernouli"], ["Bernouli", "Bernoulli"]),
+        (["derive", "missing.py:f"], ["missing.py"]),
+        (["derive", "{script}:not_a_likelihood"], ["not_a_likelihood", "@pgm.likelihood"]),
+        (["derive", "{script}:log_link"], ["exp(-exp(f))", "Looked for", "Pólya-Gamma"]),
+        (["validate", "--data", "missing.npz"], ["missing.npz"]),
+        (["validate", "--data", "{table}", "--columns", "0,9"], ["9", "0 to 2"]),
+        (["validate", "--data", "{table}", "--columns", "a"], ["--columns"]),
+        (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),
+        (["validate", "--likelihood", "Bernoulli"], ["--data"]),
+        (["validate", "--data", "{table}", "--num-samples", "0"], ["num_samples"]),
+    ],
+)
+def test_mistakes_are_told_and_end_with_status_two(arguments, words, script, table, capsys):
+    assert main([argument.format(script=script, table=table) for argument in arguments]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    for word in words:
+        assert word in told
