@@ -22,7 +22,7 @@ def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int
     lines += [
         "",
         f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-        f"- command: `python validation/{script.name} {' '.join(sys.argv[1:])}`".replace(" `", "`"),
+        f"- command: `{' '.join(["python", f"validation/{script.name}", *sys.argv[1:]])}`",
         f"- seed: {seed}",
         f"- machine: {platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}",
         f"- versions: {', '.join(f'{name} {version(name)}' for name in VERSIONED)}",
