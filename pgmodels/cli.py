@@ -70,7 +70,11 @@ def _add_validate(commands: Any) -> None:
     command.add_argument("--columns", help="columns of X to keep, such as 0,3,7")
     command.add_argument("--likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
     command.add_argument("--kernel", default="RBF", choices=KERNELS)
-    command.add_argument("--variance", type=float, help="hold the kernel's variance at this value")
+    command.add_argument(
+        "--variance",
+        type=float,
+        help="hold the kernel's variance at this value; learned under a LogNormal(0, 1) prior otherwise",
+    )
     command.add_argument("--lengthscale", type=float, help="hold the kernel's lengthscale at this value")
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"

@@ -70,7 +70,8 @@ def validate(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         approximation = fit(model, parts.X, parts.y, progress=progress)
-        console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
+        held = "a LogNormal(0, 1) prior on the kernel's variance" if variance is None else "the kernel's variance held"
+        console.print(f"learned {approximation.model!r} with {held}", markup=False, highlight=False)
         results: dict[str, Any] = {}
         results["gibbs"] = gibbs(
             approximation.model,

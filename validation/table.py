@@ -16,13 +16,14 @@ def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int
     """Print the rows as a table and write them to validation/results/SCRIPT.md."""
     frame = pd.DataFrame(rows)
     script = Path(sys.argv[0])
+    command = " ".join(["python", f"validation/{script.name}", *sys.argv[1:]])
     lines = [f"# {title}", "", notes, "", "| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.shape[1]]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in frame.itertuples(index=False)]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     lines += [
         "",
         f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-        f"- command: `{' '.join(["python", f"validation/{script.name}", *sys.argv[1:]])}`",
+        f"- command: `{command}`",
         f"- seed: {seed}",
         f"- machine: {platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}",
         f"- versions: {', '.join(f'{name} {version(name)}' for name in VERSIONED)}",
