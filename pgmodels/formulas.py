@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
-from jaxtyping import Array, Float
 
 Operand: TypeAlias = "Expression | int | float"
 
@@ -840,8 +839,3 @@ def _reduce(operator: str, x: Any) -> Expression:
         return add(*parts) if operator == "sum" else multiply(*parts)
     expression = as_expression(x)
     return Reduction(operator, expression) if expression.is_vector else expression
-
-
-def evaluate_rows(expression: Expression, env: Environment) -> Float[Array, ...]:
-    """The value of a scalar expression at each datum, shape (..., n)."""
-    return expression.evaluate(env)[..., 0]

@@ -1,10 +1,12 @@
 """All latent GPs of a model at the data: groups that share a kernel, side by side."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pgmodels.latent.prior import LatentPrior
 
@@ -17,8 +19,7 @@ class JointPrior(eqx.Module):
 
     def slices(self) -> list[slice]:
         """The columns of each group."""
-        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+        return columns(self.sizes)
 
     def moments(self, h: Any, w: Any) -> tuple[Any, Any, Any]:
         """Mean and variance (n, latents) of the posterior given sites, and its log normaliser, a scalar."""
@@ -53,3 +54,9 @@ class JointPrior(eqx.Module):
 
     def _pairs(self) -> list[tuple[LatentPrior, slice]]:
         return list(zip(self.groups, self.slices(), strict=True))
+
+
+def columns(sizes: Sequence[int]) -> list[slice]:
+    """The columns of groups of the given sizes, side by side."""
+    ends = np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
