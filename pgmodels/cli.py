@@ -73,7 +73,8 @@ def _add_validate(commands: Any) -> None:
     command.add_argument(
         "--variance",
         type=float,
-        help="hold the kernel's variance at this value; learned under a LogNormal(0, 1) prior otherwise",
+        help="hold the kernel's variance at this value; learned otherwise, under a LogNormal(0, 1) prior unless it is "
+        "in the units of a real y",
     )
     command.add_argument("--lengthscale", type=float, help="hold the kernel's lengthscale at this value")
     command.add_argument(

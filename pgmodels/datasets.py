@@ -1,6 +1,7 @@
 """Data for validation: what ships with scikit-learn, files of one's own, and OpenML."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -94,7 +95,10 @@ def _read_csv(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _fetch_openml(name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
+        # Retries are announced as warnings; what counts is the error at the end.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
     except Exception as error:  # whatever the network or OpenML's client raises
         raise ValueError(
             f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz or .csv file, not in the "

@@ -60,18 +60,19 @@ def validate(
     data = load(study.data, study.columns)
     parts = split(data, train_size, seed)
     likelihood = _likelihood(study, data.y)
-    # Without a prior the likelihood can pull the variance of well separated classes to values at which neither the
-    # approximation nor a sampler of reasonable length says anything.
-    prior = dist.LogNormal(0.0, 1.0) if variance is None else Fixed(variance)
     scale = None if lengthscale is None else Fixed(lengthscale)
-    model = Model(likelihood, GP(kernel(prior, scale), size=likelihood.num_latents or 1))
+    variances = [Fixed(variance)] if variance is not None else _variances(likelihood, parts.y)
+    size = likelihood.num_latents or 1
+    gps = [GP(kernel(start, scale), size=size if len(variances) == 1 else 1) for start in variances]
+    model = Model(likelihood, gps)
     console.rule(f"{data.name}: {likelihood.name}, {len(parts.X)} training and {len(parts.X_test)} test rows")
     # Divergences from what was asked are printed below, with the result that they concern.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         approximation = fit(model, parts.X, parts.y, progress=progress)
-        held = "a LogNormal(0, 1) prior on the kernel's variance" if variance is None else "the kernel's variance held"
-        console.print(f"learned {approximation.model!r} with {held}", markup=False, highlight=False)
+        console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
+        if any(isinstance(start, dist.Distribution) for start in variances):
+            console.print("kernel variances without units have a LogNormal(0, 1) prior", markup=False, highlight=False)
         results: dict[str, Any] = {}
         results["gibbs"] = gibbs(
             approximation.model,
@@ -116,6 +117,17 @@ def validate(
     (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     console.print(f"written to {folder}", markup=False, highlight=False)
     return table
+
+
+def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
+    """Kernel variances to learn: one for all latents, or one for each where the first is in the units of y."""
+    # Without a prior the likelihood can pull the variance of well separated classes to values at which neither the
+    # approximation nor a sampler of reasonable length says anything.
+    unitless = dist.LogNormal(0.0, 1.0)
+    size = likelihood.num_latents or 1
+    if likelihood.support(size).is_discrete:
+        return [unitless]
+    return [float(np.var(y)) or 1.0] + [unitless] * (size - 1)
 
 
 def _likelihood(study: Study, y: np.ndarray) -> Likelihood:
