@@ -11,6 +11,7 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.diagnostics.compare import (
+    Comparison,
     compare,
     convergence,
     expected_calibration_error,
@@ -271,3 +272,12 @@ def test_bad_input_is_refused():
         compare(gibbs=mcmc, X=X, y=y[:3])
     with pytest.raises(ValueError, match="x_test must be what cavi"):
         compare(gibbs=mcmc, x_test=X)
+
+
+@pytest.mark.parametrize(("rhat", "ess", "cautioned"), [(1.2, 900.0, True), (1.01, 40.0, True), (1.01, 900.0, False)])
+def test_a_reference_that_has_not_mixed_is_called_out(rhat, ess, cautioned):
+    frame = pd.DataFrame({"rhat": [rhat, np.nan], "ess_bulk": [ess, np.nan], "ess_tail": [950.0, np.nan]}, ["g", "vi"])
+    table = Comparison.__new__(Comparison)
+    object.__setattr__(table, "_frame", frame)
+    object.__setattr__(table, "reference", "g")
+    assert bool(table._caution()) is cautioned

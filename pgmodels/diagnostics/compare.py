@@ -28,6 +28,9 @@ _CHUNK = 4_000_000
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX"
 
+# What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
+_LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
+
 # Column, its words in the printed table, and which way is better.
 _METRICS = {
     "mean_error": ("mean |error| of latent means", min),
@@ -162,8 +165,20 @@ class Comparison:
         return [
             f"* best of the row. Errors are measured against {self.reference}, whose own Monte-Carlo standard errors",
             f"  are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
+            *self._caution(),
             *(f"  {note}" for note in self.notes),
         ]
+
+    def _caution(self) -> list[str]:
+        """Whether the reference's own diagnostics allow it to be one."""
+        own = self._frame.loc[self.reference]
+        rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
+        if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
+            return [
+                f"! Do not trust these errors yet: {self.reference} has R-hat {_number(rhat)} and effective sample size",
+                f"  {_number(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more.",
+            ]
+        return []
 
 
 @double_precision
