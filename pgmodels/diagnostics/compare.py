@@ -175,7 +175,7 @@ class Comparison:
         rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
         if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
             return [
-                f"! Do not trust these errors yet: {self.reference} has R-hat {_number(rhat)} and effective sample size",
+                f"! Do not trust these errors yet: {self.reference} has R-hat {_number(rhat)} and bulk or tail ESS",
                 f"  {_number(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more.",
             ]
         return []
