@@ -16,7 +16,7 @@ from rich.console import Console
 from pgmodels.datasets import load, split
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.gibbs import check_sizes, gibbs
 from pgmodels.inference.hyperparameters import fit
 from pgmodels.likelihood import Likelihood
 from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
@@ -57,6 +57,7 @@ def validate(
     Files: comparison.csv, gibbs.nc, cavi.nc, corrected.nc (ArviZ DataTrees) and settings.json.
     """
     console = Console(width=100 if not Console().is_terminal else None)
+    check_sizes(num_samples, num_warmup, num_chains)
     data = load(study.data, study.columns)
     parts = split(data, train_size, seed)
     likelihood = _likelihood(study, data.y)

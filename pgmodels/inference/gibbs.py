@@ -154,13 +154,7 @@ def gibbs(
     """
     start = time.perf_counter()
     data = model.check(X, y)
-    for name, value, least in (
-        ("num_samples", num_samples, 1),
-        ("num_warmup", num_warmup, 0),
-        ("num_chains", num_chains, 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")
+    check_sizes(num_samples, num_warmup, num_chains)
     model = model.resolve(data.X)
     augmentation, prior = model.augmentation, model.prior(data.X)
     observations, parameters = jnp.asarray(data.y), model.parameters
@@ -211,3 +205,14 @@ def as_key(seed: Any) -> Any:
     if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32:
         return jax.random.wrap_key_data(seed)
     raise ValueError(f"seed must be an int or a JAX key such as jax.random.key(0); got {seed!r}.")
+
+
+def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
+    """Raise ValueError where a run's sizes are not whole numbers, or too small."""
+    for name, value, least in (
+        ("num_samples", num_samples, 1),
+        ("num_warmup", num_warmup, 0),
+        ("num_chains", num_chains, 1),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")
