@@ -10,15 +10,11 @@ from arviz_stats.base import array_stats
 from scipy import stats
 from scipy.special import expit
 
-from pgmodels.diagnostics.compare import (
-    Comparison,
-    compare,
-    convergence,
-    expected_calibration_error,
-    pareto_k,
-    standard_errors,
-    wasserstein_to_gaussian,
-)
+from pgmodels.diagnostics.calibration import expected_calibration_error
+from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.diagnostics.convergence import convergence, standard_errors
+from pgmodels.diagnostics.distances import wasserstein_to_gaussian
+from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.correction import correct
 from pgmodels.inference.gibbs import gibbs

@@ -1,27 +1,24 @@
 """How far results of one data set are from draws of its posterior, and from test data."""
 
 import io
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from arviz_stats.base import array_stats
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from rich.console import Console
 from rich.table import Table
-from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata, wasserstein_distance
+from scipy.stats import wasserstein_distance
 
-from pgmodels.interop import pointwise_log_likelihood
+from pgmodels.diagnostics.calibration import expected_calibration_error
+from pgmodels.diagnostics.convergence import convergence, standard_errors
+from pgmodels.diagnostics.distances import wasserstein_to_gaussian
+from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.precision import double_precision
 from pgmodels.prediction import Predictive
 from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
 
-# Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
-_WORST = 20
 # Values of (draws, latents) at a time.
 _CHUNK = 4_000_000
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -52,21 +49,35 @@ _METRICS = {
 
 
 @dataclass(eq=False)
+class HeldOutData:
+    """Test data X (m, d) and y (m,) or (m, columns), and each result's prediction of y there.
+
+    ``predictions`` holds, by label, probabilities (m, values) where ``is_class``, else means (m,); results that cannot
+    predict are left out.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    predictions: dict[str, np.ndarray]
+    is_class: bool
+
+
+@dataclass(eq=False)
 class Comparison:
     """What ``compare`` found. ``reference`` names the draws that errors are measured against.
 
     ``mcse_mean`` and ``mcse_variance`` are the Monte-Carlo standard errors of the reference's own means and variances,
-    (n, latents): smaller errors are noise. ``notes`` says what could not be computed, and why.
+    (n, latents): smaller errors are noise. ``notes`` says what could not be computed, and why. ``results`` holds what
+    was compared, by label, and ``test`` the test data with what each result predicts there, None where none were given.
     """
 
     reference: str
+    results: dict[str, Any] = field(repr=False)
+    test: HeldOutData | None = field(repr=False)
     mcse_mean: np.ndarray = field(repr=False)
     mcse_variance: np.ndarray = field(repr=False)
     notes: tuple[str, ...]
     _frame: pd.DataFrame = field(repr=False)
-    _marginals: dict[str, tuple[np.ndarray, np.ndarray]] = field(repr=False)
-    _predictions: dict[str, np.ndarray] = field(repr=False)
-    _predicted: str = field(repr=False)
 
     def to_dataframe(self) -> pd.DataFrame:
         """A row a result and a numeric column a metric, NaN where a metric does not apply.
@@ -103,11 +114,11 @@ class Comparison:
         from matplotlib.figure import Figure
 
         panels = [
-            ("Posterior mean", {name: m for name, (m, _) in self._marginals.items()}),
-            ("Posterior variance", {name: v for name, (_, v) in self._marginals.items()}),
+            ("Posterior mean", {name: result.mean for name, result in self.results.items()}),
+            ("Posterior variance", {name: result.variance for name, result in self.results.items()}),
         ]
-        if self.reference in self._predictions:
-            panels.append((self._predicted, self._predictions))
+        if self.test is not None and self.reference in self.test.predictions:
+            panels.append(("Predictive probability" if self.test.is_class else "Predictive mean", self._predicted()))
         figure = Figure(figsize=(4.0 * len(panels), 4.5), layout="constrained")
         for axes, (title, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
             self._scatter(axes, title, values)
@@ -116,6 +127,12 @@ class Comparison:
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
+
+    def _predicted(self) -> dict[str, np.ndarray]:
+        """What the plot shows of predictions: of two probabilities the second."""
+        assert self.test is not None
+        shown = self.test.predictions.items()
+        return {name: p[:, 1] if self.test.is_class and p.shape[1] == 2 else p for name, p in shown}
 
     def _scatter(self, axes: Any, title: str, values: dict[str, np.ndarray]) -> None:
         reference = values[self.reference].ravel()
@@ -230,125 +247,12 @@ def compare(
         mcse_mean=mcse_mean,
         mcse_variance=mcse_variance,
         notes=tuple(notes),
+        results=dict(results),
+        test=None
+        if test is None
+        else HeldOutData(*test, {label: p for label, p in predictions.items() if p is not None}, is_class),
         _frame=frame,
-        _marginals={label: (result.mean, result.variance) for label, result in results.items()},  # type: ignore[attr-defined]
-        _predictions={label: p for label, p in predictions.items() if p is not None},
-        _predicted="Predictive probability" if is_class else "Predictive mean",
     )
-
-
-def wasserstein_to_gaussian(sorted_draws: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Wasserstein-1 distance of the empirical law of sorted draws (draws, k) from N(mean, scale^2), (k,), exactly.
-
-    The integral of |x_(i) - mean - scale Phi^-1(u)| over u in ((i - 1) / S, i / S), summed over the S draws.
-    """
-    size = len(sorted_draws)
-    edges = np.linspace(0.0, 1.0, size + 1)[:, None]
-    heights = np.exp(-0.5 * ndtri(edges) ** 2) / np.sqrt(2.0 * np.pi)
-    offset = sorted_draws - mean
-    # The integrand changes sign where the Gaussian's quantile passes the draw.
-    z = np.clip(offset / scale, ndtri(edges[:-1]), ndtri(edges[1:]))
-    turn = 2.0 * (offset * ndtr(z) + scale * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
-    ends = offset * (edges[:-1] + edges[1:]) + scale * (heights[:-1] + heights[1:])
-    return np.maximum(turn - ends, 0.0).sum(axis=0)
-
-
-def expected_calibration_error(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 15) -> float:
-    """The mean over rows of |accuracy - confidence| of their bin of top-label confidence (Guo et al. 2017, equation 3).
-
-    ``probabilities`` (m, classes), ``y`` (m,) class positions. Bins are ((b - 1) / num_bins, b / num_bins].
-    """
-    confidence = probabilities.max(axis=1)
-    correct = probabilities.argmax(axis=1) == y
-    bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
-    gaps = np.bincount(bins, weights=correct - confidence, minlength=num_bins)
-    return float(np.abs(gaps).sum() / len(y))
-
-
-def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
-    """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024).
-
-    q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so the log weight of a draw is
-    sum log p(y | f) - sum (h f - w f^2 / 2) up to a constant, without p(f).
-    """
-    f, _ = approximation.draw_latents(num_draws, seed)
-    sites = approximation.potential * f - 0.5 * approximation.precision * f**2
-    log_weights = pointwise_log_likelihood(approximation, f).sum(axis=-1) - sites.sum(axis=(-2, -1))
-    # Equal weights to rounding: q is the posterior, and there is no tail to fit.
-    if np.ptp(log_weights) < 1e-6 * max(1.0, float(np.abs(log_weights).max())):
-        return -np.inf
-    # psislw takes the log likelihood of leave-one-out, the negative of a log weight.
-    return float(array_stats.psislw(-log_weights)[1])
-
-
-def convergence(latents: np.ndarray) -> dict[str, float]:
-    """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
-
-    By ArviZ, on the 20 worst latents of each by NumPyro's vectorised estimates; R-hat is NaN for one chain.
-    """
-    chains, draws = latents.shape[:2]
-    x = latents.reshape(chains, draws, -1)
-    if draws < 4:
-        return {"ess_bulk": np.nan, "ess_tail": np.nan, "rhat": np.nan}
-    screened = [_screen(x[..., part]) for part in _parts(x)]
-    bulk, tail, rhat = (np.concatenate(column) for column in zip(*screened, strict=True))
-    worst = {
-        "ess_bulk": np.argsort(bulk)[:_WORST],
-        "ess_tail": np.argsort(tail)[:_WORST],
-        "rhat": np.argsort(-rhat)[:_WORST],
-    }
-    axes = {"chain_axis": 0, "draw_axis": 1}
-    return {
-        "ess_bulk": float(np.min(array_stats.ess(x[..., worst["ess_bulk"]], **axes, method="bulk"))),
-        "ess_tail": float(np.min(array_stats.ess(x[..., worst["ess_tail"]], **axes, method="tail", prob=(0.05, 0.95)))),
-        "rhat": float(np.max(array_stats.rhat(x[..., worst["rhat"]], **axes))) if chains > 1 else np.nan,
-    }
-
-
-def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Monte-Carlo standard errors of the means and of the variances of latents (chains, draws, n, latents)."""
-    x = latents.reshape(*latents.shape[:2], -1)
-    if x.shape[1] < 4:
-        nothing = np.full(latents.shape[2:], np.nan)
-        return nothing, nothing
-    means, variances = [], []
-    for part in _parts(x):
-        squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
-        means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(x[..., part]))))
-        variances.append(squares.std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(squares))))
-    return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
-
-
-def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bulk and tail effective sample sizes and R-hat of (chains, draws, k) (Vehtari et al. 2021)."""
-    halves = _split(x)
-    ranked = _normal_scores(halves)
-    low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)
-        tail = np.minimum(*(effective_sample_size(_split((x <= q).astype(float))) for q in (low, high)))
-        folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
-        return (
-            effective_sample_size(ranked),
-            tail,
-            np.maximum(split_gelman_rubin(ranked), split_gelman_rubin(folded)),
-        )
-
-
-def _split(x: np.ndarray) -> np.ndarray:
-    half = x.shape[1] // 2
-    return np.concatenate([x[:, :half], x[:, -half:]])
-
-
-def _normal_scores(x: np.ndarray) -> np.ndarray:
-    size = x.shape[0] * x.shape[1]
-    ranks = rankdata(x.reshape(size, -1), axis=0)
-    return ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
-
-
-def _parts(x: np.ndarray) -> list[slice]:
-    step = max(1, _CHUNK // (x.shape[0] * x.shape[1]))
-    return [slice(start, start + step) for start in range(0, x.shape[-1], step)]
 
 
 def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, Draws]:
@@ -441,7 +345,7 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 def _test_metrics(
     result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str]
 ) -> tuple[dict[str, float], np.ndarray | None]:
-    """The metrics on test data, and what the plot shows: probabilities (of 1 for two classes) or means."""
+    """The metrics on test data, and the probabilities or means predicted there."""
     try:
         predictive: Predictive = result.predict(X, y[:, 1:] if y.ndim == 2 else None)
     except ValueError as error:
@@ -454,7 +358,7 @@ def _test_metrics(
         place = np.searchsorted(values, y)
         measured["misclassification"] = (probabilities.argmax(axis=1) != place).mean()
         measured["calibration_error"] = expected_calibration_error(probabilities, place)
-        return measured, probabilities[:, 1] if len(values) == 2 else probabilities
+        return measured, probabilities
     try:
         mean = predictive.mean
     except ValueError as error:

@@ -1,0 +1,98 @@
+"""How well chains have mixed: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent."""
+
+import warnings
+
+import numpy as np
+from arviz_stats.base import array_stats
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+# Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
+_WORST = 20
+# Values of (draws, latents) at a time.
+_CHUNK = 4_000_000
+
+
+def convergence(latents: np.ndarray) -> dict[str, float]:
+    """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
+
+    By ArviZ, on the 20 worst latents of each by NumPyro's vectorised estimates; R-hat is NaN for one chain.
+    """
+    chains, draws = latents.shape[:2]
+    if draws < 4:
+        return {"ess_bulk": np.nan, "ess_tail": np.nan, "rhat": np.nan}
+    x = latents.reshape(chains, draws, -1)
+    bulk, tail, rhat = (figure.ravel() for figure in convergence_by_latent(latents))
+    worst = {
+        "ess_bulk": np.argsort(bulk)[:_WORST],
+        "ess_tail": np.argsort(tail)[:_WORST],
+        "rhat": np.argsort(-rhat)[:_WORST],
+    }
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    return {
+        "ess_bulk": float(np.min(array_stats.ess(x[..., worst["ess_bulk"]], **axes, method="bulk"))),
+        "ess_tail": float(np.min(array_stats.ess(x[..., worst["ess_tail"]], **axes, method="tail", prob=(0.05, 0.95)))),
+        "rhat": float(np.max(array_stats.rhat(x[..., worst["rhat"]], **axes))) if chains > 1 else np.nan,
+    }
+
+
+def convergence_by_latent(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bulk and tail effective sample size and R-hat of every latent, (n, latents) each, of (chains, draws, n, latents).
+
+    R-hat is NaN for one chain. All are NaN for fewer than four draws.
+    """
+    chains, draws = latents.shape[:2]
+    if draws < 4:
+        nothing = np.full(latents.shape[2:], np.nan)
+        return nothing, nothing, nothing
+    x = latents.reshape(chains, draws, -1)
+    screened = [_screen(x[..., part]) for part in _parts(x)]
+    bulk, tail, rhat = (np.concatenate(column).reshape(latents.shape[2:]) for column in zip(*screened, strict=True))
+    return bulk, tail, rhat if chains > 1 else np.full_like(rhat, np.nan)
+
+
+def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Monte-Carlo standard errors of the means and of the variances of latents (chains, draws, n, latents)."""
+    x = latents.reshape(*latents.shape[:2], -1)
+    if x.shape[1] < 4:
+        nothing = np.full(latents.shape[2:], np.nan)
+        return nothing, nothing
+    means, variances = [], []
+    for part in _parts(x):
+        squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
+        means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(x[..., part]))))
+        variances.append(squares.std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(squares))))
+    return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
+
+
+def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bulk and tail effective sample sizes and R-hat of (chains, draws, k) (Vehtari et al. 2021)."""
+    halves = _split(x)
+    ranked = _normal_scores(halves)
+    low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tail = np.minimum(*(effective_sample_size(_split((x <= q).astype(float))) for q in (low, high)))
+        folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
+        return (
+            effective_sample_size(ranked),
+            tail,
+            np.maximum(split_gelman_rubin(ranked), split_gelman_rubin(folded)),
+        )
+
+
+def _split(x: np.ndarray) -> np.ndarray:
+    half = x.shape[1] // 2
+    return np.concatenate([x[:, :half], x[:, -half:]])
+
+
+def _normal_scores(x: np.ndarray) -> np.ndarray:
+    size = x.shape[0] * x.shape[1]
+    ranks = rankdata(x.reshape(size, -1), axis=0)
+    return ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
+
+
+def _parts(x: np.ndarray) -> list[slice]:
+    step = max(1, _CHUNK // (x.shape[0] * x.shape[1]))
+    return [slice(start, start + step) for start in range(0, x.shape[-1], step)]
