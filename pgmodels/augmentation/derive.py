@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.normal_form import Factor, Term, expand, factorise
+from pgmodels.augmentation.notation import plain, words
 from pgmodels.augmentation.predictor import Predictor, affine, latents_of
 from pgmodels.augmentation.quadratic import Linear, Quadratic, Square, read_completed, read_quadratic
 from pgmodels.augmentation.rules import (
@@ -44,10 +45,14 @@ ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class Requirement:
-    """What a derivation needs of a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1)."""
+    """What a derivation needs of a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
 
-    def __init__(self, expression: Expression, kind: str, reason: str):
-        self.expression, self.kind, self.reason = expression, kind, reason
+    ``marked_reason`` is ``reason`` with its words marked (``notation.words``).
+    """
+
+    def __init__(self, expression: Expression, kind: str, marked_reason: str):
+        self.expression, self.kind, self.marked_reason = expression, kind, marked_reason
+        self.reason = plain(marked_reason)
 
     def holds(self, values: Any) -> Any:
         """Where the values satisfy the requirement, up to rounding."""
@@ -227,7 +232,9 @@ class Deriver:
             if isinstance(latent, Selected):
                 # f[i] is read as Π_c g(f[c])^[i = c], which holds where one c is i.
                 found = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
-                self._require(found, "positive", f"the number of latents that {latent.text()} selects")
+                self._require(
+                    found, "positive", f"{words('the number of latents that')} {latent.text()} {words('selects')}"
+                )
         merged: dict[tuple, Factor] = {}
         for factor in factorise(self.formula, self.size):
             held = merged.get(factor.base.key)
@@ -268,7 +275,7 @@ class Deriver:
             p = multiply(-1.0, factor.exponent)
             self._place_gamma(factor.base, p, ZERO, ((ONE, predictor, False),))
             return
-        self._require(factor.exponent, "nonnegative", f"the exponent of {factor.base.text()}")
+        self._require(factor.exponent, "nonnegative", f"{words('the exponent of')} {factor.base.text()}")
         self._link(predictor, factor.exponent, None)
 
     def _link(self, predictor: Predictor, exponent: Expression, count: Auxiliary | None) -> None:
@@ -294,7 +301,7 @@ class Deriver:
         exponent = factor.exponent
         if isinstance(exponent, Constant) and exponent.value != 1.0:
             raise self._no_rule(factor.text(), "Φ(z) to the power 0 or 1")
-        self._require(exponent, "indicator", f"the exponent of {factor.base.text()}")
+        self._require(exponent, "indicator", f"{words('the exponent of')} {factor.base.text()}")
         self.rules.append(TruncatedGaussianRule(self._name("u"), predictor, exponent))
 
     def _place_sum(self, factor: Factor) -> None:
@@ -311,21 +318,25 @@ class Deriver:
             parts = []
             for term in sigmoids:
                 predictor = self._predictor(term.atoms[0].argument, text)  # type: ignore[attr-defined]
-                self._require(term.coefficient, "nonnegative", f"the weight of {term.atoms[0].text()} in {text}")
+                self._require(
+                    term.coefficient,
+                    "nonnegative",
+                    f"{words('the weight of')} {term.atoms[0].text()} {words('in')} {text}",
+                )
                 parts.append((term.coefficient, predictor, term.reduced))
             if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in parts))):
                 raise self._no_rule(text, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
             self._check_plates(factor.base, exponent, any(reduced for _, _, reduced in parts), text)
-            self._require(constant, "nonnegative", f"the constant in {text}")
+            self._require(constant, "nonnegative", f"{words('the constant in')} {text}")
             self._place_gamma(factor.base, p, constant, tuple(parts))
             return
         quadratic = read_completed(terms)
         if quadratic is None:
             raise self._no_rule(text, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
         self._require_quadratic(quadratic, text)
-        self._require(p, "nonnegative", f"minus the exponent in {text}")
+        self._require(p, "nonnegative", f"{words('minus the exponent in')} {text}")
         # Nothing keeps Q^-p finite at Q = 0: without a positive constant it is no likelihood.
-        self._require(quadratic.constant, "positive", f"the constant in {text}")
+        self._require(quadratic.constant, "positive", f"{words('the constant in')} {text}")
         if isinstance(quadratic.constant, Constant) and quadratic.constant.value <= 0:
             raise self._no_rule(text, "a quadratic with a positive constant, to a negative power")
         self._check_plates(factor.base, exponent, any(square.reduced for square in quadratic.squares), text)
@@ -337,7 +348,7 @@ class Deriver:
             raise self._no_rule(text, "a sum over the latents outside of products over the latents")
 
     def _place_gamma(self, base: Expression, p: Expression, constant: Expression, terms: tuple) -> None:
-        self._require(p, "nonnegative", f"minus the exponent of {base.text()}")
+        self._require(p, "nonnegative", f"{words('minus the exponent of')} {base.text()}")
         rule = GammaRule(self._name("λ"), base, p, constant, terms)
         self.rules.append(rule)
         poissons = []
@@ -383,7 +394,7 @@ class Deriver:
         if not rate.squares and rate.constant.sign == -1:
             # exp(R σ(z)) = exp(R) exp(-R σ(-z))
             constant = multiply(-1.0, rate.constant)
-            self._require(constant, "nonnegative", f"the rate in {text}")
+            self._require(constant, "nonnegative", f"{words('the rate in')} {text}")
             self._add_poisson(predictor.negated(), Quadratic(constant, ()), None)
             return [Term(constant, (), False)] if not constant.is_vector else [Term(Reduction("sum", constant), ())]
         if rate.expression.is_vector and not predictor.is_vector and rate.squares:
@@ -403,7 +414,7 @@ class Deriver:
         if quadratic is None:
             raise self._no_rule(text, "the root of a non-negative quadratic")
         self._require_quadratic(quadratic, text)
-        self._require(steepness, "nonnegative", f"the steepness in {text}")
+        self._require(steepness, "nonnegative", f"{words('the steepness in')} {text}")
         self._check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), text)
         self.rules.append(InverseGaussianMixtureRule(self._name("ω"), quadratic, atom, steepness, self.size))
 
@@ -418,7 +429,9 @@ class Deriver:
         for square in quadratic.squares:
             if square.weight.sign == -1:
                 raise self._no_rule(text, "a quadratic exponent with a negative leading coefficient")
-            self._require(square.weight, "nonnegative", f"minus the coefficient of {square.expression.text()}")
+            self._require(
+                square.weight, "nonnegative", f"{words('minus the coefficient of')} {square.expression.text()}"
+            )
         self.base.append(exp(multiply(-1.0, quadratic.constant)))
         flipped = tuple(Linear(multiply(-1.0, part.coefficient), part.predictor) for part in linear)
         if not quadratic.squares and not flipped:
@@ -445,10 +458,14 @@ class Deriver:
         for square in quadratic.squares:
             if square.weight.sign == -1:
                 raise self._no_rule(text, "a non-negative quadratic")
-            self._require(square.weight, "nonnegative", f"the coefficient of {_square_text(square)} in {text}")
+            self._require(
+                square.weight,
+                "nonnegative",
+                f"{words('the coefficient of')} {_square_text(square)} {words('in')} {text}",
+            )
         if quadratic.constant.sign == -1 and quadratic.constant.key != ZERO.key:
             raise self._no_rule(text, "a non-negative quadratic")
-        self._require(quadratic.constant, "nonnegative", f"the least value of the quadratic in {text}")
+        self._require(quadratic.constant, "nonnegative", f"{words('the least value of the quadratic in')} {text}")
 
     def _require(self, expression: Expression, kind: str, reason: str) -> None:
         trivially = expression.nonnegative and kind == "nonnegative"

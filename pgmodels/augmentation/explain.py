@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.notation import plain, words
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.symbols import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
 from pgmodels.formulas import (
@@ -30,6 +31,7 @@ from pgmodels.formulas import (
 )
 
 WIDTH = 100
+_ONE_DATUM = "are for one datum."
 
 
 @dataclass(frozen=True)
@@ -157,45 +159,52 @@ def _log(base: Expression) -> Expression:
     return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else log(rest))
 
 
-def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
-    """The derivation as text of at most 100 columns.
+@dataclass(frozen=True)
+class Section:
+    """A part of a derivation: lines as ``notation`` describes them, not wrapped; leading spaces are an indent."""
+
+    title: str
+    lines: tuple[str, ...]
+
+    def text(self) -> str:
+        """The section as text of at most 100 columns."""
+        return "\n".join([*_wrap(self.title), *(part for line in self.lines for part in _wrap(f"  {plain(line)}"))])
+
+
+def explain_sections(
+    augmentation: Augmentation, name: str, latents: Sequence[str] | None = None
+) -> tuple[Section, ...]:
+    """The derivation's sections, from which text and MathML are made.
 
     ``latents`` are names of the latents, one each; ValueError if their number is another.
     """
     if latents is not None and len(latents) != augmentation.size:
         raise ValueError(f"the likelihood has {augmentation.size} latents; got {len(latents)} names for them.")
-    sections = [
-        _Section(name, _heading(augmentation, latents)),
-        _Section("Augmentation", _steps(augmentation)),
-        _Section("Augmented likelihood", [_augmented(augmentation)]),
-        _Section("Complete conditionals (Gibbs)", _conditionals(augmentation)),
-        _Section("CAVI updates", _updates(augmentation)),
-        _Section("Local bound and ELBO", _elbo(augmentation)),
-    ]
-    required = _requirements(augmentation)
-    if required:
-        sections.append(_Section("Requires of the data", required))
-    return "\n\n".join(section.text() for section in sections) + "\n"
+    sections = {
+        name: _heading(augmentation, latents),
+        "Augmentation": _steps(augmentation),
+        "Augmented likelihood": [_augmented(augmentation)],
+        "Complete conditionals (Gibbs)": _conditionals(augmentation),
+        "CAVI updates": _updates(augmentation),
+        "Local bound and ELBO": _elbo(augmentation),
+        "Requires of the data": _requirements(augmentation),
+    }
+    return tuple(Section(title, tuple(lines)) for title, lines in sections.items() if lines)
 
 
-@dataclass(frozen=True)
-class _Section:
-    title: str
-    lines: list[str]
-
-    def text(self) -> str:
-        """The section, wrapped; a line's leading spaces are its indent."""
-        return "\n".join([*_wrap(self.title), *(part for line in self.lines for part in _wrap(f"  {line}"))])
+def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
+    """The derivation as text of at most 100 columns; arguments and errors are those of ``explain_sections``."""
+    return "\n\n".join(section.text() for section in explain_sections(augmentation, name, latents)) + "\n"
 
 
 def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[str]:
     lines = [f"p(y | f) = {augmentation.formula.text()}" + _range(augmentation)]
     if latents is not None:
         size = augmentation.size
-        named = (f"{Latent(j, size).text()} is {latent}" for j, latent in enumerate(latents))
-        lines.append(f"where {', '.join(named)}")
-    prior = "Each latent has" if augmentation.size > 1 else "f has"
-    lines.append(f"{prior} prior N(μ, K) at the data. Formulas without K or V are for one datum.")
+        named = (f"{Latent(j, size).text()} {words(f'is {latent}')}" for j, latent in enumerate(latents))
+        lines.append(f"{words('where')} {', '.join(named)}")
+    prior = words("Each latent has prior") if augmentation.size > 1 else f"f {words('has prior')}"
+    lines.append(f"{prior} N(μ, K) {words('at the data. Formulas without')} K {words('or')} V {words(_ONE_DATUM)}")
     return lines
 
 
@@ -212,10 +221,11 @@ def _ellipsis(size: int) -> str:
 def _steps(augmentation: Augmentation) -> list[str]:
     lines = []
     for number, rule in enumerate(augmentation.rules, start=1):
-        each = ", for each c" if rule.factor.is_vector else ""
-        lines += [f"{number}. {rule.title}{each}", f"   {rule.identity()}"]
+        each = f"{words(', for each')} c" if rule.factor.is_vector else ""
+        lines += [f"{words(f'{number}. {rule.title}')}{each}", f"   {rule.identity()}"]
     if any("PG(" in line for line in lines):
-        lines.append("PG(ω; b, z) is the Pólya-Gamma density; it is proportional to exp(-z^2 ω / 2) PG(ω; b, 0).")
+        density = words("is the Pólya-Gamma density; it is proportional to")
+        lines.append(f"PG(ω; b, z) {density} exp(-z^2 ω / 2) PG(ω; b, 0){words('.')}")
     return lines
 
 
@@ -241,12 +251,13 @@ def _auxiliaries(augmentation: Augmentation, block: int | None = None) -> list[A
 def _conditionals(augmentation: Augmentation) -> list[str]:
     if len(augmentation.blocks) == 1:
         return _block_conditionals(augmentation, 0)
-    lines = [f"The likelihood multiplies latents: they are drawn in {len(augmentation.blocks)} blocks."]
+    lines = [words(f"The likelihood multiplies latents: they are drawn in {len(augmentation.blocks)} blocks.")]
     for block in range(len(augmentation.blocks)):
         held = {auxiliary.name for auxiliary in _auxiliaries(augmentation, block)}
         out = [auxiliary.name for auxiliary in _auxiliaries(augmentation) if auxiliary.name not in held]
-        integrated = f", with {' and '.join(out)} integrated out" if out else ""
-        lines.append(f"Block {block + 1}: {_block_name(augmentation, block)}{integrated}")
+        names = f" {words('and')} ".join(out)
+        integrated = f"{words(', with')} {names} {words('integrated out')}" if out else ""
+        lines.append(f"{words(f'Block {block + 1}:')} {_block_name(augmentation, block)}{integrated}")
         lines += [f"  {line}" for line in _block_conditionals(augmentation, block)]
     return lines
 
@@ -255,7 +266,7 @@ def _block_name(augmentation: Augmentation, block: int) -> str:
     inside = set(augmentation.blocks[block])
     names = [Latent(j, augmentation.size).text() for j in range(augmentation.size)]
     others = [name for j, name in enumerate(names) if j not in inside]
-    return f"{', '.join(names[j] for j in sorted(inside))} given {', '.join(others)}"
+    return f"{', '.join(names[j] for j in sorted(inside))} {words('given')} {', '.join(others)}"
 
 
 def _block_conditionals(augmentation: Augmentation, block: int) -> list[str]:
@@ -263,7 +274,8 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[str]:
     active = [rule for rule in augmentation.rules if positions & set(rule.positions)]
     lines = [rule.conditional() for rule in active if rule.auxiliary is not None]
     sites = conditional_sites(augmentation, block)
-    lines += ["What is left of the likelihood is exp(h f - w f^2 / 2), with", *_sites(sites)]
+    left = f"{words('What is left of the likelihood is')} exp(h f - w f^2 / 2){words(', with')}"
+    lines += [left, *_sites(sites)]
     for site in sites:
         f, j = site.latent.text(), site.suffix
         given = ", ".join([*site.given, "y"])
@@ -290,7 +302,7 @@ def _updates(augmentation: Augmentation) -> list[str]:
         roots = [f"{root.text()} = {root.definition.text()}" for root in _roots(value)]
         lines.append(",  ".join([f"{symbol.text()} = {value.text()}", *roots]))
     if len(augmentation.blocks) > 1:
-        lines.append("One block after the other, each with the expectations brought up to date first:")
+        lines.append(words("One block after the other, each with the expectations brought up to date first:"))
     lines += _sites(every)
     lines += [f"m{j} = V{j} (h{j} + K{j}^-1 μ{j}),  {_covariance(j)}" for j in _suffixes(every)]
     return lines
@@ -316,10 +328,11 @@ def _elbo(augmentation: Augmentation) -> list[str]:
         over = f"Σ_{j[1]} " if j in ("[c]", "[j]") else ""
         divergences.append(f"{over}KL(N(m{j}, V{j}) ‖ N(μ{j}, K{j}))")
     lines = [f"B = {bound}", " - ".join(["ELBO = Σ_i B_i", *divergences])]
-    lines.append("The gradient of B is the CAVI site: h = ∂B/∂m, w = -2 ∂B/∂s, where s = m^2 + v.")
+    gradient = f"{words('The gradient of')} B {words('is the CAVI site:')} h = ∂B/∂m, w = -2 ∂B/∂s"
+    lines.append(f"{gradient}{words(', where')} s = m^2 + v{words('.')}")
     printed = bound + " ".join(value.text() for _, value in expectations(augmentation))
     if "σ̃" in printed:
-        lines.append("Here, with ζ = sqrt(E[z^2]), E[f] = m and E[f^2] = s:")
+        lines.append(f"{words('Here, with')} ζ = sqrt(E[z^2]), E[f] = m {words('and')} E[f^2] = s{words(':')}")
         for symbol, sign in (("σ̃₊", ""), ("σ̃₋", "-")):
             if symbol in printed:
                 lines.append(f"{symbol}(z) = exp({sign}E[z] / 2) / (2 cosh(ζ / 2))")
@@ -327,12 +340,15 @@ def _elbo(augmentation: Augmentation) -> list[str]:
 
 
 def _requirements(augmentation: Augmentation) -> list[str]:
-    lines = [f"{r.expression.text()} {_wording(r.wording)} ({r.reason})" for r in augmentation.requirements]
+    lines = []
+    for required in augmentation.requirements:
+        reason = f"{words('(')}{required.marked_reason}{words(')')}"
+        lines.append(f"{required.expression.text()} {_wording(required.wording)} {reason}")
     return list(dict.fromkeys(lines))
 
 
 def _wording(wording: str) -> str:
-    return wording.replace(">=", "≥") if wording[0] in "<>" else f"is {wording}"
+    return wording.replace(">=", "≥") if wording[0] in "<>" else words(f"is {wording}")
 
 
 def _wrap(line: str) -> list[str]:

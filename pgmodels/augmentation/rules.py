@@ -14,6 +14,7 @@ import jax.scipy.special as jsp
 from jax.scipy.stats import norm
 
 from pgmodels import polya_gamma
+from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Linear, Quadratic
 from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
@@ -159,7 +160,7 @@ class GaussianRule(Rule):
         return jnp.zeros((1, 1))
 
     def identity(self) -> str:
-        return f"{self.factor.text()} is Gaussian in f already."
+        return f"{self.factor.text()} {words('is Gaussian in')} f {words('already.')}"
 
     def augmented(self) -> str:
         return self.factor.text()
@@ -410,7 +411,7 @@ class GammaRule(Rule):
         return "" if text == "1" else text
 
     def law(self) -> str:
-        return f"Gamma({self.exponent.text()}, rate {self.base.text()})"
+        return f"Gamma({self.exponent.text()}, {words('rate')} {self.base.text()})"
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.exponent,)
@@ -467,8 +468,8 @@ class TruncatedGaussianRule(Rule):
         if self.exponent.key == Constant(1.0).key:
             return ""
         if isinstance(self.exponent, Sum) and not isinstance(opposite, Sum):
-            return f", where {opposite.text()} = 0"
-        return f", where {self.exponent.text()} = 1"
+            return f"{words(', where')} {opposite.text()} = 0"
+        return f"{words(', where')} {self.exponent.text()} = 1"
 
     def augmented(self) -> str:
         name = self.auxiliary.text()
@@ -476,7 +477,7 @@ class TruncatedGaussianRule(Rule):
         return density if self.exponent.key == Constant(1.0).key else f"({density})^{self.exponent.text(3)}"
 
     def law(self) -> str:
-        return f"N({self.predictor.text()}, 1) truncated to {self.auxiliary.text()} > 0" + self._switch()
+        return f"N({self.predictor.text()}, 1) {words('truncated to')} {self.auxiliary.text()} > 0" + self._switch()
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.predictor.expression,)
@@ -542,7 +543,7 @@ class GammaMixtureRule(ScaleMixtureRule):
         return _gamma_mixed(self.auxiliary, self.exponent, self.base.expression)
 
     def law(self) -> str:
-        return f"Gamma({self.exponent.text()}, rate {self.base.expression.text()})"
+        return f"Gamma({self.exponent.text()}, {words('rate')} {self.base.expression.text()})"
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.exponent,)
@@ -600,7 +601,7 @@ class InverseGaussianMixtureRule(ScaleMixtureRule):
     def law(self) -> str:
         mean = multiply(self.steepness, power(multiply(2.0, self.root), -1.0))
         shape = multiply(0.5, power(self.steepness, 2.0))
-        return f"InverseGaussian(mean {mean.text()}, shape {shape.text()})"
+        return f"InverseGaussian({words('mean')} {mean.text()}, {words('shape')} {shape.text()})"
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.steepness,)
