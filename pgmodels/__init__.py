@@ -48,6 +48,11 @@ from pgmodels.likelihoods import (
 )
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed, Parameter
+from pgmodels.plots.calibration import plot_reliability
+from pgmodels.plots.chains import plot_rank, plot_trace
+from pgmodels.plots.convergence import plot_convergence
+from pgmodels.plots.elbo import plot_elbo
+from pgmodels.plots.marginals import plot_densities, plot_marginals
 from pgmodels.prediction import PredictionWarning, Predictive
 from pgmodels.results import Approximation, CorrectedApproximation, Draws
 from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
@@ -107,6 +112,13 @@ __all__ = [
     "log",
     "normal_cdf",
     "normal_pdf",
+    "plot_convergence",
+    "plot_densities",
+    "plot_elbo",
+    "plot_marginals",
+    "plot_rank",
+    "plot_reliability",
+    "plot_trace",
     "positions",
     "prod",
     "sigmoid",

@@ -21,9 +21,6 @@ from pgmodels.results import Approximation, CorrectedApproximation, Draws, Resul
 
 # Values of (draws, latents) at a time.
 _CHUNK = 4_000_000
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vPX"
 
 # What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
 _LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
@@ -109,55 +106,14 @@ class Comparison:
         """A matplotlib Figure of each result's marginals against the reference's; writes a PNG where path is given.
 
         Posterior means and variances at the training data and, where test data were given, predictive probabilities
-        (means, where y is not a class) there.
+        (means, where y is not a class) there; see ``pgmodels.plot_marginals``.
         """
-        from matplotlib.figure import Figure
+        from pgmodels.plots.marginals import plot_marginals
 
-        panels = [
-            ("Posterior mean", {name: result.mean for name, result in self.results.items()}),
-            ("Posterior variance", {name: result.variance for name, result in self.results.items()}),
-        ]
-        if self.test is not None and self.reference in self.test.predictions:
-            panels.append(("Predictive probability" if self.test.is_class else "Predictive mean", self._predicted()))
-        figure = Figure(figsize=(4.0 * len(panels), 4.5), layout="constrained")
-        for axes, (title, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-            self._scatter(axes, title, values)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False)
+        figure = plot_marginals(self)
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
-
-    def _predicted(self) -> dict[str, np.ndarray]:
-        """What the plot shows of predictions: of two probabilities the second."""
-        assert self.test is not None
-        shown = self.test.predictions.items()
-        return {name: p[:, 1] if self.test.is_class and p.shape[1] == 2 else p for name, p in shown}
-
-    def _scatter(self, axes: Any, title: str, values: dict[str, np.ndarray]) -> None:
-        reference = values[self.reference].ravel()
-        shown = [reference]
-        for index, (name, value) in enumerate((k, v) for k, v in values.items() if k != self.reference):
-            shown.append(value.ravel())
-            axes.scatter(
-                reference,
-                value.ravel(),
-                s=float(np.clip(3000 / reference.size, 3, 20)),
-                alpha=0.65,
-                linewidths=0,
-                color=_COLOURS[index % len(_COLOURS)],
-                marker=_MARKERS[index % len(_MARKERS)],
-                label=name,
-                rasterized=reference.size > 5000,
-            )
-        every = np.concatenate(shown)
-        low, high = np.nanmin(every), np.nanmax(every)
-        margin = 0.04 * (high - low) or 0.5
-        line = (low - margin, high + margin)
-        axes.plot(line, line, color="0.4", linewidth=0.9, linestyle="--", zorder=0, label="equal")
-        axes.set(xlim=line, ylim=line, title=title, xlabel=f"{self.reference} (reference)", ylabel="approximation")
-        axes.set_aspect("equal")
-        axes.spines[["top", "right"]].set_visible(False)
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="", title=None)

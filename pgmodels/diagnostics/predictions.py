@@ -1,0 +1,47 @@
+"""Monte-Carlo standard errors of what draws predict."""
+
+from typing import Any
+
+import numpy as np
+
+from pgmodels.diagnostics.convergence import standard_errors
+from pgmodels.precision import double_precision
+from pgmodels.prediction import log_density
+from pgmodels.results import Draws
+
+# Densities evaluated at a time.
+_CHUNK = 4_000_000
+
+
+@double_precision
+def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray:
+    """Monte-Carlo standard errors of the predictions of draws at X (m, d).
+
+    Of the probability of each class (m, classes), or of class 1 (m,) where there are two; of the mean of y (m,) where y
+    is not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as of ``Draws.predict``.
+    """
+    likelihood, size = draws.model.likelihood, draws.model.num_latents
+    f = draws.draw_latents_at(X, seed)
+    values = likelihood.support(size).values()
+    step = max(1, _CHUNK // (len(f) * size))
+    chunks = [slice(start, start + step) for start in range(0, len(X), step)]
+    if values is None:
+        moments = [likelihood.moments(y[rows], f[:, rows], size) for rows in chunks]
+        return np.concatenate([_error(draws, np.asarray(given[0])) for given in moments if given is not None])
+    shown = values[1:] if len(values) == 2 else values
+    errors = [
+        np.concatenate(
+            [
+                _error(draws, np.exp(log_density(likelihood, np.full(f[:, rows].shape[1], v), f[:, rows])))
+                for rows in chunks
+            ]
+        )
+        for v in shown
+    ]
+    return errors[0] if len(values) == 2 else np.stack(errors, axis=1)
+
+
+def _error(draws: Draws, given: np.ndarray) -> np.ndarray:
+    """Standard errors of the means over draws of (chains * draws, k), (k,)."""
+    chains = given.reshape(draws.num_chains, -1, given.shape[-1], 1)
+    return standard_errors(chains)[0][:, 0]

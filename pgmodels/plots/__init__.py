@@ -1,0 +1,1 @@
+"""Figures of results, comparisons and derivations; every function returns a matplotlib Figure."""

@@ -1,0 +1,100 @@
+"""Chains of draws: traces and ranks of what mixes worst."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.stats import gaussian_kde, rankdata
+
+from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.plots.inputs import require_chains
+from pgmodels.plots.style import COLOURS, LINES, legend_below, new_figure, open_axes
+from pgmodels.results import Draws
+
+# Drawn with matplotlib itself: arviz_plots makes its figures with pyplot, which keeps every one of them.
+
+_NUM_LATENTS = 4
+# Draws of a chain that a trace shows at most, evenly spaced.
+_SHOWN = 2000
+_RANK_BINS = 20
+
+
+class _Series(NamedTuple):
+    """A scalar of every draw, (chains, draws)."""
+
+    name: str
+    unit: str
+    values: np.ndarray
+
+
+def plot_trace(draws: Draws) -> Figure:
+    """Traces, and densities by chain, of log p(y | f) and of the four latents with the smallest effective sample size.
+
+    Of more than 2,000 draws a chain, evenly spaced ones are shown in the traces; densities use all.
+    """
+    series = _worst_mixing(require_chains(draws))
+    step = -(-draws.num_samples // _SHOWN)
+    figure = new_figure(9.0, 1.6 * len(series) + 1.0)
+    grid = figure.subplots(len(series), 2, width_ratios=(3, 1), sharex="col", sharey="row", squeeze=False)
+    at = np.arange(0, draws.num_samples, step)
+    for (left, right), one in zip(grid, series, strict=True):
+        heights = np.linspace(one.values.min(), one.values.max(), 200)
+        for chain, values in enumerate(one.values):
+            colour = COLOURS[chain % len(COLOURS)]
+            left.plot(at, values[at], color=colour, linewidth=0.6, alpha=0.8, rasterized=True)
+            density = gaussian_kde(values)(heights)
+            right.plot(density / density.max(), heights, color=colour, linestyle=_line(chain), linewidth=1.4)
+        open_axes(left, title=one.name, ylabel=one.unit)
+        open_axes(right)
+    grid[0, 1].set_title("by chain")
+    grid[-1, 0].set_xlabel("draw" if step == 1 else f"draw (one in {step} is shown)")
+    grid[-1, 1].set_xlabel("density / its largest")
+    chains = range(draws.num_chains)
+    legend_below(
+        figure,
+        [Line2D([], [], color=COLOURS[chain % len(COLOURS)], linestyle=_line(chain)) for chain in chains],
+        [f"chain {chain}" for chain in chains],
+    )
+    return figure
+
+
+def plot_rank(draws: Draws) -> Figure:
+    """Histograms of each chain's ranks among all draws, for log p(y | f) and the four latents that mix worst.
+
+    Chains that explore the same distribution have flat histograms (Vehtari et al. 2021, section 6).
+    """
+    series = _worst_mixing(require_chains(draws))
+    figure = new_figure(1.9 * draws.num_chains + 1.2, 1.5 * len(series) + 0.8)
+    grid = figure.subplots(len(series), draws.num_chains, sharex=True, sharey="row", squeeze=False)
+    edges = np.linspace(0.0, draws.num_chains * draws.num_samples, _RANK_BINS + 1)
+    for row, one in zip(grid, series, strict=True):
+        ranks = rankdata(one.values).reshape(one.values.shape) - 0.5
+        for chain, axes in enumerate(row):
+            axes.hist(ranks[chain], bins=edges, color=COLOURS[chain % len(COLOURS)], edgecolor="white", linewidth=0.3)
+            axes.axhline(draws.num_samples / _RANK_BINS, color="black", linewidth=1.0, linestyle="--")
+            open_axes(axes)
+        row[0].set_ylabel(f"{one.name}\ndraws")
+    for chain in range(draws.num_chains):
+        grid[0, chain].set_title(f"chain {chain}")
+        grid[-1, chain].set_xlabel("rank among all draws")
+    legend_below(
+        figure, [Line2D([], [], color="black", linewidth=1.0, linestyle="--")], ["expected where chains agree"]
+    )
+    return figure
+
+
+def _worst_mixing(draws: Draws) -> list[_Series]:
+    """log p(y | f), and the latents whose smaller effective sample size, bulk or tail, is smallest."""
+    bulk, tail, _ = convergence_by_latent(draws.latents)
+    size = np.fmin(bulk, tail)
+    order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]
+    found = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
+    for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
+        symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
+        found.append(_Series(f"{symbol} at row {row}", "latent value", draws.latents[:, :, row, latent]))
+    return found
+
+
+def _line(chain: int) -> Any:
+    return "-" if chain == 0 else LINES[(chain - 1) % len(LINES)]

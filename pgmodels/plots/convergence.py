@@ -1,0 +1,51 @@
+"""How well the chains of all latents have mixed."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.plots.inputs import require_chains
+from pgmodels.plots.style import COLOURS, legend_below, new_figure, open_axes
+from pgmodels.results import Draws
+
+# Thresholds of effective sizes and of R-hat: recommended, and beyond which nothing is to be read.
+_MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}
+_MARK_LINES = ("--", ":")
+
+
+def plot_convergence(draws: Draws) -> Figure:
+    """Histograms over all latents of bulk and tail effective sample sizes and of R-hat, with their thresholds.
+
+    An effective sample size of 400 and an R-hat of 1.01 are what Vehtari et al. 2021 ask for; below 100 and above 1.05
+    nothing is to be read from the draws. R-hat needs two chains. Raises ValueError for fewer than four draws a chain.
+    """
+    draws = require_chains(draws)
+    bulk, tail, rhat = convergence_by_latent(draws.latents)
+    panels = [("Bulk ESS", "ESS", bulk), ("Tail ESS", "ESS", tail)]
+    if draws.num_chains > 1:
+        panels.append(("R-hat", "R-hat", rhat))
+    figure = new_figure(3.6 * len(panels), 3.8)
+    notes = [] if draws.num_chains > 1 else ["There is one chain; R-hat needs two."]
+    for axes, (name, figure_of, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        _histogram(axes, values.ravel(), _MARKS[figure_of])
+        unit = "effective draws of a latent" if figure_of == "ESS" else "R-hat of a latent"
+        open_axes(axes, title=name, ylabel="latents", xlabel=unit)
+        undefined = int((~np.isfinite(values)).sum())
+        notes += [f"{name} is not defined for {undefined} of {values.size} latents."] if undefined else []
+    legend_below(
+        figure,
+        [Line2D([], [], color="black", linestyle=line) for line in _MARK_LINES],
+        ["recommended: ESS 400, R-hat 1.01", "unreadable beyond: ESS 100, R-hat 1.05"],
+        notes,
+    )
+    return figure
+
+
+def _histogram(axes: Axes, values: np.ndarray, marks: tuple[float, float]) -> None:
+    finite = values[np.isfinite(values)]
+    every = [*finite, *marks]
+    axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=COLOURS[0])
+    for mark, line in zip(marks, _MARK_LINES, strict=True):
+        axes.axvline(mark, color="black", linestyle=line)

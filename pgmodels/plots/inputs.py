@@ -1,0 +1,53 @@
+"""What the plotting functions take: a result, several by label, or a comparison."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pgmodels.diagnostics.compare import Comparison
+from pgmodels.results import Draws, Result
+
+
+def labelled(results: Any) -> dict[str, Result]:
+    """Results by label: of a comparison, of a mapping, or one result under its method's name.
+
+    Raises ValueError where there are none, or a value is something else.
+    """
+    if isinstance(results, Result):
+        return {results.method: results}
+    if isinstance(results, Comparison):
+        return dict(results.results)
+    if not isinstance(results, Mapping):
+        raise ValueError(
+            f"results must be a result, a dict of results by label or a Comparison; got {type(results).__name__}. Use "
+            "{'cavi': approximation}, for example."
+        )
+    if not results:
+        raise ValueError("results is empty: give at least one of what cavi, correct, fit or gibbs return.")
+    for label, result in results.items():
+        if not isinstance(result, Result):
+            raise ValueError(
+                f"results[{label!r}] must be what cavi, correct, fit or gibbs return; got {type(result).__name__}."
+            )
+    return {str(label): result for label, result in results.items()}
+
+
+def require_chains(draws: Any) -> Draws:
+    """Draws with at least four of them in each chain, or ValueError."""
+    if not isinstance(draws, Draws):
+        raise ValueError(f"draws must be what gibbs returns; got {type(draws).__name__}.")
+    if draws.num_samples < 4:
+        raise ValueError(
+            f"draws holds {draws.num_samples} draws a chain, which say nothing of its mixing: draw at least 4, and "
+            "better some hundreds."
+        )
+    return draws
+
+
+def require_comparison(comparison: Any) -> Comparison:
+    """A Comparison, or ValueError."""
+    if not isinstance(comparison, Comparison):
+        raise ValueError(
+            f"comparison must be what compare returns; got {type(comparison).__name__}. Use "
+            "pgm.compare(gibbs=draws, cavi=approximation)."
+        )
+    return comparison

@@ -1,0 +1,76 @@
+"""What all figures share: colours, markers and line styles, labels that are never read as mathematics, legends."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; dark and light ones alternate, for prints without
+# colours. Black is the reference's.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+MARKERS = "osD^vPX"
+LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (4, 3)))
+# More points than this are drawn as a picture within the figure, so that its files stay small.
+RASTERISED = 5000
+
+
+class Style(NamedTuple):
+    """How one result is drawn in every figure, told apart by more than its colour."""
+
+    colour: str
+    marker: str
+    line: Any
+
+
+REFERENCE = Style("#000000", ".", "-")
+
+
+def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Style]:
+    """A style for each label; the reference is black and solid."""
+    found = {}
+    others = 0
+    for label in labels:
+        if label == reference:
+            found[label] = REFERENCE
+            continue
+        turn, index = divmod(others, len(COLOURS))
+        found[label] = Style(COLOURS[index], MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)])
+        others += 1
+    return found
+
+
+def literal(label: Any, width: int = 32) -> str:
+    """A label that users gave, to be shown as it is: wrapped, and without mathematics between dollar signs."""
+    return textwrap.fill(str(label), width, break_long_words=True).replace("$", r"\$")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of its own, in inches, whose layout leaves room for all its text."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def open_axes(axes: Axes, **labels: Any) -> None:
+    """Set title and labels, and leave the upper and right side open."""
+    axes.set(**labels)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], notes: Sequence[str] = ()) -> None:
+    """One legend for all panels, beneath them, and above it remarks that a reader of the figure needs."""
+    width = figure.get_figwidth()
+    # A character is about 0.08 inches at the default size; a handle and its gaps take 0.7.
+    needed = [0.7 + 0.08 * max(map(len, label.split("\n"))) for label in labels]
+    columns = len(labels) if sum(needed) <= width else max(1, int(width / max(needed)))
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    if notes:
+        lines = [line for note in notes for line in textwrap.wrap(note, int(width / 0.07))]
+        legend.set_title("\n".join(lines).replace("$", r"\$"), prop=FontProperties(size="small"))
+
+
+def line_handle(style: Style, marker: bool = False) -> Line2D:
+    """A legend's sample of a line."""
+    return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker if marker else "")
