@@ -1,0 +1,155 @@
+"""What the augmentation costs: how far each datum's local bound is below its expected log likelihood."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.precision import double_precision
+from pgmodels.prediction import log_density
+from pgmodels.results import Approximation
+
+# One latent: Gauss-Legendre rules of these orders on pieces of (-12, 12) deviations, halved until they agree to
+# _TOLERANCE of the terms' size. A kink or a spike closes in on its own piece: 2^-40 of the range is below rounding.
+_ORDERS = (10, 16)
+_EDGES = np.linspace(-12.0, 12.0, 13)
+_TOLERANCE = 1e-11
+_HALVINGS = 40
+# Pieces evaluated at a time: one shape, compiled once.
+_PIECES = 1024
+# Several latents: scrambled Sobol points, until the standard error over _SCRAMBLES of them is below either of these.
+_LEVELS = (256, 1024, 4096, 16384)
+_SCRAMBLES = 8
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+_CHUNK = 4_000_000
+
+
+class Gap(NamedTuple):
+    """The augmentation gap of each datum and the error of its quadrature, (n,) each, in nats."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+@double_precision
+def augmentation_gap(approximation: Approximation) -> Gap:
+    """E_q(f) KL(q(ω) ‖ p(ω | f, y)) of each datum, ω its auxiliary variables (Wenzel et al. 2019, section 4).
+
+    It equals E_q(f) log p(y | f) - B(m, s): what the ELBO loses to the augmentation, for this q(f). For one latent the
+    error is a bound, near 1e-10 of the size of log p; for several it is the standard error of eight scrambled Sobol
+    rules, at most 0.1 % of the gap or 1e-5 nats where 16,384 points of each are enough.
+    """
+    divergence = _Divergence(approximation)
+    return _adaptive(divergence) if approximation.model.num_latents == 1 else _sobol(divergence)
+
+
+class _Divergence:
+    """KL(q(ω) ‖ p(ω | f, y)) as a function of f, in nats.
+
+    log p(y, ω | f) is quadratic in f, so that E_q(ω) log p(y, ω | f) - E_q(ω) log q(ω) is the quadratic with value B
+    and sites (h, w) under q(f), and log p(y | f) less that is the divergence. Its quadratic part integrates to B
+    exactly, whatever the rule for the rest; where two latents of a datum multiply, it still does.
+    """
+
+    def __init__(self, approximation: Approximation):
+        self.likelihood, self.y = approximation.model.likelihood, approximation.y
+        self.mean, self.variance = approximation.mean, approximation.variance
+        self.num_rows, self.num_latents = self.mean.shape
+        model = approximation.model
+        terms = _bound_and_sites(
+            model.augmentation,
+            jnp.asarray(self.mean),
+            jnp.asarray(self.variance),
+            jnp.asarray(self.y),
+            model.parameters,
+        )
+        self.bound, h, w = (np.asarray(term) for term in terms)
+        deviation = np.sqrt(self.variance)
+        self.slope, self.curvature = deviation * (h - w * self.mean), w * self.variance
+
+    def at(self, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """At f = m + sqrt(v) z for standardised z (points, rows, latents), (points, rows)."""
+        f = self.mean[rows] + np.sqrt(self.variance[rows]) * z
+        quadratic = self.slope[rows] * z - 0.5 * self.curvature[rows] * (z**2 - 1.0)
+        return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
+
+
+@partial(jax.jit, static_argnames="augmentation")
+def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any, Any]:
+    return augmentation.local_bound(m, v, y, parameters), *augmentation.local_sites(m, v, y, parameters)
+
+
+def _adaptive(divergence: _Divergence) -> Gap:
+    """One latent: halve the pieces on which two rules disagree."""
+    n = divergence.num_rows
+    rows = np.repeat(np.arange(n), len(_EDGES) - 1)
+    low, high = np.tile(_EDGES[:-1], n), np.tile(_EDGES[1:], n)
+    allowed = _TOLERANCE * (1.0 + np.abs(divergence.bound))
+    # The two rules may agree on a piece by chance, where it holds a kink.
+    value, error = np.zeros(n), 10.0 * allowed
+    for halving in range(_HALVINGS + 1):
+        coarse, fine = _on_pieces(divergence, rows, low, high)
+        difference = np.abs(fine - coarse)
+        # nan is closed: no halving mends it, and it is reported as it is.
+        still = (difference > allowed[rows]) & (halving < _HALVINGS)
+        np.add.at(value, rows[~still], fine[~still])
+        np.add.at(error, rows[~still], difference[~still])
+        rows, low, high = rows[still], low[still], high[still]
+        if not rows.size:
+            break
+        middle = 0.5 * (low + high)
+        rows = np.tile(rows, 2)
+        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+    return Gap(value, error)
+
+
+def _on_pieces(
+    divergence: _Divergence, rows: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The integral of the divergence times the Gaussian density over each piece, by two rules."""
+    rules = [np.polynomial.legendre.leggauss(order) for order in _ORDERS]
+    nodes = np.concatenate([node for node, _ in rules])[:, None]
+    parts = []
+    for start in range(0, len(rows), _PIECES):
+        chosen = np.minimum(np.arange(start, start + _PIECES), len(rows) - 1)
+        half, centre = 0.5 * (high - low)[chosen], 0.5 * (high + low)[chosen]
+        z = centre + half * nodes
+        values = divergence.at(rows[chosen], z[..., None])
+        parts.append(half * values * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
+    values = np.concatenate(parts, axis=1)[:, : len(rows)]
+    split = np.split(values, [_ORDERS[0]])
+    coarse, fine = (weight @ part for (_, weight), part in zip(rules, split, strict=True))
+    return coarse, fine
+
+
+def _sobol(divergence: _Divergence) -> Gap:
+    """Several latents: more points until the scrambles agree."""
+    rows = np.arange(divergence.num_rows)
+    value, error = np.zeros(len(rows)), np.zeros(len(rows))
+    for level in _LEVELS:
+        means = _scrambled_means(divergence, rows, level)
+        value[rows] = means.mean(axis=0)
+        error[rows] = means.std(axis=0, ddof=1) / np.sqrt(_SCRAMBLES)
+        rows = rows[error[rows] > np.maximum(_RELATIVE * value[rows], _ABSOLUTE)]
+        if not rows.size:
+            break
+    return Gap(value, error)
+
+
+def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
+    """The mean over each scramble's points, (scrambles, rows)."""
+    step = max(1, _CHUNK // (level * divergence.num_latents))
+    step = min(step, 1 << max(0, len(rows) - 1).bit_length())
+    padded = np.pad(rows, (0, -len(rows) % step), mode="edge")
+    means = np.empty((_SCRAMBLES, len(padded)))
+    for scramble in range(_SCRAMBLES):
+        z = ndtri(qmc.Sobol(divergence.num_latents, rng=scramble).random(level))
+        for start in range(0, len(padded), step):
+            part = slice(start, start + step)
+            means[scramble, part] = divergence.at(padded[part], z[:, None, :]).mean(axis=0)
+    return means[:, : len(rows)]
