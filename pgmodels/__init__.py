@@ -19,6 +19,7 @@ from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import CorrectionWarning, correct
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.hyperparameters import fit
+from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.interop import to_arviz
 from pgmodels.kernels import (
     RBF,
@@ -47,6 +48,7 @@ from pgmodels.likelihoods import (
     StudentT,
 )
 from pgmodels.model import GP, Model
+from pgmodels.numpyro_model import to_numpyro
 from pgmodels.parameters import Fixed, Parameter
 from pgmodels.plots.calibration import plot_reliability
 from pgmodels.plots.chains import plot_rank, plot_trace
@@ -72,6 +74,7 @@ __all__ = [
     "CorrectionWarning",
     "Counts",
     "Derivation",
+    "DivergenceWarning",
     "Draws",
     "Fixed",
     "Gaussian",
@@ -112,6 +115,7 @@ __all__ = [
     "log",
     "normal_cdf",
     "normal_pdf",
+    "nuts",
     "plot_convergence",
     "plot_densities",
     "plot_elbo",
@@ -125,4 +129,5 @@ __all__ = [
     "sqrt",
     "sum",
     "to_arviz",
+    "to_numpyro",
 ]

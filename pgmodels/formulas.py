@@ -22,7 +22,10 @@ Operand: TypeAlias = "Expression | int | float"
 
 @dataclass(frozen=True)
 class Environment:
-    """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name."""
+    """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
+
+    A parameter is one number, or an array that broadcasts against ``f``.
+    """
 
     y: Any
     f: Any
@@ -227,7 +230,8 @@ class ParameterSymbol(Expression):
         return self.positive
 
     def evaluate(self, env: Environment) -> Any:
-        return jnp.asarray(env.parameters[self.name]).reshape(1, -1)
+        value = jnp.asarray(env.parameters[self.name])
+        return value if value.ndim > 1 else value.reshape(1, -1)
 
     def text(self, precedence: int = 0) -> str:
         return self.name

@@ -4,15 +4,18 @@ import warnings
 from importlib.metadata import version
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.precision import double_precision
 from pgmodels.prediction import log_density
 from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
 from pgmodels.sampling import draw_observations
+from pgmodels.unknowns import uncertain
 
 # Densities evaluated at a time: 16 MB an array.
 _CHUNK = 2_000_000
+_SAMPLERS = {"gibbs": "Gibbs sampling", "nuts": "NUTS"}
 
 
 class InteropWarning(UserWarning):
@@ -25,12 +28,13 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
     Groups and variables, after the dimensions chain and draw:
 
-    - posterior: ``f`` (datum, latent);
+    - posterior: ``f`` (datum, latent), and hyperparameters that were sampled, by name;
     - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
       several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
     - log_likelihood: ``y`` (datum);
     - observed_data: ``y`` (datum), the first column;
-    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2: the log joint density in whitened coordinates up to a constant.
+    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2: the log joint density in whitened coordinates up to a constant,
+      with the log prior of hyperparameters that were sampled; and the sampler's own figures.
 
     Draws keep all their chains and draws, of which posterior_predictive takes about ``num_draws``, evenly spaced,
     where counts or real values are drawn (by numerical inversion, which is slow). An approximation becomes
@@ -50,9 +54,14 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
     if whitened is not None:
         stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
+    sampled = {}
+    if isinstance(result, Draws):
+        stats["lp"] = stats["lp"] + _log_prior(result)
+        stats |= result.statistics
+        sampled = result.hyperparameters
     observed = result.y[:, 0] if several else result.y
     groups: dict[str, dict[str, np.ndarray]] = {
-        "posterior": {"f": f},
+        "posterior": {"f": f, **sampled},
         "log_likelihood": {"y": log_likelihood},
         "sample_stats": stats,
         "observed_data": {"y": observed},
@@ -62,7 +71,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     kept = _kept_draws(result, f, num_draws)
     try:
         rng = np.random.default_rng(seed)
-        drawn = draw_observations(likelihood, f[:, kept], result.y[:, 1:] if several else None, rng)
+        values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
+        drawn = draw_observations(likelihood, f[:, kept], result.y[:, 1:] if several else None, rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warnings.warn(f"posterior_predictive is left out: {error}", InteropWarning, stacklevel=3)
@@ -90,8 +100,12 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
     flat = f.reshape(-1, *f.shape[-2:])
+    values = {name: v.reshape(-1, 1, 1) for name, v in _likelihood_values(result).items()}
     step = max(1, _CHUNK // (f.shape[-2] * f.shape[-1]))
-    parts = [log_density(result.model.likelihood, result.y, flat[i : i + step]) for i in range(0, len(flat), step)]
+    parts = []
+    for i in range(0, len(flat), step):
+        given = result.model.likelihood.with_values({name: v[i : i + step] for name, v in values.items()})
+        parts.append(log_density(given, result.y, flat[i : i + step]))
     return np.concatenate(parts).reshape(f.shape[:-1])
 
 
@@ -104,10 +118,15 @@ def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray
     return total
 
 
+def _likelihood_values(result: Result) -> dict[str, np.ndarray]:
+    """Draws of likelihood parameters, (chains, draws, 1, 1), where they were sampled."""
+    return result.likelihood_values if isinstance(result, Draws) else {}
+
+
 def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None, str]:
     """Latents (chains, draws, n, latents), their whitened coordinates where they have a joint density, and what."""
     if isinstance(result, Draws):
-        return result.latents, result.whitened, "the posterior, by Gibbs sampling"
+        return result.latents, result.whitened, f"the posterior, by {_SAMPLERS[result.method]}"
     if isinstance(result, CorrectedApproximation):
         bad = np.argwhere(~(result.variance > 0))
         if bad.size:
@@ -126,6 +145,16 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
             "the Gaussian approximation q, independent and joint over data",
         )
     raise ValueError(f"result must be what cavi, correct, fit or gibbs return; got {type(result).__name__}.")
+
+
+def _log_prior(draws: Draws) -> np.ndarray:
+    """The log prior density of each draw of the hyperparameters, (chains, draws); 0 where none were sampled."""
+    total = np.zeros(draws.log_likelihood_trace.shape)
+    parameters = uncertain(draws.model).parameters if draws.hyperparameters else []
+    for parameter, values in zip(parameters, draws.hyperparameters.values(), strict=True):
+        density = np.asarray(parameter.prior.log_prob(jnp.asarray(values)))
+        total += density.reshape(*total.shape, -1).sum(axis=-1)
+    return total
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:

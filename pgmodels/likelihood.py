@@ -1,7 +1,8 @@
 """A likelihood: a formula with parameters, and what its observations can be."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -67,6 +68,13 @@ class Likelihood(eqx.Module):
     def values(self) -> dict[str, Any]:
         """The current values of the parameters."""
         return {name: parameter.value for name, parameter in self.parameters.items()}
+
+    def with_values(self, values: Mapping[str, Any]) -> "Likelihood":
+        """A copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
+        if not values:
+            return self
+        parameters = {name: p.with_value(values.get(name, p.value)) for name, p in self.parameters.items()}
+        return replace(self, parameters=parameters)
 
     @property
     def symbols(self) -> tuple[tuple[str, bool], ...]:
@@ -185,17 +193,24 @@ def _columns(formula: Expression) -> list[int]:
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
 
 
-def is_normalised(likelihood: Likelihood, size: int) -> bool | None:
+def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
     """Whether the formula sums or integrates to 1 over its support; None where the support is not declared.
 
-    Checked numerically at a few asymmetric latent values.
+    Checked numerically at a few asymmetric latent values and, if ``for_all_parameters``, at other values of the
+    parameters too: a formula may happen to be normalised at one.
     """
     support = likelihood.support(size)
     if isinstance(support, Undeclared):
         return None
     rng = np.random.default_rng(3)
     formula = likelihood.formula(size)
-    for _ in range(3):
+    values = likelihood.values
+    for step in range(3):
+        if for_all_parameters:
+            moved = {
+                n: v * (1.0 + 0.3 * step) if likelihood.parameters[n].positive else v + step for n, v in values.items()
+            }
+            likelihood = likelihood.with_values(moved)
         f = jnp.asarray(rng.normal(0.2, 0.8, size))
         y, log_weight = _sum_points(likelihood, support, f)
         latents = jnp.broadcast_to(f, (len(y), size))

@@ -104,6 +104,12 @@ def _centre(prior: Distribution) -> np.ndarray:
     with jax.enable_x64(True):
         try:
             value = prior.icdf(jnp.full(prior.batch_shape, 0.5))
-        except NotImplementedError:
+        except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
             value = prior.mean
-        return np.asarray(value, dtype=np.float64)
+        value = np.asarray(value, dtype=np.float64)
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"the prior {type(prior).__name__} has no quantile function here and no finite mean to start from: give a "
+            "start value too, as in pgm.Parameter(1.0, prior=...)."
+        )
+    return value

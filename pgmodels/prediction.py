@@ -4,6 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -51,7 +52,12 @@ def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values:
 
 
 class Nodes(ABC):
-    """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely."""
+    """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
+
+    ``values`` holds likelihood parameters that differ from node to node.
+    """
+
+    values: Mapping[str, Any] = MappingProxyType({})
 
     num_rows: int
     num_latents: int
@@ -93,13 +99,16 @@ class GaussianNodes(Nodes):
 
 
 class DrawNodes(Nodes):
-    """Draws of the latents, (draws, m, latents), all of one weight."""
+    """Draws of the latents, (draws, m, latents), all of one weight.
+
+    ``values`` holds draws of likelihood parameters, (draws, 1, 1) each, where they were sampled.
+    """
 
     rule = "draws"
     levels = (0,)
 
-    def __init__(self, draws: np.ndarray):
-        self.draws = draws
+    def __init__(self, draws: np.ndarray, values: Mapping[str, Any] | None = None):
+        self.draws, self.values = draws, values or {}
         _, self.num_rows, self.num_latents = draws.shape
 
     def count(self, level: int) -> int:
@@ -114,6 +123,8 @@ class Predictive:
 
     def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
         self.likelihood, self.nodes = likelihood, nodes
+        # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
+        self.given = likelihood.with_values(nodes.values)
         self.support: Support = likelihood.support(nodes.num_latents)
         self.covariates = self._check_covariates(covariates)
 
@@ -187,7 +198,7 @@ class Predictive:
             means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
             for rows in self._chunks(np.arange(self.nodes.num_rows), level):
                 f, log_weights = self.nodes.at(rows, level)
-                given = self.likelihood.moments(jnp.asarray(y[rows]), jnp.asarray(f), self.nodes.num_latents)
+                given = self.given.moments(jnp.asarray(y[rows]), jnp.asarray(f), self.nodes.num_latents)
                 assert given is not None
                 mean_f, variance_f = (np.asarray(part) for part in given)
                 weights = np.exp(log_weights)[:, None]
@@ -246,7 +257,7 @@ class Predictive:
         parts = []
         for chunk in self._chunks(rows, level):
             f, log_weights = self.nodes.at(chunk, level)
-            log_p = log_density(self.likelihood, y[chunk], f)
+            log_p = log_density(self.given, y[chunk], f)
             parts.append(logsumexp(log_p + log_weights[:, None], axis=0))
         return np.concatenate(parts)[: len(rows)]
 

@@ -20,13 +20,21 @@ class ProgressBar:
             self._progress.update(self._task, advance=steps, note=note)
 
 
+def shows_progress(enabled: bool | None) -> bool:
+    """Whether to show progress: as told, and where nothing is said, in a terminal or a notebook only."""
+    if enabled is not None:
+        return enabled
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
 @contextmanager
 def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
     """A bar of ``total`` steps. ``enabled`` None shows it only where the output is a terminal or a notebook."""
-    console = Console(stderr=True)
-    if enabled is False or (enabled is None and not (console.is_terminal or console.is_jupyter)):
+    if not shows_progress(enabled):
         yield ProgressBar(None, None)
         return
+    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

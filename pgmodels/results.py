@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.prior import whitened_prior
 from pgmodels.model import Model
+from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
 from pgmodels.prediction import DrawNodes, GaussianNodes, Predictive
+from pgmodels.unknowns import uncertain, with_values
 
 
 @dataclass(eq=False)
@@ -162,19 +165,33 @@ class CorrectedApproximation(Approximation):
 class Draws(Result):
     """Draws from the posterior.
 
-    ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group);
-    ``log_likelihood_trace`` is log p(y | f) after each kept sweep, (chains, draws).
+    ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
+    ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of values that were
+    sampled, by name, (chains, draws, ...); the values of ``model`` are then their posterior medians. ``statistics`` are
+    the sampler's own figures by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` follow
+    from ``whitened`` and one prior.
     """
 
     whitened: tuple[np.ndarray, ...] = field(repr=False)
     log_likelihood_trace: np.ndarray = field(repr=False)
     num_warmup: int
+    hyperparameters: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    statistics: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    stored_latents: np.ndarray | None = field(default=None, repr=False)
 
     @cached_property
     def latents(self) -> np.ndarray:
         """The latents at the data, (chains, draws, n, latents)."""
+        if self.stored_latents is not None:
+            return self.stored_latents
         parts = [_colour(group, v) for group, v in zip(self.prior.groups, self.whitened, strict=True)]
         return np.concatenate(parts, axis=-1)
+
+    @property
+    def likelihood_values(self) -> dict[str, np.ndarray]:
+        """Draws of likelihood parameters by their own names, (chains, draws, 1, 1), where they were sampled."""
+        named = {name.removeprefix("likelihood."): v for name, v in self.hyperparameters.items()}
+        return {name: named[name][..., None, None] for name in self.model.likelihood.parameters if name in named}
 
     @property
     def num_chains(self) -> int:
@@ -199,19 +216,17 @@ class Draws(Result):
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        means, variances = [], []
-        for mean, draws, residual in self._at(X_new):
-            means.append(mean + draws.mean(axis=0))
-            variances.append(draws.var(axis=0) + residual[:, None])
+        parts = self._at(X_new)
+        means = [centre.mean(axis=0) for centre, _ in parts]
+        variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in parts]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     def draw_latents_at(self, X_new: Any, seed: int = 0) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself."""
         rng = np.random.default_rng(seed)
         parts = []
-        for mean, draws, residual in self._at(X_new):
-            noise = rng.standard_normal(draws.shape)
-            parts.append(mean + draws + np.sqrt(residual)[:, None] * noise)
+        for centre, residual in self._at(X_new):
+            parts.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(centre.shape))
         return np.concatenate(parts, axis=-1)
 
     def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
@@ -219,18 +234,50 @@ class Draws(Result):
 
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
         """
-        return Predictive(self.model.likelihood, DrawNodes(self.draw_latents_at(X_new, seed)), covariates)
+        values = {name: v.reshape(-1, 1, 1) for name, v in self.likelihood_values.items()}
+        nodes = DrawNodes(self.draw_latents_at(X_new, seed), values)
+        return Predictive(self.model.likelihood, nodes, covariates)
 
     @double_precision
-    def _at(self, X_new: Any) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
         X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        whitened = tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
+        if self.hyperparameters:
+            places = uncertain(self.model).places
+            values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
+            projected = _project(bare(self.model), places, values, whitened, jnp.asarray(self.X), X_new)
+            return [(np.asarray(centre), np.asarray(residual)) for centre, residual in projected]
         parts = []
-        for group, v in zip(self.prior.groups, self.whitened, strict=True):
+        for group, v in zip(self.prior.groups, whitened, strict=True):
             factor, residual = _factor_at(group, X_new)
-            flat = v.reshape(-1, *v.shape[2:])
-            draws = np.einsum("rm,srl->sml", np.asarray(factor), flat, optimize=True)
-            parts.append((float(group.mean), draws, np.asarray(residual)))
+            centre = float(group.mean) + np.einsum("rm,srl->sml", np.asarray(factor), v, optimize=True)
+            parts.append((centre, np.asarray(residual)[None]))
         return parts
+
+
+def same_hyperparameters(one: Result, other: Result) -> bool:
+    """Whether two results hold the same hyperparameters at the same values, or sample the same ones."""
+    sampled = [list(getattr(result, "hyperparameters", {})) for result in (one, other)]
+    if any(sampled):
+        return sampled[0] == sampled[1]
+    leaves = [jax.tree.leaves(bare(result.model)) for result in (one, other)]
+    return len(leaves[0]) == len(leaves[1]) and all(map(np.array_equal, *leaves))
+
+
+@eqx.filter_jit
+def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, X_new: Any) -> Any:
+    """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
+
+    def one(draw: tuple[Any, Any]) -> Any:
+        drawn = with_values(model, places, draw[0])
+        parts = []
+        for gp, v in zip(drawn.gps, draw[1], strict=True):
+            A, residual = whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), X).factor_at(X_new)
+            parts.append((gp.mean.value + A.T @ v, residual))
+        return parts
+
+    return jax.lax.map(one, (values, whitened))
 
 
 @eqx.filter_jit

@@ -1,7 +1,7 @@
 """Draws of observations from the formula of a likelihood alone."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,12 +28,19 @@ class SamplingWarning(UserWarning):
 
 
 @double_precision
-def draw_observations(likelihood: Likelihood, f: Any, covariates: Any, rng: np.random.Generator) -> np.ndarray:
+def draw_observations(
+    likelihood: Likelihood,
+    f: Any,
+    covariates: Any,
+    rng: np.random.Generator,
+    parameters: Mapping[str, np.ndarray] | None = None,
+) -> np.ndarray:
     """One y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
 
     Of the first column of y where it has several; ``covariates`` (n, columns - 1) holds the others, None where there
-    are none. A short list of values is drawn from directly, counts and real values by inverting their distribution
-    function numerically. Warns with SamplingWarning where the grid leaves out more than 1e-3 of the probability.
+    are none. ``parameters`` holds likelihood parameters that differ from draw to draw, to broadcast against f. A short
+    list of values is drawn from directly, counts and real values by inverting their distribution function numerically.
+    Warns with SamplingWarning where the grid leaves out more than 1e-3 of the probability.
     Raises ValueError where the support of y is not declared or the formula is not normalised over it.
     """
     f = np.asarray(f, dtype=np.float64)
@@ -51,7 +58,7 @@ def draw_observations(likelihood: Likelihood, f: Any, covariates: Any, rng: np.r
         )
     columns = support.num_columns - 1
     given = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(f.shape[-2], columns)
-    items = _Items(likelihood, f, given)
+    items = _Items(likelihood, f, given, parameters or {})
     u = rng.random(items.count)
     values = support.values()
     if values is not None:
@@ -71,8 +78,12 @@ def draw_observations(likelihood: Likelihood, f: Any, covariates: Any, rng: np.r
 class _Items:
     """The data of all draws in one list, evaluated a chunk at a time on a grid of candidates for y."""
 
-    def __init__(self, likelihood: Likelihood, f: np.ndarray, covariates: np.ndarray | None):
+    def __init__(
+        self, likelihood: Likelihood, f: np.ndarray, covariates: np.ndarray | None, parameters: Mapping[str, np.ndarray]
+    ):
         self.likelihood = likelihood
+        shape = (*f.shape[:-1], 1)
+        self.parameters = {name: np.broadcast_to(v, shape).reshape(-1, 1) for name, v in parameters.items()}
         self.f = f.reshape(-1, f.shape[-1])
         self.count = len(self.f)
         repeats = self.count // f.shape[-2]
@@ -94,14 +105,18 @@ class _Items:
             first = np.broadcast_to(first, (len(first), len(rows)))
             others = np.broadcast_to(self.covariates[rows], (*first.shape, self.covariates.shape[1]))
             y = np.concatenate([first[..., None], others], axis=-1)
-        log_p = log_density(self.likelihood, y, self.f[rows])
+        log_p = log_density(self._given(rows), y, self.f[rows])
         return np.broadcast_to(log_p, (len(first), len(rows)))
 
     def moments(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """E[y | f] and Var[y | f] of some rows, None where the likelihood declares none."""
         y = np.zeros(len(rows)) if self.covariates is None else np.pad(self.covariates[rows], ((0, 0), (1, 0)))
-        given = self.likelihood.moments(jnp.asarray(y), jnp.asarray(self.f[rows]), self.f.shape[1])
+        given = self._given(rows).moments(jnp.asarray(y), jnp.asarray(self.f[rows]), self.f.shape[1])
         return None if given is None else (np.asarray(given[0]), np.asarray(given[1]))
+
+    def _given(self, rows: np.ndarray) -> Likelihood:
+        """The likelihood with the parameters of some rows."""
+        return self.likelihood.with_values({name: v[rows] for name, v in self.parameters.items()})
 
     def report(self, mass: np.ndarray) -> None:
         """Take note of the probability on the grid of each item."""

@@ -1,48 +1,27 @@
 """How far results of one data set are from draws of its posterior, and from test data."""
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 from scipy.stats import wasserstein_distance
 
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
+from pgmodels.diagnostics.table import METRICS, as_html, as_text, number_text
 from pgmodels.precision import double_precision
 from pgmodels.prediction import Predictive
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result, same_hyperparameters
 
 # Values of (draws, latents) at a time.
 _CHUNK = 4_000_000
 
 # What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
 _LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
-
-# Column, its words in the printed table, and which way is better.
-_METRICS = {
-    "mean_error": ("mean |error| of latent means", min),
-    "mean_error_max": ("largest |error| of latent means", min),
-    "variance_error": ("mean |error| of latent variances", min),
-    "variance_error_max": ("largest |error| of latent variances", min),
-    "wasserstein": ("mean Wasserstein-1 of marginals", min),
-    "misclassification": ("test misclassification", min),
-    "rmse": ("test RMSE of predictive mean", min),
-    "negative_log_density": ("test negative log density [nats]", min),
-    "calibration_error": ("test calibration error (15 bins)", min),
-    "elbo": ("ELBO [nats]", max),
-    "pareto_k": ("Pareto k-hat", min),
-    "ess_bulk": ("smallest bulk ESS", max),
-    "ess_tail": ("smallest tail ESS", max),
-    "rhat": ("largest R-hat", min),
-    "seconds": ("seconds", min),
-}
 
 
 @dataclass(eq=False)
@@ -98,9 +77,10 @@ class Comparison:
         return path
 
     def __str__(self) -> str:
-        out = io.StringIO()
-        Console(file=out, width=100, color_system=None, force_terminal=False).print(self._table())
-        return "\n".join([out.getvalue().rstrip(), *self._footer()])
+        return as_text(self._frame, self.reference, self._notes())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._frame, self.reference, self._notes())
 
     def plot(self, path: Any = None) -> Any:
         """A matplotlib Figure of each result's marginals against the reference's; writes a PNG where path is given.
@@ -115,31 +95,13 @@ class Comparison:
             figure.savefig(path, format="png", dpi=150)
         return figure
 
-    def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="", title=None)
-        table.add_column("", no_wrap=True)
-        for name in self._frame.index:
-            table.add_column(
-                f"{name} (ref.)" if name == self.reference else str(name), justify="right", overflow="fold"
-            )
-        for column in self._frame.columns:
-            words, better = _METRICS[column]
-            values = self._frame[column]
-            if values.isna().all():
-                continue
-            texts = [_number(value) for value in values]
-            # What prints alike is alike; where all is alike, or alone, nothing is best.
-            best = _number(better(values.dropna())) if len(set(texts) - {"-"}) > 1 else None
-            table.add_row(words, *[text + ("*" if text == best else " ") for text in texts])
-        return table
-
-    def _footer(self) -> list[str]:
-        means, variances = _number(self.mcse_mean.mean()), _number(self.mcse_variance.mean())
+    def _notes(self) -> list[str]:
+        means, variances = number_text(self.mcse_mean.mean()), number_text(self.mcse_variance.mean())
         return [
-            f"* best of the row. Errors are measured against {self.reference}, whose own Monte-Carlo standard errors",
-            f"  are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
+            f"* best of the row. Errors are measured against {self.reference}, whose own Monte-Carlo standard errors "
+            f"are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
             *self._caution(),
-            *(f"  {note}" for note in self.notes),
+            *self.notes,
         ]
 
     def _caution(self) -> list[str]:
@@ -148,8 +110,8 @@ class Comparison:
         rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
         if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
             return [
-                f"! Do not trust these errors yet: {self.reference} has R-hat {_number(rhat)} and bulk or tail ESS",
-                f"  {_number(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more.",
+                f"! Do not trust these errors yet: {self.reference} has R-hat {number_text(rhat)} and bulk or tail ESS "
+                f"{number_text(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
             ]
         return []
 
@@ -179,7 +141,12 @@ def compare(
     sorted_draws = np.sort(draws.latents.reshape(-1, draws.mean.size), axis=0)
     rows, predictions = {}, {}
     for label, result in results.items():
-        row = dict.fromkeys(_METRICS, np.nan)
+        if not same_hyperparameters(result, draws):
+            notes.append(
+                f"{label} and {name} have other hyperparameters, or one samples what the other holds: part of the "
+                "error is theirs."
+            )
+        row = dict.fromkeys(METRICS, np.nan)
         if result is not draws:
             row |= _errors(result, draws, sorted_draws, label, notes)
         if test is not None:
@@ -195,7 +162,7 @@ def compare(
     absent = ["rmse"] if is_class else ["misclassification"]
     if test is None:
         absent = ["misclassification", "rmse", "negative_log_density", "calibration_error"]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(_METRICS), dtype=float).drop(columns=absent)
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=absent)
     frame.index.name = "result"
     mcse_mean, mcse_variance = standard_errors(draws.latents)
     return Comparison(
@@ -322,9 +289,3 @@ def _test_metrics(
         return measured, None
     first = y[:, 0] if y.ndim == 2 else y
     return measured | {"rmse": np.sqrt(np.mean((mean - first) ** 2))}, mean
-
-
-def _number(value: float) -> str:
-    if np.isnan(value):
-        return "-"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"

@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result, same_hyperparameters
 
 LEVELS = ("trust", "care", "distrust")
 # Vehtari et al. 2021 ask for R-hat below 1.01 and an effective size above 400; at the second pair nothing is readable.
@@ -112,7 +112,7 @@ def _judge_draws(draws: Draws, comparison: Comparison, own: _Findings) -> _Findi
     )
     worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(scores), scores.shape))
     figure = f"{scores[worst]:.1f} joint standard errors at {_place(draws, *worst)}"
-    if _hyperparameters_differ(draws, reference):
+    if not same_hyperparameters(draws, reference):
         found.add(1, f"It does not have the hyperparameters of {comparison.reference}: it differs by up to {figure}.")
     elif scores[worst] > limit:
         found.add(
@@ -141,7 +141,7 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison, own: _
     if not isinstance(result, CorrectedApproximation) and isinstance(result, Approximation):
         _judge_khat(found, float(comparison.to_dataframe().loc[label, "pareto_k"]))
     _compare_predictions(found, label, comparison)
-    if _hyperparameters_differ(result, reference):
+    if not same_hyperparameters(result, reference):
         found.add(1, f"It does not have the hyperparameters of {comparison.reference}: part of the error is theirs.")
     _doubt_reference(found, comparison, own)
     return found
@@ -222,10 +222,6 @@ def _doubt_reference(found: _Findings, comparison: Comparison, own: _Findings) -
         found.sentences.insert(
             0, f"{comparison.reference} itself is not to be trusted, so these figures are provisional."
         )
-
-
-def _hyperparameters_differ(result: Result, reference: Result) -> bool:
-    return repr(result.model) != repr(reference.model)
 
 
 def _limit(count: int) -> float:

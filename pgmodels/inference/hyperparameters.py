@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -25,6 +25,7 @@ from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
+from pgmodels.unknowns import Unknowns, learned
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
 # gradient at the optimum only.
@@ -34,56 +35,6 @@ _INNER_ITERATIONS = 2000
 
 class FitWarning(UserWarning):
     """A parameter was held at its value although the model asks to learn it."""
-
-
-@dataclass
-class Learnable:
-    """The learned hyperparameters of a model as one unconstrained vector."""
-
-    model: Model
-
-    def __post_init__(self) -> None:
-        paths, self.tree = jax.tree_util.tree_flatten_with_path(self.model, is_leaf=is_parameter)
-        self.leaves = [leaf for _, leaf in paths]
-        self.places = [i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and leaf.learned]
-        self.names = [jax.tree_util.keystr(paths[i][0]).lstrip(".") for i in self.places]
-        self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
-        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-
-    def start(self) -> np.ndarray:
-        """The current values, unconstrained."""
-        parts = [self._parameter(i).transform.inv(jnp.asarray(self._parameter(i).value)) for i in self.places]
-        return np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
-
-    def constrain(self, vector: Any) -> list[Any]:
-        """The values of an unconstrained vector."""
-        if not self.places:
-            return []
-        parts = jnp.split(vector, self.splits)
-        return [
-            self._parameter(i).transform(part.reshape(shape))
-            for i, part, shape in zip(self.places, parts, self.shapes, strict=True)
-        ]
-
-    def log_prior(self, values: list[Any]) -> Any:
-        """The log prior density of the values, over those that have a prior."""
-        priors = [(self._parameter(i).prior, value) for i, value in zip(self.places, values, strict=True)]
-        return sum((jnp.sum(prior.log_prob(value)) for prior, value in priors if prior is not None), jnp.zeros(()))
-
-    def with_values(self, values: list[Any]) -> Model:
-        """The model with other values."""
-        leaves = list(self.leaves)
-        for i, value in zip(self.places, values, strict=True):
-            leaves[i] = leaves[i].with_value(value)
-        return jax.tree_util.tree_unflatten(self.tree, leaves)
-
-    def of(self, tree: Any) -> list[Any]:
-        """The entries of a pytree shaped like the model that belong to the learned values."""
-        leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
-        return [leaves[i].value for i in self.places]
-
-    def _parameter(self, place: int) -> Parameter:
-        return self.leaves[place]
 
 
 def collapsed_bound(augmentation: Augmentation, model: Model, X: Any, y: Any, m: Any, v: Any, h: Any, w: Any) -> Any:
@@ -133,7 +84,7 @@ def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> tuple[An
 class Objective:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls."""
 
-    def __init__(self, learnable: Learnable, data: Data):
+    def __init__(self, learnable: Unknowns, data: Data):
         self.learnable = learnable
         self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
         self.augmentation = learnable.model.augmentation
@@ -190,7 +141,7 @@ def fit(
         candidates.append(("median distance", moved))
     starts = {}
     for name, candidate in candidates:
-        objective = Objective(Learnable(candidate), data)
+        objective = Objective(learned(candidate), data)
         starts[name] = (-objective(objective.learnable.start())[0], objective)
     chosen = max(starts, key=lambda name: starts[name][0])
     value, objective = starts[chosen]
@@ -211,9 +162,9 @@ def fit(
             )
         message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
         values = learnable.constrain(jnp.asarray(solution.x))
-    learned = learnable.with_values([np.asarray(value) for value in values])
+    final = learnable.with_values([np.asarray(value) for value in values])
     # From the sites of the optimum: a start of its own could end in another one.
-    result = ascend(learned, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
+    result = ascend(final, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if not converged:
         warnings.warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
@@ -241,11 +192,11 @@ def fit(
 
 def _hold_unnormalised(model: Model) -> Model:
     """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them."""
-    learned = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
-    if not learned or is_normalised(model.likelihood, model.num_latents) is True:
+    names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
+    if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
     warnings.warn(
-        f"fit holds {', '.join(learned)} of {model.likelihood.name}: the formula is not known to be a normalised "
+        f"fit holds {', '.join(names)} of {model.likelihood.name}: the formula is not known to be a normalised "
         "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
         "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,

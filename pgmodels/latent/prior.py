@@ -237,6 +237,24 @@ class LowRankPrior(LatentPrior):
         return sites.factor_half_covariance(root, cross[0]).T @ sites.factor_half_covariance(root, self.A)
 
 
+# Jitter of a root that is made under jit, where none can be chosen by trial: relative to the mean variance.
+WHITENING_JITTER = 1e-8
+
+
+def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    K = kernel(X, X)
+    jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
+    return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype)), jitter
+
+
+def whitened_prior(kernel: Any, mean: Array, X: Float[Array, "n d"]) -> DensePrior:
+    """A dense prior with the root and the jitter of ``whitened_root``, whatever the cost; usable under ``jit``."""
+    root, jitter = whitened_root(kernel, X)
+    K = kernel(X, X) + jitter * jnp.eye(len(X))
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter)
+
+
 def covariance_prior(kernel: Any, mean: Array, X: Float[Array, "n d"]) -> DensePrior:
     """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
 

@@ -1,0 +1,116 @@
+"""NUTS on the model without augmentation: an independent sampler to check the others against."""
+
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import MCMC, NUTS
+
+from pgmodels.inference.gibbs import as_key, check_sizes
+from pgmodels.interop import pointwise_log_likelihood
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.prior import whitened_prior
+from pgmodels.model import Model
+from pgmodels.numpyro_model import WHITENED, Program
+from pgmodels.parameters import bare
+from pgmodels.precision import double_precision
+from pgmodels.progress import shows_progress
+from pgmodels.results import Draws
+from pgmodels.threads import one_thread_if_small
+
+# What NumPyro records of each draw, and ArviZ's names for it.
+_STATISTICS = {
+    "diverging": "diverging",
+    "num_steps": "n_steps",
+    "accept_prob": "acceptance_rate",
+    "adapt_state.step_size": "step_size",
+}
+
+
+class DivergenceWarning(UserWarning):
+    """Some trajectories of a Hamiltonian sampler diverged, so that its draws may miss part of the posterior."""
+
+
+@double_precision
+@one_thread_if_small
+def nuts(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    num_samples: int = 1000,
+    num_warmup: int = 500,
+    num_chains: int = 4,
+    seed: Any = 0,
+    target_accept: float = 0.8,
+    progress: bool | None = None,
+) -> Draws:
+    """Draws from the posterior by NumPyro's NUTS, on the likelihood's formula itself, with no augmentation.
+
+    X (n, d), y (n,) or (n, columns); ``seed`` is an int or a JAX key and decides every draw. Values that have a prior
+    are sampled too, and are ``hyperparameters`` of the result; all others are held. Latents are whitened by a dense
+    Cholesky root: O(n^2) a gradient, O(n^3) where kernel values are sampled.
+    Warns with DivergenceWarning. Raises ValueError for bad data or options.
+    """
+    start = time.perf_counter()
+    data = model.check(X, y)
+    check_sizes(num_samples, num_warmup, num_chains)
+    if not 0 < target_accept < 1:
+        raise ValueError(f"target_accept must be between 0 and 1; got {target_accept!r}.")
+    key = as_key(seed)
+    model = model.resolve(data.X)
+    program = Program(model, data)
+    sampler = MCMC(
+        NUTS(program, target_accept_prob=target_accept),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=shows_progress(progress),
+    )
+    sampler.run(key, extra_fields=tuple(_STATISTICS))
+    found = sampler.get_samples(group_by_chain=True)
+    statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
+    _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
+    medians = [np.median(found[name], axis=(0, 1)) for name in program.unknowns.names]
+    model = program.unknowns.with_values(medians)
+    draws = Draws(
+        model=model,
+        X=data.X,
+        y=data.y,
+        prior=_dense_prior(model, data.X),
+        whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
+        stored_latents=np.asarray(found["f"]),
+        hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},
+        log_likelihood_trace=np.zeros((num_chains, num_samples)),
+        statistics=statistics,
+        num_warmup=num_warmup,
+        seconds=0.0,
+        method="nuts",
+    )
+    log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
+    return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+def _warn_divergent(count: int, total: int, target_accept: float) -> None:
+    if count:
+        warnings.warn(
+            f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
+            f"target_accept above {target_accept}, and look whether hyperparameters have priors that bound them.",
+            DivergenceWarning,
+            stacklevel=5,
+        )
+
+
+def _dense_prior(model: Model, X: np.ndarray) -> JointPrior:
+    groups = tuple(_whitened(bare(gp.kernel), jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in model.gps)
+    return JointPrior(groups, tuple(gp.size for gp in model.gps))
+
+
+@eqx.filter_jit
+def _whitened(kernel: Any, mean: Any, X: Any) -> Any:
+    return whitened_prior(kernel, mean, X)

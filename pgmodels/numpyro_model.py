@@ -1,0 +1,121 @@
+"""A model as a NumPyro model function, without augmentation: what an independent sampler runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from pgmodels.formulas import Environment
+from pgmodels.latent.prior import whitened_root
+from pgmodels.likelihood import Likelihood, is_normalised, trace
+from pgmodels.model import Data, Model
+from pgmodels.parameters import bare, is_parameter
+from pgmodels.precision import double_precision
+from pgmodels.unknowns import Unknowns, is_uncertain, uncertain
+
+# Sites of whitened coordinates are whitened_0, whitened_1, ...
+WHITENED = "whitened_"
+
+
+class FormulaDistribution(dist.Distribution):
+    """p(y | f) by a likelihood's formula, a batch of n data, for latents f (n, L) and values of its parameters."""
+
+    def __init__(self, likelihood: Likelihood, f: Any, values: dict[str, Any], num_columns: int):
+        self.likelihood, self.f, self.values = likelihood, f, values
+        event_shape = () if num_columns == 1 else (num_columns,)
+        super().__init__(batch_shape=f.shape[:1], event_shape=event_shape, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Real numbers: observations are checked against the likelihood's own support beforehand."""
+        return constraints.real_vector if self.event_shape else constraints.real
+
+    def log_prob(self, value: Any) -> Any:
+        """log p(y | f) of each datum, (n,)."""
+        likelihood = self.likelihood
+        formula = trace(likelihood.function, self.f.shape[-1], likelihood.symbols)
+        return formula.log_evaluate(Environment(value, self.f, self.values))[..., 0]
+
+
+@double_precision
+def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
+    """The model, without augmentation, as a NumPyro model function of no arguments, conditioned on X (n, d) and y.
+
+    Its sites are
+
+    - each value that has a prior, named as in ``kernel.lengthscale``, ``mean`` and ``likelihood.scale`` (with
+      ``gps[1].`` in front where the model has several GPs); all others are held at their values;
+    - ``whitened_0``, ``whitened_1``, ... (n, size), standard normal, one for each GP;
+    - ``f`` (n, latents), deterministic: mean + L v, where L L^T = K + 1e-8 k I and k is the mean of K's diagonal;
+    - ``y``, observed, whose log density is the formula's.
+
+    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
+    parameter has a prior but the formula may leave out a factor that depends on it.
+    """
+    data = model.check(X, y)
+    program = Program(model.resolve(data.X), data)
+
+    def numpyro_model() -> None:
+        if not jax.config.read("jax_enable_x64"):
+            raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before running it.")
+        program()
+
+    return numpyro_model
+
+
+class Program:
+    """The sites of ``to_numpyro`` for a resolved model and checked data."""
+
+    def __init__(self, model: Model, data: Data):
+        self.unknowns = checked_unknowns(model)
+        self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
+        # A root that depends on nothing sampled is factorised here, once.
+        self.roots = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), self.X) for gp in model.gps]
+
+    def __call__(self) -> None:
+        pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
+        model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
+        whitened = []
+        for index, gp in enumerate(model.gps):
+            standard = dist.Normal(0.0, 1.0).expand((len(self.X), gp.size)).to_event(2)
+            whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
+        f = numpyro.deterministic("f", self.latents(model, whitened))
+        num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
+        likelihood = FormulaDistribution(model.likelihood, f, model.parameters, num_columns)
+        numpyro.sample("y", likelihood, obs=self.y)
+
+    def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
+        """The latents f = mean + L v (n, latents) of whitened coordinates, a group each."""
+        parts = []
+        for gp, root, v in zip(model.gps, self.roots, whitened, strict=True):
+            root = whitened_root(bare(gp.kernel), self.X)[0] if root is None else root
+            parts.append(jnp.asarray(gp.mean.value) + root @ v)
+        return jnp.concatenate(parts, axis=1)
+
+
+@eqx.filter_jit
+def _root(kernel: Any, X: Any) -> Any:
+    return whitened_root(kernel, X)[0]
+
+
+def _is_uncertain(kernel: Any) -> bool:
+    leaves = jax.tree.leaves(kernel, is_leaf=is_parameter)
+    return any(is_parameter(leaf) and is_uncertain(leaf) for leaf in leaves)
+
+
+def checked_unknowns(model: Model) -> Unknowns:
+    """What has a prior; ValueError where the likelihood's density may lack a factor that depends on it."""
+    unknowns = uncertain(model)
+    named = [name for name in unknowns.names if name.startswith("likelihood.")]
+    if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
+        raise ValueError(
+            f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "
+            "density of y, and the factor it leaves out may depend on it. Write the formula with its constants and "
+            "declare its support, or hold the parameter with pgm.Fixed."
+        )
+    return unknowns

@@ -1,0 +1,90 @@
+"""The uncertain values of a model: hyperparameters, means and likelihood parameters, as one unconstrained vector."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.model import Model
+from pgmodels.parameters import Parameter, is_parameter
+
+
+class Unknowns:
+    """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
+
+    Names are ``kernel.lengthscale`` and ``mean`` where the model has one GP, ``gps[1].kernel.lengthscale`` where it has
+    several, and ``likelihood.scale``.
+    """
+
+    def __init__(self, model: Model, chosen: Callable[[Parameter], bool]):
+        self.model = model
+        paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
+        self.leaves = [leaf for _, leaf in paths]
+        self.places = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
+        self.names = [_name(jax.tree_util.keystr(paths[i][0]), len(model.gps)) for i in self.places]
+        self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
+        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters picked, in order."""
+        return [self.leaves[i] for i in self.places]
+
+    def start(self) -> np.ndarray:
+        """The current values, unconstrained."""
+        parts = [p.transform.inv(jnp.asarray(p.value)) for p in self.parameters]
+        return np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
+
+    def constrain(self, vector: Any) -> list[Any]:
+        """The values of an unconstrained vector."""
+        if not self.places:
+            return []
+        parts = jnp.split(vector, self.splits)
+        pairs = zip(self.parameters, parts, self.shapes, strict=True)
+        return [p.transform(part.reshape(shape)) for p, part, shape in pairs]
+
+    def log_prior(self, values: list[Any]) -> Any:
+        """The log prior density of the values, over those that have a prior."""
+        pairs = zip(self.parameters, values, strict=True)
+        return sum((jnp.sum(p.prior.log_prob(v)) for p, v in pairs if p.prior is not None), jnp.zeros(()))
+
+    def with_values(self, values: list[Any]) -> Model:
+        """The model with other values."""
+        return with_values(self.model, self.places, values)
+
+    def of(self, tree: Any) -> list[Any]:
+        """The entries of a pytree shaped like the model that belong to the values picked."""
+        leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
+        return [leaves[i].value for i in self.places]
+
+
+def with_values(model: Model, places: Sequence[int], values: Sequence[Any]) -> Model:
+    """A model with other values at some places of its pytree; it may be one that has lost its priors."""
+    leaves, tree = jax.tree_util.tree_flatten(model, is_leaf=is_parameter)
+    for i, value in zip(places, values, strict=True):
+        leaves[i] = leaves[i].with_value(value)
+    return jax.tree_util.tree_unflatten(tree, leaves)
+
+
+def learned(model: Model) -> Unknowns:
+    """What ``fit`` may change: all that is not Fixed."""
+    return Unknowns(model, lambda parameter: parameter.learned)
+
+
+def uncertain(model: Model) -> Unknowns:
+    """What a fully Bayesian engine samples: all that has a prior and is not Fixed."""
+    return Unknowns(model, is_uncertain)
+
+
+def is_uncertain(parameter: Parameter) -> bool:
+    """Whether a fully Bayesian engine samples a parameter."""
+    return parameter.learned and parameter.prior is not None
+
+
+def _name(path: str, num_gps: int) -> str:
+    """A pytree path as users write it."""
+    path = re.sub(r"^\.likelihood\.parameters\['(.*)'\]$", r"likelihood.\1", path)
+    return re.sub(r"^\.gps\[0\]\.", "", path) if num_gps == 1 else path.lstrip(".")
