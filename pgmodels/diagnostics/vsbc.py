@@ -1,0 +1,180 @@
+"""Variational simulation-based calibration: CAVI on data simulated from the model, against the latents behind them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtr, ndtri
+from scipy.stats import t as student_t
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.diagnostics.symmetry import symmetry_test
+from pgmodels.inference.cavi import CaviState, init, step
+from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Model
+from pgmodels.precision import double_precision
+from pgmodels.progress import progress_bar
+from pgmodels.results import Approximation
+from pgmodels.sampling import draw_observations
+from pgmodels.threads import one_thread_if_small
+
+# Central intervals whose coverage is reported.
+LEVELS = (0.5, 0.9)
+_MAX_ITERATIONS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How q does on data simulated from the model (Yao et al. 2018, algorithm 2).
+
+    In each replicate, f is drawn from the prior at X, y given f, and q is found from y by CAVI. ``z`` holds
+    (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
+    depend on each other, so every standard error counts replicates and not data. ``num_failed`` replicates, whose ELBO
+    was not finite, are left out; ``num_unconverged`` stopped at 1,000 iterations and are in.
+    """
+
+    z: np.ndarray = field(repr=False)
+    num_failed: int
+    num_unconverged: int
+
+    @property
+    def num_replicates(self) -> int:
+        """The replicates that the figures rest on."""
+        return len(self.z)
+
+    @cached_property
+    def p(self) -> np.ndarray:
+        """P_q(f* < f) of the true latents, (replicates, n, latents): uniform, were q exact."""
+        return ndtr(self.z)
+
+    @cached_property
+    def symmetry(self) -> np.ndarray:
+        """The p-value of symmetry about 1/2 of each datum's ``p``, (n, latents); asymmetry means that m is biased."""
+        return symmetry_test(self.z)[1]
+
+    @cached_property
+    def symmetry_corrected(self) -> np.ndarray:
+        """The smallest p-value of symmetry times the number of data (Bonferroni), at most 1, (latents,)."""
+        return np.minimum(self.symmetry.min(axis=0) * self.symmetry.shape[0], 1.0)
+
+    @cached_property
+    def bias(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean of z and its standard error, (latents,) each: above 0, q's means are too low."""
+        return _mean_and_error(self.z)
+
+    @cached_property
+    def dispersion(self) -> tuple[np.ndarray, np.ndarray]:
+        """Root mean square of z and its standard error, (latents,) each: above 1, q is too narrow or off its mean."""
+        mean, error = _mean_and_error(self.z**2)
+        return np.sqrt(mean), error / (2.0 * np.sqrt(mean))
+
+    @cached_property
+    def coverage(self) -> tuple[np.ndarray, np.ndarray]:
+        """Share of latents inside q's central 50 % and 90 % intervals, and standard errors, (2, latents) each."""
+        parts = [_mean_and_error(inside.astype(float)) for inside in self.inside]
+        return np.stack([mean for mean, _ in parts]), np.stack([error for _, error in parts])
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Whether each latent is inside q's central 50 % and 90 % intervals, (2, replicates, n, latents)."""
+        return np.stack([np.abs(self.z) < ndtri(0.5 + level / 2.0) for level in LEVELS])
+
+    def p_values(self, figure: tuple[np.ndarray, np.ndarray], expected: float) -> np.ndarray:
+        """Two-sided p-values that a figure differs from what an exact q gives: t of its value and error."""
+        value, error = figure
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return 2.0 * student_t.sf(np.abs(value - expected) / error, self.num_replicates - 1)
+
+    def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Share of ``p`` in equal bins of (0, 1) and the standard error of each share, (bins, latents) each."""
+        bins = np.minimum((self.p * num_bins).astype(int), num_bins - 1)
+        parts = [_mean_and_error((bins == index).astype(float)) for index in range(num_bins)]
+        return np.stack([mean for mean, _ in parts]), np.stack([error for _, error in parts])
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of (replicates, n, latents) for each latent, and its standard error from one mean a replicate."""
+    means = values.mean(axis=1)
+    return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
+
+
+@double_precision
+def simulate_calibration(
+    approximation: Approximation, num_replicates: int, seed: int = 0, progress: bool | None = None
+) -> Calibration:
+    """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
+
+    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn from the formula, or where fewer than two replicates have a finite ELBO.
+    """
+    model, prior, y = approximation.model, approximation.prior, approximation.y
+    f = np.asarray(_draw_prior(prior, jax.random.split(jax.random.key(seed), num_replicates)))
+    covariates = y[:, 1:] if y.ndim == 2 else None
+    drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
+    if covariates is not None:
+        others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
+        drawn = np.concatenate([drawn[..., None], others], axis=-1)
+    mean, variance, converged = _replicate(
+        model, approximation.X, drawn, prior=prior, tolerance=approximation.tolerance, progress=progress
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = (f - mean) / np.sqrt(variance)
+    finite = np.isfinite(z).all(axis=(1, 2))
+    if finite.sum() < 2:
+        raise ValueError(
+            f"the ELBO of {num_replicates - finite.sum()} of {num_replicates} simulated data sets is not finite: the "
+            "prior draws latents at which the likelihood overflows. Look for prior variances of many orders of "
+            "magnitude."
+        )
+    return Calibration(
+        z=z[finite],
+        num_failed=int((~finite).sum()),
+        num_unconverged=int((finite & ~converged).sum()),
+    )
+
+
+@one_thread_if_small
+def _replicate(
+    model: Model, X: np.ndarray, y: np.ndarray, *, prior: JointPrior, tolerance: float, progress: bool | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), and which converged."""
+    means, variances, converged = [], [], []
+    with progress_bar("simulated data", len(y), progress) as bar:
+        for observations in y:
+            state, done = _ascend(model.augmentation, prior, jnp.asarray(observations), model.parameters, tolerance)
+            means.append(np.asarray(state.mean))
+            variances.append(np.asarray(state.variance))
+            converged.append(bool(done))
+            bar.advance()
+    return np.stack(means), np.stack(variances), np.array(converged)
+
+
+@partial(jax.jit, static_argnames="augmentation")
+def _ascend(
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, tolerance: Any
+) -> tuple[CaviState, Any]:
+    """CAVI from its usual start to the tolerance, compiled as a whole; ends where the ELBO is not finite."""
+
+    def converged(state: CaviState, previous: Any) -> Any:
+        return jnp.abs(state.elbo - previous) <= tolerance * jnp.maximum(1.0, jnp.abs(state.elbo))
+
+    def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
+        state, previous, count = carry
+        return (count < _MAX_ITERATIONS) & jnp.isfinite(state.elbo) & ~converged(state, previous)
+
+    def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
+        state, _, count = carry
+        return step(augmentation, prior, y, parameters, state), state.elbo, count + 1
+
+    start = init(augmentation, prior, y, parameters)
+    state, previous, _ = jax.lax.while_loop(unfinished, advance, (start, jnp.asarray(-jnp.inf), 0))
+    # A state whose ELBO is not finite is no q, whatever its moments.
+    state = state._replace(mean=jnp.where(jnp.isfinite(state.elbo), state.mean, jnp.nan))
+    return state, converged(state, previous)
+
+
+@jax.jit
+def _draw_prior(prior: JointPrior, keys: Any) -> Any:
+    return jax.vmap(lambda key: prior.draw_prior(key)[0])(keys)
