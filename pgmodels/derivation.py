@@ -40,6 +40,11 @@ class Derivation:
     def __repr__(self) -> str:
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
 
+    def _repr_html_(self) -> str:
+        from pgmodels.summaries import derivation_html
+
+        return derivation_html(self)
+
 
 def derive(model: Model | Likelihood) -> Derivation:
     """Derive the augmentation of a model's likelihood (or of a likelihood that fixes its number of latents).

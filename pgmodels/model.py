@@ -175,6 +175,11 @@ class Model(eqx.Module):
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
         return f"Model({self.likelihood!r}, {gps})"
 
+    def _repr_html_(self) -> str:
+        from pgmodels.summaries import model_html
+
+        return model_html(self)
+
 
 @lru_cache(maxsize=512)
 def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> Augmentation:

@@ -18,14 +18,14 @@ from pgmodels.prediction import DrawNodes, GaussianNodes, Predictive
 from pgmodels.unknowns import uncertain, with_values
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Result:
     """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data."""
 
     model: Model
-    X: np.ndarray = field(repr=False)
-    y: np.ndarray = field(repr=False)
-    prior: JointPrior = field(repr=False)
+    X: np.ndarray
+    y: np.ndarray
+    prior: JointPrior
     seconds: float
     method: str
 
@@ -34,6 +34,21 @@ class Result:
         from pgmodels.interop import to_arviz
 
         return to_arviz(self, **options)
+
+    def __repr__(self) -> str:
+        from pgmodels.summaries import result_line
+
+        return result_line(self)
+
+    def __str__(self) -> str:
+        from pgmodels.summaries import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from pgmodels.summaries import result_html
+
+        return result_html(self)
 
     @property
     def jitter(self) -> tuple[float, ...]:
@@ -58,7 +73,7 @@ class FitReport:
     message: str
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Approximation(Result):
     """A Gaussian approximation q(f) of the posterior.
 
@@ -66,14 +81,14 @@ class Approximation(Result):
     (h, w) that make it. ``elbo_trace`` holds the ELBO at the start and after each iteration.
     """
 
-    mean: np.ndarray = field(repr=False)
-    variance: np.ndarray = field(repr=False)
-    potential: np.ndarray = field(repr=False)
-    precision: np.ndarray = field(repr=False)
-    elbo_trace: np.ndarray = field(repr=False)
+    mean: np.ndarray
+    variance: np.ndarray
+    potential: np.ndarray
+    precision: np.ndarray
+    elbo_trace: np.ndarray
     converged: bool
     tolerance: float
-    fit: FitReport | None = field(default=None, repr=False)
+    fit: FitReport | None = None
 
     @property
     def elbo(self) -> float:
@@ -109,7 +124,7 @@ class Approximation(Result):
         return np.asarray(f), tuple(np.asarray(v) for v in whitened)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class CorrectedApproximation(Approximation):
     """An approximation whose marginals carry the perturbative correction (math: section 5).
 
@@ -118,8 +133,8 @@ class CorrectedApproximation(Approximation):
     corrected variances at the data that came out non-positive, beyond the reach of the expansion.
     """
 
-    shift: np.ndarray = field(repr=False)
-    curvature: np.ndarray = field(repr=False)
+    shift: np.ndarray
+    curvature: np.ndarray
     num_nonpositive: int
 
     def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -161,7 +176,7 @@ class CorrectedApproximation(Approximation):
         return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Draws(Result):
     """Draws from the posterior.
 
@@ -172,12 +187,12 @@ class Draws(Result):
     from ``whitened`` and one prior.
     """
 
-    whitened: tuple[np.ndarray, ...] = field(repr=False)
-    log_likelihood_trace: np.ndarray = field(repr=False)
+    whitened: tuple[np.ndarray, ...]
+    log_likelihood_trace: np.ndarray
     num_warmup: int
-    hyperparameters: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    statistics: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    stored_latents: np.ndarray | None = field(default=None, repr=False)
+    hyperparameters: dict[str, np.ndarray] = field(default_factory=dict)
+    statistics: dict[str, np.ndarray] = field(default_factory=dict)
+    stored_latents: np.ndarray | None = None
 
     @cached_property
     def latents(self) -> np.ndarray:

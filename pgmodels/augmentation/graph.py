@@ -81,6 +81,11 @@ class AugmentedGraph:
                 lines.append(f"  {node.label:<{width}}  → {', '.join(targets)}")
         return "\n".join(lines) + "\n"
 
+    def _repr_html_(self) -> str:
+        from pgmodels.summaries import graph_html
+
+        return graph_html(self)
+
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
         lines = ["flowchart TD"]

@@ -1,0 +1,69 @@
+"""HTML for notebooks and reports: every text is escaped, every element closed."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+
+class Html(str):
+    """HTML that is written as it stands; any other text is escaped."""
+
+
+_VOID = {"img", "meta", "br", "hr"}
+# Formulas are taller than text; what is too wide scrolls by itself.
+_FORMULA = "overflow-x:auto;overflow-y:hidden;line-height:1.8;"
+
+
+def html(value: Any) -> Html:
+    """A value as HTML: escaped, unless it is HTML already."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def join(parts: Iterable[Any], between: str = "") -> Html:
+    """Parts one after the other."""
+    return Html(between.join(html(part) for part in parts))
+
+
+def element(tag: str, *children: Any, **attributes: Any) -> Html:
+    """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
+    given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in given.items())])
+    if tag in _VOID:
+        return Html(f"<{opening}>")
+    return Html(f"<{opening}>{join(children)}</{tag}>")
+
+
+def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = None) -> Html:
+    """A table whose first column heads its rows; cells that are no <td> or <th> of their own become one."""
+    head = element("tr", *(element("th", cell, scope="col") for cell in header))
+    body = [
+        element(
+            "tr", _cell("th", row[0], scope="row", style="text-align:left"), *(_cell("td", cell) for cell in row[1:])
+        )
+        for row in rows
+    ]
+    titled = [element("caption", caption)] if caption is not None else []
+    return element(
+        "div",
+        element("table", *titled, *([element("thead", head)] if header else []), element("tbody", *body)),
+        class_="pgm-table",
+        style="overflow-x:auto",
+    )
+
+
+def formula_line(line: str) -> Html:
+    """A line of a derivation, typeset and indented."""
+    from pgmodels.augmentation.mathml import to_mathml
+
+    indent = (len(line) - len(line.lstrip(" "))) / 2
+    return element("div", Html(to_mathml(line)), class_="pgm-formula", style=f"{_FORMULA}margin-left:{indent:g}em")
+
+
+def bullets(items: Iterable[Any]) -> Html:
+    """A list of points."""
+    return element("ul", *(element("li", item) for item in items))
+
+
+def _cell(tag: str, value: Any, **attributes: Any) -> Html:
+    own = isinstance(value, Html) and value.startswith(("<td", "<th"))
+    return value if own else element(tag, value, **attributes)

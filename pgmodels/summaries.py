@@ -1,0 +1,150 @@
+"""What a result, a model or a graph says of itself: a paragraph in a terminal, a table in a notebook."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pgmodels.augmentation.explain import Section, explain_sections
+from pgmodels.augmentation.graph import AugmentedGraph
+from pgmodels.derivation import Derivation
+from pgmodels.diagnostics.convergence import convergence
+from pgmodels.html import Html, element, formula_line, join, table
+from pgmodels.model import Model
+from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.unknowns import Unknowns
+
+WIDTH = 100
+_METHODS = {
+    "cavi": "CAVI",
+    "fit": "CAVI at learned hyperparameters",
+    "corrected": "Corrected marginals",
+    "gibbs": "Gibbs sampling",
+    "nuts": "NUTS",
+}
+
+
+def result_text(result: Result) -> str:
+    """A result in one paragraph of at most 100 columns."""
+    facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
+    text = f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}."
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
+
+
+def result_line(result: Result) -> str:
+    """A result in a line, without what takes a computation."""
+    return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
+
+
+def result_html(result: Result) -> Html:
+    """A result as a table of facts."""
+    return table([], result_facts(result), caption=_heading(result))
+
+
+def result_facts(result: Result) -> list[tuple[str, str]]:
+    """What there is to know of a result at a glance, by name."""
+    facts = [("model", repr(result.model)), ("size", _size(result))]
+    if isinstance(result, Draws):
+        facts += [("draws", _chains(result)), *_mixing(result)]
+    elif isinstance(result, Approximation):
+        facts += _iterations(result)
+    return [*facts, ("time", f"{result.seconds:.3g} s")]
+
+
+def _heading(result: Result) -> str:
+    return f"{_METHODS.get(result.method, result.method)} of {result.model.likelihood!r}"
+
+
+def _size(result: Result) -> str:
+    latents = result.model.num_latents
+    return f"{len(result.X)} rows, {latents} latent{'s' if latents > 1 else ''}"
+
+
+def _chains(draws: Draws) -> str:
+    chains = "one chain" if draws.num_chains == 1 else f"each of {draws.num_chains} chains"
+    return f"{draws.num_samples} in {chains}, after {draws.num_warmup} of warm-up"
+
+
+def _mixing(draws: Draws) -> list[tuple[str, str]]:
+    found = convergence(draws.latents)
+    facts = [("largest R-hat", _figure(found["rhat"], ".3f", "not defined for one chain"))]
+    facts += [
+        (f"smallest {part} ESS", _figure(found[f"ess_{part}"], ".0f", "not defined")) for part in ("bulk", "tail")
+    ]
+    return [*facts, *((f"sampled {name}", _spread(values)) for name, values in draws.hyperparameters.items())]
+
+
+def _figure(value: float, form: str, otherwise: str) -> str:
+    return otherwise if np.isnan(value) else f"{value:{form}}"
+
+
+def _spread(values: np.ndarray) -> str:
+    """The median and the central 90 % of draws, an element each."""
+    flat = values.reshape(values.shape[0] * values.shape[1], -1)
+    low, middle, high = np.quantile(flat, (0.05, 0.5, 0.95), axis=0)
+    return ", ".join(f"{m:.4g} ({a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
+
+
+def _iterations(result: Approximation) -> list[tuple[str, str]]:
+    state = "converged" if result.converged else "not converged"
+    facts = [("ELBO", f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
+    if isinstance(result, CorrectedApproximation):
+        facts[0] = ("ELBO before the correction", facts[0][1])
+        facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
+    if result.fit is not None:
+        facts.append(("hyperparameters", "learned" if result.fit.converged else f"not optimal: {result.fit.message}"))
+    return facts
+
+
+def model_html(model: Model) -> Html:
+    """A model: its formula, its GPs, and every hyperparameter with whether it is learned."""
+    title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
+    return join([title, formula_line(heading_section(model).lines[0]), hyperparameter_table(model)])
+
+
+def _gps(model: Model) -> str:
+    return ", ".join(f"{gp.size} × {gp!r}" if gp.size > 1 else repr(gp) for gp in model.gps)
+
+
+def heading_section(model: Model) -> Section:
+    """The section that states the likelihood."""
+    return explain_sections(model.augmentation, model.likelihood.name)[0]
+
+
+def hyperparameter_table(model: Model) -> Html:
+    """Every hyperparameter, mean and likelihood parameter of a model."""
+    every = Unknowns(model, lambda parameter: True)
+    rows = []
+    for name, parameter in zip(every.names, every.parameters, strict=True):
+        prior = "" if parameter.prior is None else f", prior {type(parameter.prior).__name__}"
+        value = "from the data" if parameter.value is None else _array(parameter.value)
+        rows.append((name, value, "fixed" if parameter.fixed else f"may be learned{prior}"))
+    return table(["hyperparameter", "value", ""], rows)
+
+
+def _array(value: Any) -> str:
+    return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
+
+
+def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
+    """The sections of a derivation, typeset."""
+    sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
+    return sections_html(sections, heading)
+
+
+def sections_html(sections: Sequence[Section], heading: str) -> Html:
+    """Sections of a derivation, typeset beneath headings."""
+    return join(
+        element("section", element(heading, section.title), *map(formula_line, section.lines)) for section in sections
+    )
+
+
+def graph_html(graph: AugmentedGraph) -> Html:
+    """An augmented graph as a table of its variables and what their conditionals read."""
+    rows = []
+    for node in graph.nodes:
+        plates = " and ".join(plate.label for plate in graph.plates_of(node))
+        parents = [graph.labels[edge.source] for edge in graph.edges if edge.target == node.id]
+        rows.append((node.label, node.kind, plates, ", ".join(parents)))
+    return table(["variable", "kind", "for each", "reads"], rows, caption=f"Augmented graph of {graph.name}")
