@@ -3,6 +3,7 @@
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.formulas import (
     exp,
     gamma,
@@ -74,6 +75,7 @@ __all__ = [
     "CorrectionWarning",
     "Counts",
     "Derivation",
+    "Diagnosis",
     "DivergenceWarning",
     "Draws",
     "Fixed",
@@ -107,6 +109,7 @@ __all__ = [
     "compare",
     "correct",
     "derive",
+    "diagnose",
     "exp",
     "fit",
     "gamma",

@@ -1,12 +1,15 @@
 """Importance weights from an approximation to the posterior, and what they say of it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
 
 from pgmodels.interop import pointwise_log_likelihood
+from pgmodels.latent.joint import JointPrior
 from pgmodels.precision import double_precision
 from pgmodels.results import Approximation
 
@@ -26,14 +29,14 @@ class ImportanceEstimate:
     num_draws: int
     effective_size: float
     reason: str | None = None
-    mean: np.ndarray | None = field(default=None, repr=False)
-    mean_error: np.ndarray | None = field(default=None, repr=False)
-    variance: np.ndarray | None = field(default=None, repr=False)
-    variance_error: np.ndarray | None = field(default=None, repr=False)
-    log_evidence: float | None = None
-    log_evidence_error: float | None = None
-    divergence: float | None = None
-    divergence_error: float | None = None
+    mean: Any = field(default=None, repr=False)
+    mean_error: Any = field(default=None, repr=False)
+    variance: Any = field(default=None, repr=False)
+    variance_error: Any = field(default=None, repr=False)
+    log_evidence: Any = None
+    log_evidence_error: Any = None
+    divergence: Any = None
+    divergence_error: Any = None
 
 
 def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
@@ -48,7 +51,7 @@ def importance_estimate(approximation: Approximation, num_draws: int, seed: int 
     f, _ = approximation.draw_latents(num_draws, seed)
     h, w = jnp.asarray(approximation.potential), jnp.asarray(approximation.precision)
     # q(f) is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to q(f).
-    log_ratios = _log_ratios(approximation, f) + float(approximation.prior.moments(h, w)[2])
+    log_ratios = _log_ratios(approximation, f) + float(_log_normalizer(approximation.prior, h, w))
     log_weights, k = _smoothed(log_ratios)
     weights = np.exp(log_weights)
     effective_size = float(1.0 / np.sum(weights**2))
@@ -80,6 +83,11 @@ def importance_estimate(approximation: Approximation, num_draws: int, seed: int 
         divergence=log_evidence - float(log_ratios.mean()),
         divergence_error=float(np.std(deviations) / np.sqrt(num_draws)),
     )
+
+
+@jax.jit
+def _log_normalizer(prior: JointPrior, h: Any, w: Any) -> Any:
+    return prior.moments(h, w)[2]
 
 
 def _log_ratios(approximation: Approximation, f: np.ndarray) -> np.ndarray:

@@ -24,6 +24,8 @@ from pgmodels.threads import one_thread_if_small
 # Central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
 _MAX_ITERATIONS = 1000
+# Draws from each replicate's q, in place of the truth, for what an exact q would give.
+_EXACT_DRAWS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +34,13 @@ class Calibration:
 
     In each replicate, f is drawn from the prior at X, y given f, and q is found from y by CAVI. ``z`` holds
     (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
-    depend on each other, so every standard error counts replicates and not data. ``num_failed`` replicates, whose ELBO
-    was not finite, are left out; ``num_unconverged`` stopped at 1,000 iterations and are in.
+    depend on each other, so every standard error counts replicates and not data. ``exact`` holds z with draws of each q
+    in place of the truth, (replicates, draws, n, latents), as an exact q would have it. ``num_failed`` replicates,
+    whose ELBO was not finite, are left out; ``num_unconverged`` stopped at 1,000 iterations and are in.
     """
 
     z: np.ndarray = field(repr=False)
+    exact: np.ndarray = field(repr=False)
     num_failed: int
     num_unconverged: int
 
@@ -82,17 +86,32 @@ class Calibration:
         """Whether each latent is inside q's central 50 % and 90 % intervals, (2, replicates, n, latents)."""
         return np.stack([np.abs(self.z) < ndtri(0.5 + level / 2.0) for level in LEVELS])
 
-    def p_values(self, figure: tuple[np.ndarray, np.ndarray], expected: float) -> np.ndarray:
-        """Two-sided p-values that a figure differs from what an exact q gives: t of its value and error."""
-        value, error = figure
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return 2.0 * student_t.sf(np.abs(value - expected) / error, self.num_replicates - 1)
+    @cached_property
+    def bias_p(self) -> np.ndarray:
+        """The p-value of a mean of z other than 0, (latents,), by Student's t over replicates."""
+        return self._t_test(*self.bias, 0.0)
+
+    @cached_property
+    def dispersion_p(self) -> np.ndarray:
+        """The p-value of a mean of z^2 other than 1, (latents,), by Student's t over replicates."""
+        return self._t_test(*_mean_and_error(self.z**2), 1.0)
 
     def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Share of ``p`` in equal bins of (0, 1) and the standard error of each share, (bins, latents) each."""
-        bins = np.minimum((self.p * num_bins).astype(int), num_bins - 1)
-        parts = [_mean_and_error((bins == index).astype(float)) for index in range(num_bins)]
-        return np.stack([mean for mean, _ in parts]), np.stack([error for _, error in parts])
+        """Share of ``p`` in equal bins of (0, 1) and, were q exact, each share's standard error, (bins, latents)."""
+        shares, errors = [], []
+        for index in range(num_bins):
+            shares.append(_inside_bin(self.z, index, num_bins).mean(axis=(0, 1)))
+            by_draw = _inside_bin(self.exact, index, num_bins).mean(axis=2)
+            variance = np.mean((by_draw - 1.0 / num_bins) ** 2, axis=(0, 1))
+            errors.append(np.sqrt(variance / self.num_replicates))
+        return np.stack(shares), np.stack(errors)
+
+    def _t_test(self, value: np.ndarray, error: np.ndarray, expected: float) -> np.ndarray:
+        return 2.0 * student_t.sf(np.abs(value - expected) / error, self.num_replicates - 1)
+
+
+def _inside_bin(z: np.ndarray, index: int, num_bins: int) -> np.ndarray:
+    return (z > ndtri(index / num_bins)) & (z <= ndtri((index + 1) / num_bins))
 
 
 def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -107,20 +126,23 @@ def simulate_calibration(
 ) -> Calibration:
     """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
 
-    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn from the formula, or where fewer than two replicates have a finite ELBO.
+    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn from
+    the formula, or where fewer than two replicates have a finite ELBO.
     """
     model, prior, y = approximation.model, approximation.prior, approximation.y
-    f = np.asarray(_draw_prior(prior, jax.random.split(jax.random.key(seed), num_replicates)))
+    prior_key, draw_key = jax.random.split(jax.random.key(seed))
+    f = np.asarray(_draw_prior(prior, jax.random.split(prior_key, num_replicates)))
     covariates = y[:, 1:] if y.ndim == 2 else None
     drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
     if covariates is not None:
         others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
         drawn = np.concatenate([drawn[..., None], others], axis=-1)
-    mean, variance, converged = _replicate(
-        model, approximation.X, drawn, prior=prior, tolerance=approximation.tolerance, progress=progress
+    keys = jax.random.split(draw_key, num_replicates)
+    mean, variance, exact, converged = _replicate(
+        model, approximation.X, drawn, prior=prior, keys=keys, tolerance=approximation.tolerance, progress=progress
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        z = (f - mean) / np.sqrt(variance)
+        z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     finite = np.isfinite(z).all(axis=(1, 2))
     if finite.sum() < 2:
         raise ValueError(
@@ -130,6 +152,7 @@ def simulate_calibration(
         )
     return Calibration(
         z=z[finite],
+        exact=exact[finite],
         num_failed=int((~finite).sum()),
         num_unconverged=int((finite & ~converged).sum()),
     )
@@ -137,18 +160,17 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    model: Model, X: np.ndarray, y: np.ndarray, *, prior: JointPrior, tolerance: float, progress: bool | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), and which converged."""
-    means, variances, converged = [], [], []
+    model: Model, X: np.ndarray, y: np.ndarray, *, prior: JointPrior, keys: Any, tolerance: float, progress: bool | None
+) -> tuple[np.ndarray, ...]:
+    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
+    found = []
     with progress_bar("simulated data", len(y), progress) as bar:
-        for observations in y:
+        for observations, key in zip(y, keys, strict=True):
             state, done = _ascend(model.augmentation, prior, jnp.asarray(observations), model.parameters, tolerance)
-            means.append(np.asarray(state.mean))
-            variances.append(np.asarray(state.variance))
-            converged.append(bool(done))
+            draws = _draw(prior, jax.random.split(key, _EXACT_DRAWS), state.potential, state.precision)
+            found.append([np.asarray(part) for part in (state.mean, state.variance, draws, done)])
             bar.advance()
-    return np.stack(means), np.stack(variances), np.array(converged)
+    return tuple(np.stack(part) for part in zip(*found, strict=True))
 
 
 @partial(jax.jit, static_argnames="augmentation")
@@ -173,6 +195,11 @@ def _ascend(
     # A state whose ELBO is not finite is no q, whatever its moments.
     state = state._replace(mean=jnp.where(jnp.isfinite(state.elbo), state.mean, jnp.nan))
     return state, converged(state, previous)
+
+
+@jax.jit
+def _draw(prior: JointPrior, keys: Any, h: Any, w: Any) -> Any:
+    return jax.vmap(lambda key: prior.draw(key, h, w)[0])(keys)
 
 
 @jax.jit

@@ -1,0 +1,152 @@
+"""How good an approximation is on its own data, without draws from the posterior."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pgmodels.diagnostics.gap import augmentation_gap
+from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
+from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.results import Approximation, CorrectedApproximation, Draws
+
+# Below this many draws k-hat is fitted to fewer than 20 of them.
+_FEWEST_DRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What ``diagnose`` found of an approximation q(f).
+
+    ``gap`` (n,) is what each datum's bound loses to the augmentation, in nats, and ``gap_error`` the error of its
+    quadrature. ``importance`` estimates the posterior from weighted draws of q, ``vsbc`` holds how q does on data
+    simulated from the model, None where it was left out; ``notes`` say why, and what else qualifies the figures.
+    """
+
+    result: Approximation = field(repr=False)
+    gap: np.ndarray = field(repr=False)
+    gap_error: np.ndarray = field(repr=False)
+    importance: ImportanceEstimate
+    vsbc: Calibration | None
+    notes: tuple[str, ...]
+
+    @property
+    def pareto_k(self) -> float:
+        """Pareto k-hat of the importance weights from q to the posterior; above 0.7 q misses much of it."""
+        return self.importance.pareto_k
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """A row a datum and latent, by index, and a numeric column a figure, NaN where it was not computed.
+
+        ``gap``, ``gap_error`` (nats, the same for all latents of a datum); ``mean``, ``variance`` of q;
+        ``importance_mean``, ``importance_variance`` and their standard errors ``..._error``; over simulated data,
+        ``coverage_50`` and ``coverage_90`` (shares inside q's central intervals) and ``symmetry_p`` (not corrected for
+        the number of data).
+        """
+        shape = self.result.mean.shape
+        absent = np.full(shape, np.nan)
+        importance, vsbc = self.importance, self.vsbc
+        columns = {
+            "gap": np.broadcast_to(self.gap[:, None], shape),
+            "gap_error": np.broadcast_to(self.gap_error[:, None], shape),
+            "mean": self.result.mean,
+            "variance": self.result.variance,
+        }
+        for name in ("mean", "mean_error", "variance", "variance_error"):
+            value = getattr(importance, name)
+            columns[f"importance_{name}"] = absent if value is None else value
+        columns["coverage_50"], columns["coverage_90"] = (absent, absent) if vsbc is None else vsbc.inside.mean(axis=1)
+        columns["symmetry_p"] = absent if vsbc is None else vsbc.symmetry
+        index = pd.MultiIndex.from_product([range(size) for size in shape], names=["datum", "latent"])
+        return pd.DataFrame({name: value.ravel() for name, value in columns.items()}, index=index)
+
+    def __str__(self) -> str:
+        from pgmodels.diagnostics.diagnosis_text import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from pgmodels.diagnostics.diagnosis_text import as_html
+
+        return as_html(self)
+
+    def plot(self) -> Any:
+        """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling's."""
+        from pgmodels.plots.diagnosis import plot_diagnosis
+
+        return plot_diagnosis(self)
+
+
+def diagnose(
+    result: Approximation,
+    *,
+    num_replicates: int = 100,
+    num_draws: int = 4000,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Diagnosis:
+    """Say how good an approximation from ``cavi`` or ``fit`` is, by four figures that need no sampler.
+
+    The augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and the posterior estimated by
+    importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
+    calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), left out at 0. Hyperparameters are held
+    at the result's. Raises ValueError for draws and for corrected results, which have no bound and no joint density.
+    """
+    _check(result, num_replicates, num_draws, seed)
+    gap = augmentation_gap(result)
+    importance = importance_estimate(result, num_draws, seed)
+    notes = _notes(result, gap.value)
+    vsbc = None
+    if num_replicates == 0:
+        notes.append("Simulation-based calibration was left out: num_replicates is 0.")
+    else:
+        try:
+            vsbc = simulate_calibration(result, num_replicates, seed, progress)
+        except ValueError as error:
+            notes.append(f"Simulation-based calibration was left out: {error}")
+    if vsbc is not None and vsbc.num_failed:
+        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
+    if vsbc is not None and vsbc.num_unconverged:
+        notes.append(
+            f"CAVI did not converge in 1,000 iterations on {vsbc.num_unconverged} of {num_replicates} simulated data "
+            "sets; they are in the figures as they stopped."
+        )
+    return Diagnosis(result, gap.value, gap.error, importance, vsbc, tuple(notes))
+
+
+def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
+    notes = []
+    if not result.converged:
+        notes.append("The approximation's own iterations had not converged: run them further first.")
+    if result.fit is not None:
+        notes.append("Hyperparameters are held at the values that were learned, as if they were known.")
+    if not np.isfinite(gap).all():
+        row = int(np.flatnonzero(~np.isfinite(gap))[0])
+        notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")
+    return notes
+
+
+def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
+    if isinstance(result, Draws):
+        raise ValueError(
+            "result must be an approximation from cavi or fit; got draws, which are judged by R-hat and effective "
+            "sample sizes: pgm.compare(gibbs=draws) prints them."
+        )
+    if isinstance(result, CorrectedApproximation):
+        raise ValueError(
+            "result must be an approximation from cavi or fit; got a corrected one, which has marginals but neither a "
+            "bound nor a joint density: diagnose the result it was made from, or compare it with draws."
+        )
+    if not isinstance(result, Approximation):
+        raise ValueError(f"result must be an approximation from cavi or fit; got {type(result).__name__}.")
+    _check_whole("num_replicates", num_replicates, 0)
+    if num_replicates == 1:
+        raise ValueError("num_replicates must be 0, for none, or at least 2; got 1, which has no standard error.")
+    _check_whole("num_draws", num_draws, _FEWEST_DRAWS)
+    _check_whole("seed", seed, 0)
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")

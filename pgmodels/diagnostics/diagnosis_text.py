@@ -1,0 +1,199 @@
+"""A diagnosis as text and as HTML: a table of figures, and a sentence for each that says what it means."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from pgmodels.diagnostics.diagnose import Diagnosis
+from pgmodels.diagnostics.vsbc import Calibration
+from pgmodels.html import Html, bullets, join, table
+
+WIDTH = 100
+# A test of simulated data speaks below this p-value, shared among the latents.
+_SIGNIFICANT = 0.01
+_VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """The tables and the sentences, in 100 columns."""
+    figures = _figures(diagnosis)
+    width = max(len(name) for name, _ in figures)
+    lines = [_title(diagnosis), *(f"  {name.ljust(width)}  {value}" for name, value in figures)]
+    if diagnosis.vsbc is not None:
+        lines += ["", *_aligned([_VSBC_HEADER, *_vsbc_rows(diagnosis.vsbc)])]
+    lines.append("")
+    for sentence in (*sentences(diagnosis), *diagnosis.notes):
+        lines += textwrap.wrap(sentence, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def as_html(diagnosis: Diagnosis) -> Html:
+    """The tables and the sentences."""
+    parts: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]
+    if diagnosis.vsbc is not None:
+        parts.append(table(_VSBC_HEADER, _vsbc_rows(diagnosis.vsbc)))
+    return join([*parts, bullets([*sentences(diagnosis), *diagnosis.notes])])
+
+
+def sentences(diagnosis: Diagnosis) -> list[str]:
+    """What each figure means."""
+    return [_of_gap(diagnosis), *_of_importance(diagnosis), *_of_vsbc(diagnosis)]
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    n, latents = diagnosis.result.mean.shape
+    return f"Diagnosis of q by {diagnosis.result.method}: {n} data, {latents} latent{'s' if latents > 1 else ''}"
+
+
+def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    importance, gap = diagnosis.importance, diagnosis.gap
+    figures = [
+        ("augmentation gap, all data [nats]", _with_error(gap.sum(), diagnosis.gap_error.sum())),
+        ("largest gap of a datum [nats]", f"{_number(gap.max())}, row {int(np.argmax(gap))}"),
+        ("Pareto k-hat", f"{_number(importance.pareto_k)} (to be below {importance.limit:.2f})"),
+        ("effective draws of q", f"{importance.effective_size:.0f} of {importance.num_draws}"),
+    ]
+    if importance.reason is None:
+        missing = importance.log_evidence - diagnosis.result.elbo
+        figures += [
+            ("log p(y) - ELBO [nats]", _with_error(missing, importance.log_evidence_error)),
+            ("KL(q(f) || p(f | y)) [nats]", _with_error(importance.divergence, importance.divergence_error)),
+            *_moments(diagnosis),
+        ]
+    return figures
+
+
+def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    importance = diagnosis.importance
+    shift, ratio = _moved(diagnosis)
+    mean_error = importance.mean_error / np.sqrt(importance.variance)
+    ratio_error = ratio * importance.variance_error / (2.0 * importance.variance)
+    furthest, extreme = int(shift.argmax()), int(np.abs(np.log(ratio)).argmax())
+
+    def at(values: np.ndarray, errors: np.ndarray, place: int) -> str:
+        return f"{_with_error(values.flat[place], errors.flat[place])}, {_place(diagnosis, place)}"
+
+    return [
+        ("largest |mean - weighted mean| / sd", at(shift, mean_error, furthest)),
+        ("sd of q / weighted sd, median", _number(float(np.median(ratio)))),
+        ("sd of q / weighted sd, furthest from 1", at(ratio, ratio_error, extreme)),
+    ]
+
+
+def _moved(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
+    """How far weights move q's means, in posterior deviations, and q's deviations over the weighted ones."""
+    importance, result = diagnosis.importance, diagnosis.result
+    deviation = np.sqrt(importance.variance)
+    return np.abs(result.mean - importance.mean) / deviation, np.sqrt(result.variance) / deviation
+
+
+def _place(diagnosis: Diagnosis, flat: int) -> str:
+    row, latent = np.unravel_index(flat, diagnosis.result.mean.shape)
+    return f"row {row}" if diagnosis.result.mean.shape[1] == 1 else f"row {row}, latent {latent}"
+
+
+def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
+    (bias, bias_error), (rms, rms_error), (coverage, coverage_error) = vsbc.bias, vsbc.dispersion, vsbc.coverage
+    rows: list[tuple[str, ...]] = [("were q exact", "0", "1", "50 %", "90 %", "any")]
+    for i in range(len(bias)):
+        shares = (f"{100 * coverage[k, i]:.1f} ± {100 * coverage_error[k, i]:.1f} %" for k in range(2))
+        rows.append(
+            (
+                f"latent {i}",
+                f"{bias[i]:.3f} ± {bias_error[i]:.3f}",
+                f"{rms[i]:.3f} ± {rms_error[i]:.3f}",
+                *shares,
+                f"{vsbc.symmetry_corrected[i]:.2g}",
+            )
+        )
+    return rows
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+
+
+def _of_gap(diagnosis: Diagnosis) -> str:
+    gap = diagnosis.gap
+    if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
+        return "Gap: none; the likelihood is Gaussian in f as it stands, and the augmentation costs nothing."
+    return (
+        f"Gap: with this q, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
+        f"{_number(gap.mean())} a datum."
+    )
+
+
+def _of_importance(diagnosis: Diagnosis) -> list[str]:
+    importance = diagnosis.importance
+    if importance.reason is not None:
+        return [f"Importance: {importance.reason} No moments and no log p(y) are given."]
+    if importance.pareto_k == -np.inf:
+        return ["Importance: all weights are equal; q is the exact posterior given the hyperparameters."]
+    near = "close to the posterior"
+    if importance.pareto_k > 0.5:
+        near = "near enough to the posterior for weights to mend it"
+    shift, ratio = _moved(diagnosis)
+    missing = importance.log_evidence - diagnosis.result.elbo
+    median = float(np.median(ratio))
+    width = "narrower than" if median < 0.97 else ("wider than" if median > 1.03 else "about as wide as")
+    return [
+        f"Importance: jointly q is {near}. Of the {_number(missing)} nats by which the ELBO misses "
+        f"log p(y), {_number(diagnosis.gap.sum())} are the gap and {_number(importance.divergence)} the divergence of "
+        "q from the posterior.",
+        f"Weighted draws move q's means by {_number(shift.mean())} posterior standard deviations on average and "
+        f"{_number(shift.max())} at most; q's marginals are {width} theirs (ratio {_number(median)} in the median).",
+    ]
+
+
+def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
+    vsbc = diagnosis.vsbc
+    if vsbc is None:
+        return []
+    level = _SIGNIFICANT / len(vsbc.bias_p)
+    spread = _where(
+        {
+            "q is too narrow": (vsbc.dispersion_p < level) & (vsbc.dispersion[0] > 1),
+            "q is too wide": (vsbc.dispersion_p < level) & (vsbc.dispersion[0] < 1),
+        },
+        "q is neither too narrow nor too wide beyond Monte-Carlo error",
+    )
+    seen = student_t.ppf(1.0 - 0.5 * level, vsbc.num_replicates - 1) * vsbc.bias[1].max()
+    biased = vsbc.bias_p < level
+    bias = _where(
+        {
+            "q's means are too low": biased & (vsbc.bias[0] > 0),
+            "q's means are too high": biased & (vsbc.bias[0] < 0),
+            "q's means are biased at some of the data": ~biased & (vsbc.symmetry_corrected < level),
+        },
+        f"no bias of q's means beyond the {seen:.2f} sd that so many sets can tell",
+    )
+    return [
+        f"Simulated data ({vsbc.num_replicates} sets from the prior and the likelihood, z = (f - m) / sd): {bias}; "
+        f"{spread}. This is an average over data that the model makes, and not about these data.",
+    ]
+
+
+def _where(findings: dict[str, np.ndarray], otherwise: str) -> str:
+    """What holds, and for which latents where there are several."""
+    found = []
+    for words, mask in findings.items():
+        if mask.any() and len(mask) > 1:
+            named = ", ".join(str(i) for i in np.flatnonzero(mask))
+            words += " for all latents" if mask.all() else f" for latent {named}"
+        found += [words] if mask.any() else []
+    return "; ".join(found) or otherwise
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{_number(value)} ± {error:.1g}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 or np.isinf(value) else f"{value:#.3g}"
