@@ -51,10 +51,13 @@ from pgmodels.likelihoods import (
 from pgmodels.model import GP, Model
 from pgmodels.numpyro_model import to_numpyro
 from pgmodels.parameters import Fixed, Parameter
+from pgmodels.plots.auxiliaries import plot_auxiliaries
 from pgmodels.plots.calibration import plot_reliability
 from pgmodels.plots.chains import plot_rank, plot_trace
 from pgmodels.plots.convergence import plot_convergence
 from pgmodels.plots.elbo import plot_elbo
+from pgmodels.plots.latents import plot_latent
+from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
 from pgmodels.prediction import PredictionWarning, Predictive
 from pgmodels.results import Approximation, CorrectedApproximation, Draws
@@ -119,10 +122,13 @@ __all__ = [
     "normal_cdf",
     "normal_pdf",
     "nuts",
+    "plot_auxiliaries",
     "plot_convergence",
     "plot_densities",
     "plot_elbo",
+    "plot_latent",
     "plot_marginals",
+    "plot_probability_map",
     "plot_rank",
     "plot_reliability",
     "plot_trace",

@@ -236,12 +236,17 @@ class Draws(Result):
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in parts]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
-    def draw_latents_at(self, X_new: Any, seed: int = 0) -> np.ndarray:
-        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself."""
+    def draw_latents_at(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
+
+        ``common_noise`` gives all points of a draw one standard normal, so that what is averaged or ranked over draws
+        is smooth in X_new.
+        """
         rng = np.random.default_rng(seed)
         parts = []
         for centre, residual in self._at(X_new):
-            parts.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(centre.shape))
+            shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape
+            parts.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
         return np.concatenate(parts, axis=-1)
 
     def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:

@@ -20,25 +20,22 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     Of the probability of each class (m, classes), or of class 1 (m,) where there are two; of the mean of y (m,) where y
     is not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as of ``Draws.predict``.
     """
-    likelihood, size = draws.model.likelihood, draws.model.num_latents
-    f = draws.draw_latents_at(X, seed)
-    values = likelihood.support(size).values()
+    size = draws.model.num_latents
+    predictive = draws.predict(X, y[:, 1:] if y.ndim == 2 else None, seed)
+    # Its parameters may be drawn together with the latents.
+    likelihood, f = predictive.given, predictive.nodes.at(slice(None), 0)[0]
+    values = predictive.support.values()
     step = max(1, _CHUNK // (len(f) * size))
     chunks = [slice(start, start + step) for start in range(0, len(X), step)]
     if values is None:
         moments = [likelihood.moments(y[rows], f[:, rows], size) for rows in chunks]
         return np.concatenate([_error(draws, np.asarray(given[0])) for given in moments if given is not None])
-    shown = values[1:] if len(values) == 2 else values
-    errors = [
-        np.concatenate(
-            [
-                _error(draws, np.exp(log_density(likelihood, np.full(f[:, rows].shape[1], v), f[:, rows])))
-                for rows in chunks
-            ]
-        )
-        for v in shown
-    ]
-    return errors[0] if len(values) == 2 else np.stack(errors, axis=1)
+    columns = []
+    for value in values[1:] if len(values) == 2 else values:
+        label = np.full(len(X), value)
+        parts = [np.exp(log_density(likelihood, label[rows], f[:, rows])) for rows in chunks]
+        columns.append(np.concatenate([_error(draws, part) for part in parts]))
+    return columns[0] if len(values) == 2 else np.stack(columns, axis=1)
 
 
 def _error(draws: Draws, given: np.ndarray) -> np.ndarray:

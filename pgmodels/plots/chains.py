@@ -9,7 +9,7 @@ from scipy.stats import gaussian_kde, rankdata
 
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.plots.inputs import require_chains
-from pgmodels.plots.style import COLOURS, LINES, legend_below, new_figure, open_axes
+from pgmodels.plots.style import COLOURS, LINES, legend_below, literal, new_figure, open_axes
 from pgmodels.results import Draws
 
 # Drawn with matplotlib itself: arviz_plots makes its figures with pyplot, which keeps every one of them.
@@ -29,9 +29,10 @@ class _Series(NamedTuple):
 
 
 def plot_trace(draws: Draws) -> Figure:
-    """Traces, and densities by chain, of log p(y | f) and of the four latents with the smallest effective sample size.
+    """Traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
 
-    Of more than 2,000 draws a chain, evenly spaced ones are shown in the traces; densities use all.
+    The latents are those with the smallest effective sample size, bulk or tail. Of more than 2,000 draws a chain,
+    evenly spaced ones are shown in the traces; densities use all.
     """
     series = _worst_mixing(require_chains(draws))
     step = -(-draws.num_samples // _SHOWN)
@@ -60,7 +61,7 @@ def plot_trace(draws: Draws) -> Figure:
 
 
 def plot_rank(draws: Draws) -> Figure:
-    """Histograms of each chain's ranks among all draws, for log p(y | f) and the four latents that mix worst.
+    """Histograms of each chain's ranks among all draws, of what ``plot_trace`` shows.
 
     Chains that explore the same distribution have flat histograms (Vehtari et al. 2021, section 6).
     """
@@ -85,11 +86,15 @@ def plot_rank(draws: Draws) -> Figure:
 
 
 def _worst_mixing(draws: Draws) -> list[_Series]:
-    """log p(y | f), and the latents whose smaller effective sample size, bulk or tail, is smallest."""
+    """log p(y | f), sampled hyperparameters, and the latents whose effective sample size, bulk or tail, is smallest."""
+    found = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
+    for name, values in draws.hyperparameters.items():
+        flat = values.reshape(*values.shape[:2], -1)
+        indices = [""] if values.ndim == 2 else [f"[{i}]" for i in range(flat.shape[-1])]
+        found += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
     bulk, tail, _ = convergence_by_latent(draws.latents)
     size = np.fmin(bulk, tail)
     order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]
-    found = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
     for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
         symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
         found.append(_Series(f"{symbol} at row {row}", "latent value", draws.latents[:, :, row, latent]))

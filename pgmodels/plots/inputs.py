@@ -1,9 +1,13 @@
 """What the plotting functions take: a result, several by label, or a comparison."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pgmodels.diagnostics.compare import Comparison
+from pgmodels.prediction import DrawNodes, Predictive
 from pgmodels.results import Draws, Result
 
 
@@ -41,6 +45,27 @@ def require_chains(draws: Any) -> Draws:
             "better some hundreds."
         )
     return draws
+
+
+def thin(draws: Draws, count: int) -> Draws:
+    """About ``count`` of the draws, evenly spaced in each chain; all where there are no more."""
+    step = max(1, -(-draws.num_chains * draws.num_samples // count))
+    kept = {name: v[:, ::step] for name, v in draws.hyperparameters.items()}
+    return replace(
+        draws,
+        whitened=tuple(v[:, ::step] for v in draws.whitened),
+        log_likelihood_trace=draws.log_likelihood_trace[:, ::step],
+        hyperparameters=kept,
+        statistics={name: v[:, ::step] for name, v in draws.statistics.items()},
+        stored_latents=None if draws.stored_latents is None else draws.stored_latents[:, ::step],
+    )
+
+
+def smooth_draws(draws: Draws, X: np.ndarray) -> tuple[np.ndarray, Predictive]:
+    """Latents at X, (draws, m, latents), and the predictive distribution that they give, both smooth in X."""
+    f = draws.draw_latents_at(X, common_noise=True)
+    values = {name: v.reshape(-1, 1, 1) for name, v in draws.likelihood_values.items()}
+    return f, Predictive(draws.model.likelihood, DrawNodes(f, values))
 
 
 def require_comparison(comparison: Any) -> Comparison:

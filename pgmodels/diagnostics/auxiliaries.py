@@ -1,0 +1,106 @@
+"""Posterior means of the auxiliary variables that a derivation introduced."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.explain import expectations
+from pgmodels.augmentation.rules import InverseGaussianMixtureRule, TruncatedGaussianRule
+from pgmodels.augmentation.symbols import VARIANCE
+from pgmodels.formulas import Environment
+from pgmodels.precision import double_precision
+from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+
+# Latent values evaluated at a time.
+_CHUNK = 2_000_000
+
+
+@double_precision
+def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
+    """The mean of each auxiliary variable by name, (n,), or (n, latents) where there is one a latent.
+
+    Of an approximation under its optimal q of the auxiliaries, as the CAVI updates have it. Of draws the average over
+    them of E[a | f, y], which has the mean of Gibbs sampling's own draws of a, and less noise. NaN where a datum has no
+    such auxiliary, as a probit datum has none for the label that it does not have. Infinite where the posterior has no
+    mean: of the Laplace likelihood it is E[1 / (2 scale |y - f|)], and f is anywhere. Empty where the likelihood is
+    Gaussian as it stands.
+    Raises ValueError for a corrected result: its marginals are not those that a q of the auxiliaries is optimal for.
+    """
+    if isinstance(result, CorrectedApproximation):
+        raise ValueError(
+            "a corrected result has corrected latents and no auxiliaries: take the result that was corrected, or draws."
+        )
+    if isinstance(result, Draws):
+        means = _average(result)
+    elif isinstance(result, Approximation):
+        means = _expected(result, result.mean, result.variance, result.model.parameters)
+    else:
+        raise ValueError(f"result must be what cavi, fit or gibbs return; got {type(result).__name__}.")
+    present = _present(result)
+    return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
+
+
+def _average(draws: Draws) -> dict[str, np.ndarray]:
+    """The average of E[a | f, y]: the optimal q's expectation, its f a point."""
+    f = draws.latents.reshape(-1, *draws.latents.shape[2:])
+    step = max(1, _CHUNK // (f.shape[1] * f.shape[2]))
+    sampled = {name: values.reshape(-1, 1, 1) for name, values in draws.likelihood_values.items()}
+    totals: dict[str, np.ndarray] = {}
+    for start in range(0, len(f), step):
+        rows = slice(start, start + step)
+        parameters = draws.model.parameters | {name: jnp.asarray(values[rows]) for name, values in sampled.items()}
+        for name, value in _expected(draws, f[rows], np.zeros_like(f[rows]), parameters).items():
+            totals[name] = totals.get(name, 0.0) + value.sum(axis=0)
+    infinite = _without_mean(draws)
+    return {name: np.full_like(total, np.inf) if name in infinite else total / len(f) for name, total in totals.items()}
+
+
+def _expected(
+    result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """E[a] for latents N(mean, variance), (..., n, latents) each, an auxiliary after those it needs."""
+    augmentation, y = result.model.augmentation, jnp.asarray(result.y)
+    values = {**parameters, VARIANCE: jnp.asarray(variance)}
+    found = {}
+    for symbol, formula in expectations(augmentation):
+        value = formula.evaluate(Environment(y, jnp.asarray(mean), values))
+        values[symbol.name] = value
+        full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))
+        found[symbol.auxiliary.name] = full if symbol.is_vector else full[..., 0]  # type: ignore[attr-defined]
+    return found
+
+
+def _without_mean(draws: Draws) -> set[str]:
+    """The auxiliaries whose E[a | f] = κ / (2 √Q) has no integral over f, Q being the square of one predictor alone."""
+    env = _environment(draws)
+    return {
+        rule.auxiliary.name
+        for rule in draws.model.augmentation.rules
+        if isinstance(rule, InverseGaussianMixtureRule)
+        and len(rule.base.squares) == 1
+        and not (rule.base.squares[0].reduced and draws.model.num_latents > 1)
+        and not np.any(rule.base.constant.evaluate(env))
+    }
+
+
+def _present(result: Result) -> dict[str, np.ndarray]:
+    """Where an auxiliary exists that stands for a factor which some data lack."""
+    augmentation: Augmentation = result.model.augmentation
+    env = _environment(result)
+    found = {}
+    for rule in augmentation.rules:
+        if isinstance(rule, TruncatedGaussianRule):
+            exponent = np.asarray(rule.exponent.evaluate(env))
+            width = augmentation.size if rule.auxiliary.is_vector else 1
+            there = np.broadcast_to(exponent > 0, (len(result.y), width))
+            found[rule.auxiliary.name] = there if rule.auxiliary.is_vector else there[:, 0]
+    return found
+
+
+def _environment(result: Result) -> Environment:
+    """What coefficients free of the latents are evaluated in."""
+    zeros = jnp.zeros((len(result.y), result.model.num_latents))
+    return Environment(jnp.asarray(result.y), zeros, result.model.parameters)

@@ -1,0 +1,155 @@
+"""Latent functions of one input, with their uncertainty."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from scipy.special import ndtri
+
+from pgmodels.diagnostics.compare import Comparison
+from pgmodels.inference.correction import CorrectionWarning
+from pgmodels.plots.inputs import labelled, smooth_draws, thin
+from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
+from pgmodels.prediction import Predictive
+from pgmodels.results import Draws, Result
+from pgmodels.supports import SuccessesOfTrials
+
+_NUM_POINTS = 200
+_MAX_DRAWS = 2000
+# The ends of the central 50 and 90 % of the posterior.
+_LEVELS = (0.05, 0.25, 0.75, 0.95)
+
+
+class _Curves(NamedTuple):
+    """A result on a grid of inputs: latent means (m, latents), quantiles (4, m, latents), predictive mean (m,)."""
+
+    mean: np.ndarray
+    quantiles: np.ndarray
+    predicted: np.ndarray | None
+
+
+def plot_latent(results: Any, X_new: Any = None) -> Figure:
+    """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
+
+    A last panel holds the data and, where y is not one of several classes, each result's predictive mean. ``results``
+    is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1) are the inputs to draw at, by default 200
+    across the data. At most about 2,000 draws of a sampler are used, which the figure says.
+    Raises ValueError where X has more than one column.
+    """
+    given = labelled(results)
+    reference = results.reference if isinstance(results, Comparison) else None
+    first = given[reference or next(iter(given))]
+    for label, result in given.items():
+        if result.X.shape[1] != 1:
+            raise ValueError(
+                f"X of {label} has {result.X.shape[1]} columns; plot_latent draws functions of one. "
+                "plot_probability_map draws predictions over two."
+            )
+        if result.model.num_latents != first.model.num_latents:
+            raise ValueError(
+                f"{label} has {result.model.num_latents} latents and another result {first.model.num_latents}: "
+                "plot_latent takes results of one model."
+            )
+    x = _inputs(first, X_new)
+    notes: list[str] = []
+    curves = {label: _curves(label, result, x, notes) for label, result in given.items()}
+    looks = styles(given, reference)
+    size = first.model.num_latents
+    columns = 1 if size <= 3 else 3
+    rows = -(-(size + 1) // columns)
+    figure = new_figure(7.0 if columns == 1 else 10.0, 2.3 * rows + 0.8)
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for latent in range(size):
+        _latent(grid[latent], x[:, 0], curves, looks, latent, size)
+    _data(grid[size], x[:, 0], first, curves, looks)
+    for axes in grid[size + 1 :]:
+        axes.remove()
+    for axes in grid[max(0, size + 1 - columns) : size + 1]:
+        axes.set_xlabel("x")
+        axes.tick_params(labelbottom=True)
+    bands = [Patch(color="0.5", alpha=alpha) for alpha in (0.45, 0.2)]
+    legend_below(
+        figure,
+        [*(line_handle(looks[label]) for label in given), *bands],
+        [*map(literal, given), "central 50 %", "central 90 %"],
+        notes,
+    )
+    return figure
+
+
+def _inputs(result: Result, X_new: Any) -> np.ndarray:
+    """The inputs to draw at, in order."""
+    if X_new is not None:
+        return np.sort(result.model.check_inputs(X_new, "X_new", 1), axis=0)
+    low, high = result.X.min(), result.X.max()
+    margin = 0.05 * (high - low) or 1.0
+    return np.linspace(low - margin, high + margin, _NUM_POINTS)[:, None]
+
+
+def _curves(label: str, result: Any, x: np.ndarray, notes: list[str]) -> _Curves:
+    if isinstance(result, Draws):
+        kept = thin(result, _MAX_DRAWS)
+        if kept.num_samples < result.num_samples:
+            total = result.num_chains * result.num_samples
+            notes.append(f"{label}: {kept.num_chains * kept.num_samples} of {total} draws.")
+        f, predictive = smooth_draws(kept, x)
+        predicted = _predicted(label, lambda: predictive, notes)
+        return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
+    with warnings.catch_warnings():
+        # The figure says it.
+        warnings.simplefilter("ignore", CorrectionWarning)
+        mean, variance = result.predict_latent(x)
+        predicted = _predicted(label, lambda: result.predict(x), notes)
+    if not (variance > 0).all():
+        notes.append(f"{label}: no band where the corrected variance is not positive.")
+    scale = np.sqrt(np.where(variance > 0, variance, np.nan))
+    return _Curves(mean, mean + ndtri(_LEVELS)[:, None, None] * scale, predicted)
+
+
+def _predicted(label: str, predict: Callable[[], Predictive], notes: list[str]) -> np.ndarray | None:
+    """E[y], where y is not one of several classes and the result gives one."""
+    try:
+        predictive = predict()
+        values = predictive.support.values()
+        return predictive.mean if values is None or len(values) == 2 else None
+    except ValueError as error:
+        notes.append(f"{label}: no predictive mean. {error}")
+        return None
+
+
+def _latent(
+    axes: Axes, x: np.ndarray, curves: dict[str, _Curves], looks: dict[str, Style], latent: int, size: int
+) -> None:
+    for label, curve in curves.items():
+        look, (low, lower, upper, high) = looks[label], curve.quantiles[:, :, latent]
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
+        axes.fill_between(x, lower, upper, color=look.colour, alpha=0.2, linewidth=0)
+        for edge in (low, high):
+            axes.plot(x, edge, color=look.colour, linestyle=look.line, linewidth=0.7)
+        axes.plot(x, curve.mean[:, latent], color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
+    symbol = "f" if size == 1 else f"f[{latent}]"
+    open_axes(axes, title=f"Latent function {symbol}", ylabel=f"latent value {symbol}")
+
+
+def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
+    """The data, successes as a share of trials, and predictive means."""
+    support = result.model.likelihood.support(result.model.num_latents)
+    y, symbol = (result.y[:, 0], "y[0]") if result.y.ndim == 2 else (result.y, "y")
+    if isinstance(support, SuccessesOfTrials):
+        y, symbol = y / np.maximum(result.y[:, 1], 1.0), "share of successes"
+    classes = support.values()
+    marker, size = ("|", 7) if classes is not None else ("o", 3)
+    points = axes.plot(result.X[:, 0], y, color="0.45", linestyle="", marker=marker, markersize=size, zorder=1)
+    points[0].set(label="data", rasterized=len(y) > RASTERISED)
+    for label, curve in curves.items():
+        if curve.predicted is not None:
+            look = looks[label]
+            axes.plot(x, curve.predicted, color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
+    several = classes is not None and len(classes) > 2
+    open_axes(axes, title="Data" if several else "Data and predictive mean", ylabel="class y" if several else symbol)
+    if classes is not None and len(classes) <= 8:
+        axes.set_yticks(classes)

@@ -1,0 +1,210 @@
+"""Predictions over two inputs."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from pgmodels.latent.prior import LowRankPrior
+from pgmodels.plots.inputs import smooth_draws, thin
+from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
+from pgmodels.prediction import DrawNodes, Predictive
+from pgmodels.results import Draws, Result
+from pgmodels.supports import SuccessesOfTrials
+
+_MAX_DRAWS = 1000
+# Evaluations of the likelihood on the grid: about ten seconds.
+_EVALUATIONS = 60_000_000
+_COLOURS = "Blues"
+# Colour and marker of the two classes, or of what does and does not belong to a panel's class.
+_TWO = (("white", "s"), ("#D55E00", "o"))
+# Nodes of the quadrature for one latent and for several.
+_NODES = {True: 64, False: 512}
+
+
+class _Map(NamedTuple):
+    """A quantity on the grid, (rows, columns), and which data its panel sets off, None for all alike."""
+
+    title: str
+    values: np.ndarray
+    label: int | None
+
+
+def plot_probability_map(result: Result, class_index: int | None = None) -> Figure:
+    """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
+
+    A panel a class, or that of ``class_index`` alone; of two classes the second. Where y is not a class, the predictive
+    mean of y. Crosses are the pivots of a low-rank prior's factor, its inducing inputs. At most about 1,000 draws of a
+    sampler are used, which the figure says. Raises ValueError where X has other than two columns or there is no such
+    class.
+    """
+    _check(result)
+    classes = result.model.likelihood.support(result.model.num_latents).values()
+    shown = _shown_classes(classes, class_index)
+    notes: list[str] = []
+    used: Any = result
+    if isinstance(result, Draws):
+        used = thin(result, _MAX_DRAWS)
+        total, kept = (one.num_chains * one.num_samples for one in (result, used))
+        notes += [f"{kept} of {total} draws."] if kept < total else []
+    first, second, inputs = _grid(result.X, _side(used, len(shown)))
+    predictive = _predictive(used, inputs)
+    if classes is None:
+        maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
+    else:
+        p = predictive.probabilities.reshape(*first.shape, -1)
+        maps = [_Map(f"p(y = {classes[c]:g})", p[..., c], c) for c in shown]
+    figure = _draw(result, maps, first, second, classes, notes)
+    figure.suptitle(f"{'Predictive mean' if classes is None else 'Predictive probability'} by {literal(result.method)}")
+    return figure
+
+
+def _check(result: Any) -> None:
+    if not isinstance(result, Result):
+        raise ValueError(f"result must be what cavi, correct, fit or gibbs return; got {type(result).__name__}.")
+    if result.X.shape[1] != 2:
+        raise ValueError(
+            f"X has {result.X.shape[1]} columns; plot_probability_map draws over two. Learn from two of the columns, "
+            "or use plot_latent where X has one."
+        )
+
+
+def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[int]:
+    if classes is None:
+        if class_index is not None:
+            raise ValueError(f"class_index is {class_index!r}, but y is not a class: leave it out for the mean of y.")
+        return [0]
+    if class_index is None:
+        return [1] if len(classes) == 2 else list(range(len(classes)))
+    whole = isinstance(class_index, (int, np.integer)) and not isinstance(class_index, bool)
+    if not whole or not 0 <= class_index < len(classes):
+        raise ValueError(f"class_index must be a whole number from 0 to {len(classes) - 1}; got {class_index!r}.")
+    return [int(class_index)]
+
+
+def _predictive(result: Any, inputs: np.ndarray) -> Predictive:
+    """Its prediction, of Gaussian marginals of several latents over few nodes: a picture shows no third digit."""
+    if isinstance(result, Draws):
+        return smooth_draws(result, inputs)[1]
+    size = result.model.num_latents
+    if size == 1:
+        return result.predict(inputs)
+    mean, variance = result.predict_latent(inputs)
+    if not (variance > 0).all():
+        return result.predict(inputs)  # which says what is wrong
+    standard = ndtri(qmc.Sobol(size, seed=0).random(_NODES[False]))
+    return Predictive(result.model.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]))
+
+
+def _side(result: Any, num_panels: int) -> int:
+    """Points along one side of the grid: as many as a bound on the work allows, 24 to 80."""
+    size = result.model.num_latents
+    nodes = result.num_chains * result.num_samples if isinstance(result, Draws) else _NODES[size == 1]
+    values = result.model.likelihood.support(size).values()
+    work = nodes * size * (1 if values is None else len(values))
+    return int(np.clip(np.sqrt(_EVALUATIONS / work), 24, 80 if num_panels == 1 else 50))
+
+
+def _grid(X: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    low, high = X.min(axis=0), X.max(axis=0)
+    margin = np.where(high > low, 0.08 * (high - low), 1.0)
+    axes = [np.linspace(a, b, side) for a, b in zip(low - margin, high + margin, strict=True)]
+    first, second = np.meshgrid(*axes)
+    return first, second, np.column_stack([first.ravel(), second.ravel()])
+
+
+def _draw(
+    result: Result, maps: list[_Map], first: np.ndarray, second: np.ndarray, classes: Any, notes: list[str]
+) -> Figure:
+    columns = min(len(maps), 3 if len(maps) <= 6 else 6)
+    rows = -(-len(maps) // columns)
+    side = {1: 4.6, 2: 3.8, 3: 3.2}.get(columns, 2.0)
+    figure = new_figure(side * columns + 1.3, side * rows + 1.1)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    shown = grid.ravel()[: len(maps)]
+    y = _observed(result)
+    levels: Any = np.linspace(0.0, 1.0, 11)
+    if classes is None:
+        every = np.concatenate([maps[0].values.ravel(), y])
+        levels = MaxNLocator(20).tick_values(every.min(), every.max())
+    pivots = _inducing_inputs(result)
+    for axes, one in zip(shown, maps, strict=True):
+        filled = axes.contourf(first, second, one.values, levels=levels, cmap=_COLOURS)
+        if classes is not None and one.values.min() < 0.5 < one.values.max():
+            axes.contour(first, second, one.values, levels=[0.5], colors="black", linewidths=1.4)
+        _points(axes, result.X, y, one, classes, filled.norm)
+        axes.plot(*pivots.T, linestyle="", color="black", marker="x", markersize=4, markeredgewidth=0.8)
+        axes.set(title=one.title)
+    for axes in grid.ravel()[len(maps) :]:
+        axes.remove()
+    for axes in shown[max(0, len(maps) - columns) :]:
+        axes.set_xlabel("x[0]")
+        axes.tick_params(labelbottom=True)
+    for axes in shown[::columns]:
+        axes.set_ylabel("x[1]")
+    label = "predictive mean of y" if classes is None else "predictive probability"
+    figure.colorbar(filled, ax=list(shown), label=label)
+    handles = _legend(classes, len(maps))
+    if len(pivots):
+        cross = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
+        handles["inducing inputs (pivots of the factor)"] = cross
+    legend_below(figure, list(handles.values()), list(handles), notes)
+    return figure
+
+
+def _observed(result: Result) -> np.ndarray:
+    """What is observed of y: successes as a share of trials."""
+    if result.y.ndim == 1:
+        return result.y
+    support = result.model.likelihood.support(result.model.num_latents)
+    share = isinstance(support, SuccessesOfTrials)
+    return result.y[:, 0] / (np.maximum(result.y[:, 1], 1.0) if share else 1.0)
+
+
+def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, norm: Any) -> None:
+    style: dict[str, Any] = {
+        "edgecolors": "black",
+        "linewidths": 0.6,
+        "s": 22 if len(X) <= 500 else 6,
+        "rasterized": len(X) > RASTERISED,
+    }
+    if classes is None:
+        axes.scatter(X[:, 0], X[:, 1], c=y, cmap=_COLOURS, norm=norm, **style)
+        return
+    if len(classes) == 2:
+        for label, (colour, marker) in zip(classes, _TWO, strict=True):
+            axes.scatter(*X[y == label].T, facecolor=colour, marker=marker, **style)
+        return
+    own = y == classes[one.label]
+    axes.scatter(*X[~own].T, **style | {"s": 6, "linewidths": 0, "facecolor": "0.55"})
+    axes.scatter(*X[own].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
+
+
+def _legend(classes: Any, num_panels: int) -> dict[str, Line2D]:
+    """Handles by label."""
+    if classes is None:
+        return {"data, filled by y": Line2D([], [], linestyle="", color="black", marker="o", markerfacecolor="0.8")}
+    names = [f"y = {label:g}" for label in classes]
+    if len(classes) > 2:
+        own = "data of the panel's class" if num_panels > 1 else "data of the class"
+        names = ["data of other classes", own]
+    sizes = (6, 6) if len(classes) == 2 else (3, 6)
+    found = {
+        name: Line2D([], [], linestyle="", color="black", marker=marker, markersize=size, markerfacecolor=colour)
+        for name, (colour, marker), size in zip(
+            names, _TWO if len(classes) == 2 else (("0.55", "o"), _TWO[1]), sizes, strict=True
+        )
+    }
+    return found | {"probability 1/2": Line2D([], [], color="black", linewidth=1.4)}
+
+
+def _inducing_inputs(result: Result) -> np.ndarray:
+    """The pivots of low-rank priors, (k, 2), each once; none of dense ones."""
+    groups = [group for group in result.prior.groups if isinstance(group, LowRankPrior)]
+    pivots = [np.asarray(group.Z)[np.asarray(group.active) > 0] for group in groups]
+    return np.unique(np.concatenate([np.zeros((0, 2)), *pivots]), axis=0)
