@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import runpy
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ STARTS: dict[str, dict[str, float]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, or 2 for a mistake in the arguments or the data."""
     options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return options.run(options)
     except ValueError as error:
@@ -84,7 +86,9 @@ def _add_validate(commands: Any) -> None:
     command.add_argument("--num-warmup", type=int, default=200)
     command.add_argument("--num-chains", type=int, default=4)
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--output", type=Path, default=Path("pgmodels-results"), help="folder for tables and draws")
+    command.add_argument(
+        "--output", type=Path, default=Path("pgmodels-results"), help="folder for reports, tables and draws"
+    )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     command.set_defaults(run=_run_validate)
 
@@ -107,7 +111,7 @@ def _run_validate(options: argparse.Namespace) -> int:
     if options.data is not None:
         columns = None if options.columns is None else _columns(options.columns)
         studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns),)
-    command = " ".join(["pgmodels", *sys.argv[1:]])
+    command = shlex.join(["pgmodels", *options.arguments])
     for study in studies:
         validate(
             study,

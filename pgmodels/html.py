@@ -35,7 +35,7 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = None) -> Html:
     """A table whose first column heads its rows; cells that are no <td> or <th> of their own become one."""
-    head = element("tr", *(element("th", cell, scope="col") for cell in header))
+    head = element("tr", *(_cell("th", cell, scope="col") for cell in header))
     body = [
         element(
             "tr", _cell("th", row[0], scope="row", style="text-align:left"), *(_cell("td", cell) for cell in row[1:])

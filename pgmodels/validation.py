@@ -1,11 +1,8 @@
 """The main job: learn hyperparameters, approximate, correct, sample exactly, and compare, on one data set."""
 
-import datetime
 import json
-import platform
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +10,10 @@ import numpy as np
 import numpyro.distributions as dist
 from rich.console import Console
 
-from pgmodels.datasets import load, split
+from pgmodels.datasets import Dataset, load, split
 from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.diagnostics.report import write_report
+from pgmodels.environment import environment
 from pgmodels.inference.correction import correct
 from pgmodels.inference.gibbs import check_sizes, gibbs
 from pgmodels.inference.hyperparameters import fit
@@ -22,8 +21,6 @@ from pgmodels.likelihood import Likelihood
 from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
-
-VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "arviz-stats")
 
 
 class Study(NamedTuple):
@@ -54,7 +51,7 @@ def validate(
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
-    Files: comparison.csv, gibbs.nc, cavi.nc, corrected.nc (ArviZ DataTrees) and settings.json.
+    Files: report.html, comparison.csv, gibbs.nc, cavi.nc, corrected.nc (ArviZ DataTrees) and settings.json.
     """
     console = Console(width=100 if not Console().is_terminal else None)
     check_sizes(num_samples, num_warmup, num_chains)
@@ -92,19 +89,17 @@ def validate(
             console.print(f"no corrected result: {likelihood.name} multiplies two latents of one datum")
         table = compare(X=parts.X_test, y=parts.y_test, **results)
         folder = output / data.name
-        folder.mkdir(parents=True, exist_ok=True)
         table.save(folder)
         for name, result in results.items():
             if np.all(result.variance > 0):
                 result.to_arviz(seed=seed).to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
     print(table)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
+    warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+    for message in warned:
         console.print(f"warning: {message}", markup=False, highlight=False)
     settings = {
         "command": command,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
-        "versions": {name: version(name) for name in VERSIONED},
+        **environment(),
         "seed": seed,
         "data": study.data,
         "columns": None if study.columns is None else list(study.columns),
@@ -116,6 +111,14 @@ def validate(
         "num_chains": num_chains,
     }
     (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
+    write_report(
+        folder / "report.html",
+        table,
+        title=f"{data.name}: {likelihood.name}",
+        settings=settings,
+        notes=warned,
+        class_names=_class_names(data, likelihood),
+    )
     console.print(f"written to {folder}", markup=False, highlight=False)
     return table
 
@@ -131,14 +134,19 @@ def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
     return [float(np.var(y)) or 1.0] + [unitless] * (size - 1)
 
 
+def _class_names(data: Dataset, likelihood: Likelihood) -> tuple[str, ...] | None:
+    """The data's class names, where the likelihood is one of those classes."""
+    values = likelihood.support(likelihood.num_latents or 1).values()
+    return data.class_names if values is not None and len(values) == len(data.class_names or ()) else None
+
+
 def _likelihood(study: Study, y: np.ndarray) -> Likelihood:
     labels = np.unique(y) if y.ndim == 1 else None
-    classes = None if labels is None or y.dtype.kind in "OSU" else len(labels)
     if study.likelihood is not None:
-        return study.likelihood(classes)
-    if y.dtype.kind not in "OSU" and labels is not None and np.array_equal(labels, [0.0, 1.0]):
+        return study.likelihood(None if labels is None else len(labels))
+    if labels is not None and np.array_equal(labels, [0.0, 1.0]):
         return Bernoulli()
-    if y.dtype.kind not in "OSU" and labels is not None and np.array_equal(labels, np.arange(len(labels))):
+    if labels is not None and np.array_equal(labels, np.arange(len(labels))):
         return LogisticSoftmax(len(labels))
     raise ValueError(
         "likelihood: y is neither 0 and 1 nor class indices 0 to C - 1; say which likelihood it has with --likelihood."

@@ -1,6 +1,7 @@
 """The command line: derivations, a small validation whose files open again, and mistakes that are told."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,8 @@ import pytest
 import xarray as xr
 
 from pgmodels.cli import NAMED, main
+from pgmodels.datasets import load
+from tests.test_report import read
 
 SCRIPT = """
 import pgmodels as pgm
@@ -81,8 +84,51 @@ def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
         tree.close()
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["seed"] == 3
+    assert settings["command"].startswith("pgmodels validate --data ")
+    report = read(folder / "report.html")
+    for value in (frame.loc["cavi", "mean_error"], frame.loc["gibbs", "negative_log_density"]):
+        assert f"{value:#.4g}" in report.words
+    assert settings["command"] in report.words
     assert settings["train_rows"] == 30
     assert "lengthscale=Fixed(1.0)" in settings["model"]
+
+
+NAMES = ["<b>alpha", "beta & co", "gamma"]
+
+
+def test_class_names_reach_the_report(tmp_path):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(42, 2))
+    path = tmp_path / "named.csv"
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.array(NAMES)[np.arange(42) % 3]}).to_csv(path, index=False)
+    sizes = ["--train-size", "36", "--num-samples", "60", "--num-warmup", "5", "--num-chains", "2"]
+    fixed = ["--variance", "1.0", "--lengthscale", "1.0", "--quiet", "--output", str(tmp_path)]
+    assert main(["validate", "--data", str(path), *sizes, *fixed]) == 0
+    words = read(tmp_path / "named" / "report.html").words
+    assert "LogisticSoftmax" in words
+    for place, name in enumerate(NAMES):
+        assert f"{place} {name}" in re.sub(r"(?<=\d)(?=[<a-z])", " ", words)
+
+
+def test_text_labels_become_indices(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "y": ["n", "b", "n", "a"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = load(str(tmp_path / "t.csv"))
+    assert data.y.tolist() == [2.0, 1.0, 2.0, 0.0]
+    assert data.class_names == ("a", "b", "n")
+    frame.loc[2, "y"] = None
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ValueError, match="missing in row 2"):
+        load(str(tmp_path / "t.csv"))
+    np.savez(tmp_path / "t.npz", X=np.zeros((3, 1)), y=["n", "b", "n"])
+    assert load(str(tmp_path / "t.npz")).y.tolist() == [1.0, 0.0, 1.0]
+    np.savez(tmp_path / "t.npz", X=np.zeros((3, 1)), y=[0, 1, 0], target_names=["n", "b"])
+    assert load(str(tmp_path / "t.npz")).class_names == ("n", "b")
+    np.savez(tmp_path / "t.npz", X=np.zeros((3, 1)), y=[0, 1, 2], target_names=["a", "b"])
+    with pytest.raises(ValueError, match="2 target_names"):
+        load(str(tmp_path / "t.npz"))
+    assert load("wine").class_names == ("class_0", "class_1", "class_2")
+    assert load("breast-cancer").class_names == ("malignant", "benign")
 
 
 @pytest.mark.parametrize(

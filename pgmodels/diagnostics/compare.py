@@ -1,5 +1,6 @@
 """How far results of one data set are from draws of its posterior, and from test data."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.diagnostics.table import METRICS, as_html, as_text, number_text
+from pgmodels.environment import environment
 from pgmodels.precision import double_precision
 from pgmodels.prediction import Predictive
 from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result, same_hyperparameters
@@ -94,6 +96,26 @@ class Comparison:
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
+
+    def report(
+        self,
+        path: Any,
+        *,
+        title: str = "Comparison",
+        class_names: Sequence[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a report to an HTML file that needs nothing else; its path.
+
+        It holds a verdict on each result, this table, figures, the data and the model, the derivation, versions and
+        machine. ``class_names`` name the classes in order; ``settings`` are further facts to record by name, such as
+        ``seed``; under the name ``command``, how to run it again.
+        Raises ValueError where class_names do not fit the classes.
+        """
+        from pgmodels.diagnostics.report import write_report
+
+        recorded = {**(settings or {}), **environment()}
+        return write_report(path, self, title=title, settings=recorded, class_names=class_names)
 
     def _notes(self) -> list[str]:
         means, variances = number_text(self.mcse_mean.mean()), number_text(self.mcse_variance.mean())

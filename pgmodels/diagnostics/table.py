@@ -81,10 +81,11 @@ def as_text(frame: pd.DataFrame, reference: str, notes: Sequence[str]) -> str:
 
 def as_html(frame: pd.DataFrame, reference: str, notes: Sequence[str], caption: str | None = None) -> Html:
     """The table with the best of each row marked, and notes beneath."""
-    header = ["", *(f"{label} (reference)" if label == reference else label for label in frame.index)]
+    heads = (f"{label} (reference)" if label == reference else label for label in frame.index)
+    header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
     rows = [[row.words, *(_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
             for row in metric_rows(frame)]  # fmt: skip
-    return join([table(header, rows, caption), bullets(note.removeprefix("* ") for note in notes)])
+    return join([table(header, rows, caption), bullets(notes)])
 
 
 def number_text(value: float) -> str:
@@ -97,7 +98,7 @@ def number_text(value: float) -> str:
 def _cell(text: str, best: bool) -> Html:
     # The star tells what is best where neither colour nor weight is seen.
     inside = element("b", f"{text} *") if best else text
-    return element("td", inside, class_="best" if best else None, style="text-align:right")
+    return element("td", inside, class_="best" if best else None, style="text-align:right;white-space:nowrap")
 
 
 def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:

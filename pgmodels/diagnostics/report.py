@@ -1,0 +1,153 @@
+"""A report of a comparison: one HTML file that needs nothing else, to read, to send and to print."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgmodels.derivation import derive
+from pgmodels.diagnostics.compare import Comparison
+from pgmodels.diagnostics.illustrations import illustrations
+from pgmodels.diagnostics.report_data import check_class_names, class_table, observation_table, worst_latents
+from pgmodels.diagnostics.verdict import Verdict, verdicts
+from pgmodels.html import Html, bullets, element, html, join, table
+from pgmodels.results import Approximation, FitReport
+from pgmodels.summaries import derivation_html, graph_html, result_facts
+
+_LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
+
+
+def write_report(
+    path: Any,
+    comparison: Comparison,
+    *,
+    title: str,
+    settings: Mapping[str, Any],
+    notes: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    appendices: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a self-contained HTML report of a comparison; its path.
+
+    ``settings`` is what was run, by name; ``command``, where it is among them, is how to run it again. ``notes`` are
+    warnings that were given. ``class_names`` are names of the classes in order. ``appendices`` are further sections by
+    title: objects that notebooks show, with ``_repr_html_``.
+    Raises ValueError where class_names do not fit the classes.
+    """
+    names = check_class_names(comparison, class_names)
+    judged = verdicts(comparison)
+    sections = {
+        "Verdict": _verdicts(comparison, judged, names),
+        "Comparison": Html(comparison._repr_html_()),
+        "Figures": join(_figures(comparison)),
+        **{name: Html(shown._repr_html_()) for name, shown in (appendices or {}).items()},
+        "What was run": _run(comparison, names, notes),
+        "Derivation": _derivation(comparison),
+        "Running it again": _again(settings),
+    }
+    path = Path(path)
+    path.write_text(_page(title, _lead(comparison), sections), encoding="utf-8")
+    return path
+
+
+def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
+    """The document: headings in order, an index, and the sections."""
+    style = (files("pgmodels.diagnostics") / "report.css").read_text(encoding="utf-8")
+    index = [element("a", name, href=f"#s{i}") for i, name in enumerate(sections)]
+    parts = [
+        element("section", element("h2", name), body, id=f"s{i}") for i, (name, body) in enumerate(sections.items())
+    ]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Html(style)),
+    )
+    contents = element("nav", bullets(index), aria_label="Contents")
+    body = element("body", element("main", element("h1", title), element("p", lead), contents, *parts))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _lead(comparison: Comparison) -> str:
+    draws = comparison.results[comparison.reference]
+    others = [label for label in comparison.results if label != comparison.reference]
+    compared = f"{' and '.join(others)} with {comparison.reference}" if others else comparison.reference
+    rows = f"{len(draws.X)} training rows"
+    if comparison.test is not None:
+        rows += f" and {len(comparison.test.X)} test rows"
+    return f"This report compares {compared} on {rows}; the likelihood is {draws.model.likelihood!r}."
+
+
+def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:
+    parts = []
+    for label, verdict in judged.items():
+        level = element("span", _LEVELS[verdict.level], class_="pgm-level")
+        worst = worst_latents(comparison, label, verdict, names)
+        parts.append(
+            element(
+                "div",
+                element("h3", label, " ", level),
+                bullets(verdict.sentences),
+                worst,
+                class_=f"pgm-verdict pgm-{verdict.level}",
+            )
+        )
+    return join(parts)
+
+
+def _figures(comparison: Comparison) -> Iterator[Html]:
+    for illustration in illustrations(comparison):
+        yield join([element("h3", illustration.title), illustration.html()])
+
+
+def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[str]) -> Html:
+    parts = [element("h3", "Data"), observation_table(comparison)]
+    classes = class_table(comparison, names)
+    if classes is not None:
+        parts.append(classes)
+    parts += [element("h3", "Model"), Html(comparison.results[comparison.reference].model._repr_html_())]
+    for label, result in comparison.results.items():
+        if isinstance(result, Approximation) and result.fit is not None:
+            parts += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]
+            break
+    parts.append(element("h3", "Results"))
+    for label, result in comparison.results.items():
+        parts.append(table([], result_facts(result)[1:], caption=element("b", label)))
+    if notes:
+        parts += [element("h3", "Warnings"), bullets(notes)]
+    return join(parts)
+
+
+def _learned(fit: FitReport) -> Html:
+    rows = [(name, ", ".join(f"{v:.6g}" for v in np.ravel(value))) for name, value in fit.values.items()]
+    starts = ", ".join(f"{name} ({elbo:.4f})" for name, elbo in fit.start_elbos.items())
+    state = "converged" if fit.converged else "did not converge"
+    said = f"The search {state} after {fit.num_steps} steps and {fit.num_evaluations} evaluations: {fit.message}."
+    chosen = f"It started from {fit.start}; starts and the ELBO at each: {starts}."
+    return join([table(["hyperparameter", "value"], rows), element("p", f"{said} {chosen}")])
+
+
+def _derivation(comparison: Comparison) -> Html:
+    derivation = derive(comparison.results[comparison.reference].model)
+    return join([graph_html(derivation.graph), derivation_html(derivation, heading="h3")])
+
+
+def _again(settings: Mapping[str, Any]) -> Html:
+    parts = []
+    if "command" in settings:
+        parts += [
+            element("p", "The same command, on the same data and versions, gives the same figures but for times:")
+        ]
+        parts += [element("pre", element("code", settings["command"]))]
+    rows = [(name, _setting(value)) for name, value in settings.items() if name != "command"]
+    return join([*parts, table(["setting", "value"], rows)])
+
+
+def _setting(value: Any) -> Html:
+    if isinstance(value, Mapping):
+        return join((f"{name} {entry}" for name, entry in value.items()), ", ")
+    return html(value if isinstance(value, str) else json.dumps(value, default=str))

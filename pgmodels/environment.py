@@ -1,0 +1,17 @@
+"""Where and with what something was computed."""
+
+import datetime
+import platform
+from importlib.metadata import version
+from typing import Any
+
+VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "arviz-stats")
+
+
+def environment() -> dict[str, Any]:
+    """The date (UTC), the machine, and the versions of what computes."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in VERSIONED},
+    }
