@@ -128,7 +128,9 @@ def _draw(
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     shown = grid.ravel()[: len(maps)]
     y = _observed(result)
-    levels: Any = np.linspace(0.0, 1.0, 11)
+    # Of many classes none may reach a probability near 1.
+    top = 1.0 if len(maps) == 1 else min(1.0, np.ceil(10.0 * max(one.values.max() for one in maps)) / 10.0)
+    levels: Any = np.linspace(0.0, top, 11)
     if classes is None:
         every = np.concatenate([maps[0].values.ravel(), y])
         levels = MaxNLocator(20).tick_values(every.min(), every.max())
@@ -149,7 +151,7 @@ def _draw(
         axes.set_ylabel("x[1]")
     label = "predictive mean of y" if classes is None else "predictive probability"
     figure.colorbar(filled, ax=list(shown), label=label)
-    handles = _legend(classes, len(maps))
+    handles = _legend(classes, len(maps), top)
     if len(pivots):
         cross = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
         handles["inducing inputs (pivots of the factor)"] = cross
@@ -185,7 +187,7 @@ def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, n
     axes.scatter(*X[own].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
 
 
-def _legend(classes: Any, num_panels: int) -> dict[str, Line2D]:
+def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
     """Handles by label."""
     if classes is None:
         return {"data, filled by y": Line2D([], [], linestyle="", color="black", marker="o", markerfacecolor="0.8")}
@@ -200,7 +202,7 @@ def _legend(classes: Any, num_panels: int) -> dict[str, Line2D]:
             names, _TWO if len(classes) == 2 else (("0.55", "o"), _TWO[1]), sizes, strict=True
         )
     }
-    return found | {"probability 1/2": Line2D([], [], color="black", linewidth=1.4)}
+    return found | ({"probability 1/2": Line2D([], [], color="black", linewidth=1.4)} if top > 0.5 else {})
 
 
 def _inducing_inputs(result: Result) -> np.ndarray:
