@@ -56,6 +56,7 @@ from pgmodels.plots.calibration import plot_reliability
 from pgmodels.plots.chains import plot_rank, plot_trace
 from pgmodels.plots.convergence import plot_convergence
 from pgmodels.plots.elbo import plot_elbo
+from pgmodels.plots.graph import plot_graph
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
@@ -126,6 +127,7 @@ __all__ = [
     "plot_convergence",
     "plot_densities",
     "plot_elbo",
+    "plot_graph",
     "plot_latent",
     "plot_marginals",
     "plot_probability_map",

@@ -1,0 +1,131 @@
+"""The augmented graphical model, drawn."""
+
+import re
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
+
+from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
+from pgmodels.derivation import Derivation, derive
+from pgmodels.plots.layout import DOT, RADIUS, Box, Layout, is_dot, label_box, lay_out, node_box
+from pgmodels.plots.style import literal, new_figure
+
+_INCHES = 0.62
+_OBSERVED = "0.8"
+_SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{GP}"}
+
+
+def plot_graph(model: Any) -> Figure:
+    """The augmented graph of a model, a likelihood or a derivation.
+
+    Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,
+    hyperparameters and parameters dots; plates repeat what they hold (as figure 2 of Galy-Fajou et al. 2019).
+    """
+    if isinstance(model, AugmentedGraph):
+        graph = model
+    else:
+        graph = (model if isinstance(model, Derivation) else derive(model)).graph
+    layout = lay_out(graph)
+    extent = _extent(graph, layout)
+    width, height = extent.right - extent.left, extent.top - extent.bottom
+    figure = new_figure(max(4.2, _INCHES * width + 0.3), _INCHES * height + 1.3)
+    axes = figure.subplots()
+    axes.set(xlim=(extent.left, extent.right), ylim=(extent.bottom, extent.top), aspect="equal")
+    axes.set_title(f"Augmented graph of {literal(graph.name)}")
+    axes.set_axis_off()
+    for plate in graph.plates:
+        _draw_plate(axes, plate, layout.plates[plate.id])
+    nodes = {node.id: node for node in graph.nodes}
+    for node in graph.nodes:
+        _draw_node(axes, node, *layout.nodes[node.id])
+    for edge in graph.edges:
+        _draw_edge(axes, nodes[edge.source], nodes[edge.target], layout)
+    handles, names = _key(graph)
+    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    return figure
+
+
+def _extent(graph: AugmentedGraph, layout: Layout) -> Box:
+    """A rectangle about all that is drawn, with a margin."""
+    parts = [*layout.plates.values(), *(node_box(node, *layout.nodes[node.id]) for node in graph.nodes)]
+    held = parts[0]
+    for part in parts[1:]:
+        held = held.union(part)
+    return Box(held.left - 0.15, held.bottom - 0.15, held.right + 0.15, held.top + 0.15)
+
+
+def _draw_plate(axes: Axes, plate: Plate, box: Box) -> None:
+    style = "round,pad=0,rounding_size=0.18"
+    size = (box.right - box.left, box.top - box.bottom)
+    axes.add_patch(
+        FancyBboxPatch((box.left, box.bottom), *size, boxstyle=style, facecolor="none", edgecolor="0.35", zorder=1)
+    )
+    label = label_box(plate, box)
+    axes.text(box.right - 0.14, label.bottom + 0.1, literal(plate.label), ha="right", va="bottom", fontsize=9)
+
+
+def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
+    if is_dot(node):
+        axes.add_patch(Circle((x, y), DOT, facecolor="black", zorder=3))
+        # A parameter's name is its user's.
+        text = literal(node.label) if node.kind == "parameter" else _mathematics(node.label)
+        axes.text(x, y + DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
+        return
+    face = _OBSERVED if node.kind == "observed" else "white"
+    if node.kind == "process":
+        corner, side = (x - 0.85 * RADIUS, y - 0.85 * RADIUS), 1.7 * RADIUS
+        style = "round,pad=0,rounding_size=0.05"
+        axes.add_patch(FancyBboxPatch(corner, side, side, boxstyle=style, facecolor=face, edgecolor="black", zorder=3))
+    else:
+        axes.add_patch(Circle((x, y), RADIUS, facecolor=face, edgecolor="black", zorder=3))
+    axes.text(x, y, _mathematics(node.label), ha="center", va="center", fontsize=12, zorder=4)
+
+
+def _draw_edge(axes: Axes, source: Node, target: Node, layout: Layout) -> None:
+    """An arrow from the rim of one node to the rim of the other."""
+    (a, b), (c, d) = layout.nodes[source.id], layout.nodes[target.id]
+    length = ((c - a) ** 2 + (d - b) ** 2) ** 0.5
+    start, end = ((DOT if is_dot(node) else RADIUS) / length for node in (source, target))
+    axes.add_patch(
+        FancyArrowPatch(
+            (a + start * (c - a), b + start * (d - b)),
+            (c - end * (c - a), d - end * (d - b)),
+            arrowstyle="-|>",
+            mutation_scale=11,
+            shrinkA=0,
+            shrinkB=0,
+            linewidth=0.9,
+            color="black",
+            zorder=2,
+        )
+    )
+
+
+def _mathematics(label: str) -> str:
+    """A label of the derivation's own, such as f[c] or u2, with indices as subscripts."""
+    found = re.fullmatch(r"(\D+?)(\d*)(?:\[(\w+)\])?", label)
+    if found is None:
+        return literal(label)
+    symbol, number, index = found.groups()
+    below = ",".join(part for part in (number, index) if part)
+    return f"${_SYMBOLS.get(symbol, symbol)}_{{{below}}}$" if below else f"${_SYMBOLS.get(symbol, symbol)}$"
+
+
+def _key(graph: AugmentedGraph) -> tuple[list[Line2D], list[str]]:
+    """Samples and names of the kinds of nodes that there are."""
+    kinds = {node.kind for node in graph.nodes}
+    shapes = {
+        "observed": ("observed", "o", _OBSERVED),
+        "latent or auxiliary" if "auxiliary" in kinds else "latent": ("latent", "o", "white"),
+        "Gaussian process": ("process", "s", "white"),
+        "parameter or hyperparameter" if "parameter" in kinds else "hyperparameter": ("hyperparameter", ".", "black"),
+    }
+    shown = {name: shape for name, shape in shapes.items() if shape[0] in kinds}
+    handles = [
+        Line2D([], [], linestyle="", color="black", marker=marker, markerfacecolor=face, markersize=8)
+        for _, marker, face in shown.values()
+    ]
+    return handles, list(shown)

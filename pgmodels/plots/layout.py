@@ -1,0 +1,267 @@
+"""Where the nodes of a graph with plates go: in layers, each plate a rectangle that holds its own nodes alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
+
+# Lengths are in units of about 0.6 inches.
+LAYER = 1.7
+RADIUS = 0.36
+DOT = 0.07
+_GAP = 0.3
+_STEP = 0.5
+_PLATE_SIDE, _PLATE_TOP, _PLATE_BOTTOM = 0.22, 0.18, 0.42
+_CHARACTER = 0.155
+_RESTARTS = 12
+# What a layout costs: overlaps most, then arrows through nodes, then crossings, then arrows that lean.
+_OVERLAP, _HIDDEN, _CROSSING = 1000.0, 100.0, 12.0
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def union(self, other: "Box") -> "Box":
+        """The smallest rectangle that holds both."""
+        return Box(*map(min, self[:2], other[:2]), *map(max, self[2:], other[2:]))
+
+    def overlaps(self, other: "Box") -> bool:
+        """Whether the two share more than an edge."""
+        return (
+            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
+        )
+
+
+class Layout(NamedTuple):
+    """Centres of nodes and rectangles of plates, by id."""
+
+    nodes: dict[str, tuple[float, float]]
+    plates: dict[str, Box]
+
+
+def node_box(node: Node, x: float, y: float) -> Box:
+    """What a node covers, with its label: a dot's stands above it."""
+    if is_dot(node):
+        half = max(DOT, 0.5 * _CHARACTER * len(node.label))
+        return Box(x - half, y - DOT, x + half, y + 0.42)
+    return Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS)
+
+
+def is_dot(node: Node) -> bool:
+    """Whether a node is drawn as a dot: what is not random."""
+    return node.kind in ("parameter", "hyperparameter")
+
+
+def label_width(plate: Plate) -> float:
+    """How wide a plate's label is, with its margin."""
+    return _CHARACTER * len(plate.label) + 0.14
+
+
+def label_box(plate: Plate, box: Box) -> Box:
+    """What a plate's label covers, in its lower right corner."""
+    return Box(box.right - label_width(plate), box.bottom, box.right, box.bottom + 0.36)
+
+
+def lay_out(graph: AugmentedGraph) -> Layout:
+    """Layers by longest paths; within them the positions that a descent from several starts finds best.
+
+    Deterministic. What is above a plate's nodes in the graph is above its rectangle, what is below them below.
+    """
+    layers = _layers(graph)
+    search = _Search(graph, layers)
+    x = search.run()
+    return search.layout(x)
+
+
+def _layers(graph: AugmentedGraph) -> dict[str, int]:
+    """The layer of each node, 0 at the top: below all its parents, outside nodes not beside a plate they lead into."""
+    ids = [node.id for node in graph.nodes]
+    below = {i: _reachable(i, graph) for i in ids}
+    before = {i: {edge.source for edge in graph.edges if edge.target == i} for i in ids}
+    for plate in graph.plates:
+        inside = {node.id for node in graph.nodes if plate in graph.plates_of(node)}
+        for i in set(ids) - inside:
+            leads_in, follows = bool(below[i] & inside), any(i in below[j] for j in inside)
+            for j in inside:
+                if leads_in and not follows:
+                    before[j].add(i)
+                elif follows and not leads_in:
+                    before[i].add(j)
+    layers: dict[str, int] = {}
+    while len(layers) < len(ids):
+        ready = [i for i in ids if i not in layers and before[i] <= layers.keys()]
+        for i in ready:
+            layers[i] = max((layers[j] + 1 for j in before[i]), default=0)
+    # What nothing leads to stands just above what it leads to first.
+    for i in ids:
+        if not before[i]:
+            layers[i] = max(0, min(layers[j] for j in ids if i in before[j]) - 1)
+    return layers
+
+
+def _reachable(start: str, graph: AugmentedGraph) -> set[str]:
+    found: set[str] = set()
+    front = [start]
+    while front:
+        at = front.pop()
+        new = {edge.target for edge in graph.edges if edge.source == at} - found
+        found |= new
+        front += new
+    return found
+
+
+class _Search:
+    """Horizontal positions of nodes in given layers, improved one node at a time."""
+
+    def __init__(self, graph: AugmentedGraph, layers: Mapping[str, int]):
+        self.graph, self.layers = graph, layers
+        self.nodes = graph.nodes
+        self.place = {node.id: k for k, node in enumerate(self.nodes)}
+        self.y = np.array([-LAYER * layers[node.id] for node in self.nodes])
+        self.edges = [(self.place[edge.source], self.place[edge.target]) for edge in graph.edges]
+        self.members = {
+            plate.id: [k for k, node in enumerate(self.nodes) if plate in graph.plates_of(node)]
+            for plate in graph.plates
+        }
+        self.inner = {plate.id: [p for p in graph.plates if p.parent == plate.id] for plate in graph.plates}
+        # Inner plates first, so that outer rectangles can hold them.
+        self.order = sorted(graph.plates, key=lambda plate: -self._depth(plate))
+        widest = max(np.bincount(list(layers.values())))
+        labels = max(len(node.label) for node in self.nodes)
+        self.grid = np.arange(0.0, 1.6 * widest + 0.5 * _CHARACTER * labels + 1.0, _STEP)
+
+    def _depth(self, plate: Plate) -> int:
+        parents = {p.id: p.parent for p in self.graph.plates}
+        found, at = 0, plate.parent
+        while at is not None:
+            found, at = found + 1, parents[at]
+        return found
+
+    def run(self) -> np.ndarray:
+        """The best positions found."""
+        rng = np.random.default_rng(0)
+        starts = [self._barycentres()] + [rng.choice(self.grid, len(self.nodes)) for _ in range(_RESTARTS)]
+        return min((self._descend(start) for start in starts), key=self.cost)
+
+    def _barycentres(self) -> np.ndarray:
+        """Nodes below the mean of their parents, those of a layer side by side in that order."""
+        x = np.zeros(len(self.nodes))
+        for layer in sorted(set(self.layers.values())):
+            here = [k for k, node in enumerate(self.nodes) if self.layers[node.id] == layer]
+            parents = {k: [x[s] for s, t in self.edges if t == k] for k in here}
+            here.sort(key=lambda k: float(np.mean(parents[k])) if parents[k] else 0.0)
+            for rank, k in enumerate(here):
+                x[k] = self.grid[min(3 * rank, len(self.grid) - 1)]
+        return x
+
+    def _descend(self, x: np.ndarray) -> np.ndarray:
+        x, best = x.copy(), self.cost(x)
+        improved = True
+        while improved:
+            improved = False
+            for k in range(len(x)):
+                for value in self.grid:
+                    held, x[k] = x[k], value
+                    cost = self.cost(x)
+                    if cost < best - 1e-9:
+                        best, improved = cost, True
+                    else:
+                        x[k] = held
+        return x
+
+    def layout(self, x: np.ndarray) -> Layout:
+        """The rectangles that positions make."""
+        boxes = [node_box(node, *at) for node, at in zip(self.nodes, zip(x, self.y, strict=True), strict=True)]
+        plates: dict[str, Box] = {}
+        for plate in self.order:
+            parts = [boxes[k] for k in self.members[plate.id]]
+            parts += [plates[inner.id] for inner in self.inner[plate.id]]
+            held = parts[0]
+            for part in parts[1:]:
+                held = held.union(part)
+            right = max(held.right + _PLATE_SIDE, self._clear_of_arrows(plate, x) + label_width(plate))
+            left = min(held.left - _PLATE_SIDE, right - label_width(plate))
+            plates[plate.id] = Box(left, held.bottom - _PLATE_BOTTOM, right, held.top + _PLATE_TOP)
+        nodes = {node.id: (float(a), float(b)) for node, a, b in zip(self.nodes, x, self.y, strict=True)}
+        return Layout(nodes, plates)
+
+    def _clear_of_arrows(self, plate: Plate, x: np.ndarray) -> float:
+        """Where a plate's label may start, so that arrows down from its lowest nodes pass it on the left."""
+        members = self.members[plate.id]
+        lowest = min(self.y[k] for k in members)
+        leading = [x[s] for s, t in self.edges if s in members and t not in members and self.y[s] == lowest]
+        return max(leading, default=-np.inf) + 0.12
+
+    def cost(self, x: np.ndarray) -> float:
+        """How bad positions look."""
+        layout = self.layout(x)
+        boxes = [node_box(node, *layout.nodes[node.id]) for node in self.nodes]
+        total = _OVERLAP * _count_overlaps(boxes, _GAP)
+        outside = [
+            (box, layout.plates[plate.id])
+            for plate in self.graph.plates
+            for k, box in enumerate(boxes)
+            if k not in self.members[plate.id]
+        ]
+        apart = [
+            (layout.plates[a.id], layout.plates[b.id])
+            for i, a in enumerate(self.graph.plates)
+            for b in self.graph.plates[:i]
+            if a.parent == b.parent
+        ]
+        total += _OVERLAP * sum(a.overlaps(b) for a, b in outside + apart)
+        labels = [label_box(plate, layout.plates[plate.id]) for plate in self.graph.plates]
+        total += _OVERLAP * sum(label.overlaps(box) for label in labels for box in boxes)
+        lines = [(x[s], self.y[s], x[t], self.y[t]) for s, t in self.edges]
+        for (s, t), line in zip(self.edges, lines, strict=True):
+            obstacles = [box for k, box in enumerate(boxes) if k not in (s, t)] + labels
+            total += _HIDDEN * sum(_passes(line, box) for box in obstacles)
+            total += abs(x[s] - x[t]) + 0.1 * (x[s] - x[t]) ** 2
+        total += _CROSSING * _count_crossings(self.edges, lines)
+        # Latents on the left, auxiliaries on the right, and the whole narrow.
+        latents = [k for k, node in enumerate(self.nodes) if node.kind in ("process", "latent", "hyperparameter")]
+        return total + 0.3 * (x.max() - x.min()) + 0.05 * float(np.sum(x[latents])) + 0.01 * float(np.sum(x))
+
+
+def _count_overlaps(boxes: Sequence[Box], gap: float) -> int:
+    grown = [Box(box.left - gap / 2, box.bottom, box.right + gap / 2, box.top) for box in boxes]
+    return sum(grown[i].overlaps(grown[j]) for i in range(len(grown)) for j in range(i))
+
+
+def _passes(line: tuple[float, float, float, float], box: Box, margin: float = 0.08) -> bool:
+    """Whether a segment enters a rectangle (Liang and Barsky 1984)."""
+    x, y, dx, dy = line[0], line[1], line[2] - line[0], line[3] - line[1]
+    low, high = 0.0, 1.0
+    for start, step, near, far in ((x, dx, box.left, box.right), (y, dy, box.bottom, box.top)):
+        if step == 0:
+            if not near - margin < start < far + margin:
+                return False
+            continue
+        ends = sorted(((near - margin - start) / step, (far + margin - start) / step))
+        low, high = max(low, ends[0]), min(high, ends[1])
+    return low < high
+
+
+def _count_crossings(edges: Sequence[tuple[int, int]], lines: Sequence[Iterable[float]]) -> int:
+    found = 0
+    for i, (edge, line) in enumerate(zip(edges, lines, strict=True)):
+        for other, second in zip(edges[:i], lines[:i], strict=True):
+            if not set(edge) & set(other):
+                found += _cross(tuple(line), tuple(second))
+    return found
+
+
+def _cross(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    (a, b, c, d), (e, f, g, h) = first, second
+
+    def side(x: float, y: float, line: tuple[float, ...]) -> float:
+        return (line[2] - line[0]) * (y - line[1]) - (line[3] - line[1]) * (x - line[0])
+
+    return side(a, b, second) * side(c, d, second) < 0 and side(e, f, first) * side(g, h, first) < 0
