@@ -128,9 +128,14 @@ def test_sentences_say_which_way_q_is_off():
 
 def test_sentences_follow_pareto_k():
     assert "close to the posterior" in text_of(pareto_k=0.31)
-    assert "near enough to the posterior" in text_of(pareto_k=0.62)
-    far = text_of(pareto_k=1.3, reason="Pareto k-hat is 1.30, above 0.70: too far.")
-    assert "too far. No moments" in far
+    assert "not far from the posterior" in text_of(pareto_k=0.62)
+    assert "times two" in text_of(proposal_k=0.52)
+    assert "times two" not in text_of(proposal_k=0.48)
+    far = text_of(pareto_k=1.3)
+    assert "far from the posterior. Of the" in far
+    assert "No moments" not in far
+    assert "too far. No moments" in text_of(pareto_k=1.3, reason="Pareto k-hat of the weights is 1.30: too far.")
+    assert "sites times 0.35" in text_of(widening=0.35)
     X, y = result().X, np.sin(result().X[:, 0])
     gaussian = pgm.cavi(pgm.Model(pgm.Gaussian(0.4), pgm.GP(pgm.RBF(2.0, 1.0))), X, y)
     text = str(pgm.diagnose(gaussian, num_replicates=0, num_draws=200))
@@ -154,7 +159,7 @@ def test_html_holds_the_same_words():
         def handle_data(self, data):
             self.words += data + "\n"
 
-    unbounded = ImportanceEstimate(np.inf, 0.7, 100, 1.0, reason="weights <nan> & worse")
+    unbounded = ImportanceEstimate(np.inf, np.inf, 0.7, 1.0, 100, 1.0, reason="weights <nan> & worse")
     page = Words()
     page.feed(replace(diagnosis(), importance=unbounded)._repr_html_())
     assert "weights <nan> & worse" in page.words
@@ -173,7 +178,7 @@ def test_figures_have_a_panel_for_each_part():
     assert len(figure.axes) == 6
     figure.savefig("/dev/null", format="png")
     reason = "k-hat is far too large"
-    far = replace(diagnosis(), importance=ImportanceEstimate(1.4, 0.7, 100, 3.0, reason)).plot()
+    far = replace(diagnosis(), importance=ImportanceEstimate(1.4, 1.2, 0.7, 1.0, 100, 3.0, reason)).plot()
     assert reason in " ".join(text.get_text().replace("\n", " ") for axes in far.axes for text in axes.texts)
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.diagnostics.importance import importance_estimate, pareto_k
+from pgmodels.diagnostics.importance import _weigh, _widened, importance_estimate, pareto_k
 from pgmodels.inference.cavi import cavi
 from pgmodels.kernels import RBF
 from pgmodels.likelihoods import Bernoulli, Gaussian, LogisticSoftmax
@@ -48,8 +48,39 @@ def test_a_shifted_gaussian_is_moved_back():
     assert estimate.mean_error.max() < 0.1 * np.abs(shift).max()
     assert abs(estimate.log_evidence - log_evidence) < 4 * estimate.log_evidence_error
     assert abs(estimate.divergence - 0.5 * squared) < 4 * estimate.divergence_error
-    # Weights exp(d u - d^2 / 2) of a standard normal u, d^2 the squared shift: E w^2 = exp(d^2).
-    np.testing.assert_allclose(estimate.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
+    # Weights exp(d u - d^2 / 2) of a standard normal u, d^2 the squared shift: E w^2 = exp(d^2). Widening adds to that.
+    own = _weigh(moved, 20_000, seed=1)
+    np.testing.assert_allclose(own.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
+    assert estimate.effective_size > 0.95 * own.effective_size
+
+
+def test_widening_keeps_the_mean_and_scales_the_sites():
+    exact, _, _, _, _ = gaussian()
+    K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
+    f, _ = _widened(exact, 0.25).draw_latents(20_000, seed=4)
+    # A quarter of the sites' precision: four times the noise about the same mean.
+    S = K - K @ np.linalg.solve(K + 4 * noise, K)
+    error = np.sqrt(np.diag(S) / 20_000)
+    np.testing.assert_array_less(np.abs(f[..., 0].mean(axis=0) - exact.mean[:, 0]), 4.5 * error)
+    np.testing.assert_allclose(np.cov(f[..., 0].T), S, atol=4.5 * np.sqrt(2 / 20_000) * S.max())
+
+
+def test_a_q_far_too_narrow_is_mended_by_widening():
+    exact, _, _, _, log_evidence = gaussian()
+    # The exact posterior with its sites' precisions doubled: widening by one half undoes it exactly.
+    narrow = replace(exact, precision=2 * exact.precision, potential=exact.potential + exact.precision * exact.mean)
+    estimate = importance_estimate(narrow, 1000, seed=1)
+    assert estimate.widening == 0.5
+    assert estimate.proposal_k == -np.inf
+    assert estimate.pareto_k == pareto_k(narrow, 1000, seed=1) > 0.3
+    np.testing.assert_allclose(estimate.effective_size, 1000)
+    np.testing.assert_allclose(estimate.log_evidence, log_evidence, rtol=1e-9)
+    np.testing.assert_array_less(np.abs(estimate.variance - exact.variance), 4.5 * estimate.variance_error)
+    K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
+    S, T = K - K @ np.linalg.solve(K + noise, K), K - K @ np.linalg.solve(K + noise / 2, K)
+    product = np.linalg.solve(S, T)
+    divergence = 0.5 * (np.trace(product) - 6 - np.linalg.slogdet(product)[1])
+    assert abs(estimate.divergence - divergence) < 4 * estimate.divergence_error
 
 
 def test_standard_errors_are_what_estimates_scatter_by():
@@ -110,7 +141,7 @@ def test_the_elbo_lacks_the_gap_and_the_divergence():
     result = cavi(Model(LogisticSoftmax(3), GP(RBF(1.5, 1.0), mean=0.3, size=3)), X, y)
     estimate, gap = importance_estimate(result, 4000, seed=3), augmentation_gap(result)
     missing = estimate.log_evidence - result.elbo - gap.value.sum() - estimate.divergence
-    # log_evidence - divergence is the plain average of log p(y, f) / q(f).
+    # log_evidence - divergence is the plain average of log p(y, f) / q(f) over draws of q.
     assert abs(missing) < 4 * np.hypot(estimate.divergence_error + estimate.log_evidence_error, gap.error.sum())
     assert gap.value.sum() > 20 * (estimate.divergence_error + estimate.log_evidence_error)
 
@@ -120,6 +151,7 @@ def test_no_expectations_beyond_the_limit():
     far = replace(moved, potential=moved.potential + 40.0, mean=moved.mean + 5.0)
     estimate = importance_estimate(far, 1000)
     assert estimate.pareto_k == pareto_k(far, 1000) > 0.7
+    assert estimate.proposal_k > estimate.limit
     assert "above 0.67" in estimate.reason
     for name in ("mean", "variance", "log_evidence", "divergence"):
         assert getattr(estimate, name) is None

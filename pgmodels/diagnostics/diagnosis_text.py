@@ -53,8 +53,9 @@ def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     figures = [
         ("augmentation gap, all data [nats]", _with_error(gap.sum(), diagnosis.gap_error.sum())),
         ("largest gap of a datum [nats]", f"{_number(gap.max())}, row {int(np.argmax(gap))}"),
-        ("Pareto k-hat", f"{_number(importance.pareto_k)} (to be below {importance.limit:.2f})"),
-        ("effective draws of q", f"{importance.effective_size:.0f} of {importance.num_draws}"),
+        ("Pareto k-hat of q", _number(importance.pareto_k)),
+        ("Pareto k-hat of the weights used", f"{_number(importance.proposal_k)} (at most {importance.limit:.2f})"),
+        ("effective draws", f"{importance.effective_size:.0f} of {importance.num_draws}"),
     ]
     if importance.reason is None:
         missing = importance.log_evidence - diagnosis.result.elbo
@@ -132,23 +133,29 @@ def _of_gap(diagnosis: Diagnosis) -> str:
 
 def _of_importance(diagnosis: Diagnosis) -> list[str]:
     importance = diagnosis.importance
-    if importance.reason is not None:
-        return [f"Importance: {importance.reason} No moments and no log p(y) are given."]
-    if importance.pareto_k == -np.inf:
+    k = importance.pareto_k
+    if k == -np.inf:
         return ["Importance: all weights are equal; q is the exact posterior given the hyperparameters."]
-    near = "close to the posterior"
-    if importance.pareto_k > 0.5:
-        near = "near enough to the posterior for weights to mend it"
+    near = "far from the posterior"
+    if k <= importance.limit:
+        near = "close to the posterior" if k <= 0.5 else "not far from the posterior"
+    first = f"Importance: with a Pareto k-hat of {_number(k)}, q is jointly {near}."
+    if importance.reason is not None:
+        return [first, f"{importance.reason} No moments and no log p(y) are given."]
     shift, ratio = _moved(diagnosis)
     missing = importance.log_evidence - diagnosis.result.elbo
     median = float(np.median(ratio))
     width = "narrower than" if median < 0.97 else ("wider than" if median > 1.03 else "about as wide as")
+    draws = "draws of q"
+    if importance.widening != 1.0:
+        draws = f"draws of q widened (precisions of sites times {importance.widening:g})"
+    caution = " Their k-hat is above 0.5: take the standard errors times two." if importance.proposal_k > 0.5 else ""
     return [
-        f"Importance: jointly q is {near}. Of the {_number(missing)} nats by which the ELBO misses "
-        f"log p(y), {_number(diagnosis.gap.sum())} are the gap and {_number(importance.divergence)} the divergence of "
-        "q from the posterior.",
-        f"Weighted draws move q's means by {_number(shift.mean())} posterior standard deviations on average and "
-        f"{_number(shift.max())} at most; q's marginals are {width} theirs (ratio {_number(median)} in the median).",
+        f"{first} Of the {_number(missing)} nats by which the ELBO misses log p(y), {_number(diagnosis.gap.sum())} are "
+        f"the gap and {_number(importance.divergence)} the divergence of q from the posterior.",
+        f"Weighted {draws} move q's means by {_number(shift.mean())} posterior standard deviations on average and "
+        f"{_number(shift.max())} at most; q's marginals are {width} theirs (ratio {_number(median)} in the median)."
+        f"{caution}",
     ]
 
 
