@@ -10,8 +10,9 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
-from pgmodels.plots.layout import DOT, RADIUS, Box, Layout, is_dot, label_box, lay_out, node_box
-from pgmodels.plots.style import literal, new_figure
+from pgmodels.plots.geometry import Box
+from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
+from pgmodels.plots.style import literal, new_figure, settle
 
 _INCHES = 0.62
 _OBSERVED = "0.8"
@@ -45,7 +46,7 @@ def plot_graph(model: Any) -> Figure:
         _draw_edge(axes, nodes[edge.source], nodes[edge.target], layout)
     handles, names = _key(graph)
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    return figure
+    return settle(figure)
 
 
 def _extent(graph: AugmentedGraph, layout: Layout) -> Box:

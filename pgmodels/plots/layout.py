@@ -1,11 +1,12 @@
 """Where the nodes of a graph with plates go: in layers, each plate a rectangle that holds its own nodes alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
+from pgmodels.plots.geometry import Box, count_crossings, count_overlaps, passes
 
 # Lengths are in units of about 0.6 inches.
 LAYER = 1.7
@@ -15,28 +16,9 @@ _GAP = 0.3
 _STEP = 0.5
 _PLATE_SIDE, _PLATE_TOP, _PLATE_BOTTOM = 0.22, 0.18, 0.42
 _CHARACTER = 0.155
-_RESTARTS = 12
+_RESTARTS = 6
 # What a layout costs: overlaps most, then arrows through nodes, then crossings, then arrows that lean.
 _OVERLAP, _HIDDEN, _CROSSING = 1000.0, 100.0, 12.0
-
-
-class Box(NamedTuple):
-    """A rectangle."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def union(self, other: "Box") -> "Box":
-        """The smallest rectangle that holds both."""
-        return Box(*map(min, self[:2], other[:2]), *map(max, self[2:], other[2:]))
-
-    def overlaps(self, other: "Box") -> bool:
-        """Whether the two share more than an edge."""
-        return (
-            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
-        )
 
 
 class Layout(NamedTuple):
@@ -133,6 +115,17 @@ class _Search:
         self.inner = {plate.id: [p for p in graph.plates if p.parent == plate.id] for plate in graph.plates}
         # Inner plates first, so that outer rectangles can hold them.
         self.order = sorted(graph.plates, key=lambda plate: -self._depth(plate))
+        self.outside = [
+            (plate.id, k) for plate in graph.plates for k in range(len(self.nodes)) if k not in self.members[plate.id]
+        ]
+        self.siblings = [
+            (one.id, other.id)
+            for i, one in enumerate(graph.plates)
+            for other in graph.plates[:i]
+            if one.parent == other.parent
+        ]
+        kinds = ("process", "latent", "hyperparameter")
+        self.leading = [k for k, node in enumerate(self.nodes) if node.kind in kinds]
         widest = max(np.bincount(list(layers.values())))
         labels = max(len(node.label) for node in self.nodes)
         self.grid = np.arange(0.0, 1.6 * widest + 0.5 * _CHARACTER * labels + 1.0, _STEP)
@@ -169,7 +162,7 @@ class _Search:
             for k in range(len(x)):
                 for value in self.grid:
                     held, x[k] = x[k], value
-                    cost = self.cost(x)
+                    cost = self.cost(x, best)
                     if cost < best - 1e-9:
                         best, improved = cost, True
                     else:
@@ -178,7 +171,13 @@ class _Search:
 
     def layout(self, x: np.ndarray) -> Layout:
         """The rectangles that positions make."""
-        boxes = [node_box(node, *at) for node, at in zip(self.nodes, zip(x, self.y, strict=True), strict=True)]
+        nodes = {node.id: (float(a), float(b)) for node, a, b in zip(self.nodes, x, self.y, strict=True)}
+        return Layout(nodes, self._plates(x, self._boxes(x)))
+
+    def _boxes(self, x: np.ndarray) -> list[Box]:
+        return [node_box(node, a, b) for node, a, b in zip(self.nodes, x.tolist(), self.y.tolist(), strict=True)]
+
+    def _plates(self, x: np.ndarray, boxes: list[Box]) -> dict[str, Box]:
         plates: dict[str, Box] = {}
         for plate in self.order:
             parts = [boxes[k] for k in self.members[plate.id]]
@@ -189,8 +188,7 @@ class _Search:
             right = max(held.right + _PLATE_SIDE, self._clear_of_arrows(plate, x) + label_width(plate))
             left = min(held.left - _PLATE_SIDE, right - label_width(plate))
             plates[plate.id] = Box(left, held.bottom - _PLATE_BOTTOM, right, held.top + _PLATE_TOP)
-        nodes = {node.id: (float(a), float(b)) for node, a, b in zip(self.nodes, x, self.y, strict=True)}
-        return Layout(nodes, plates)
+        return plates
 
     def _clear_of_arrows(self, plate: Plate, x: np.ndarray) -> float:
         """Where a plate's label may start, so that arrows down from its lowest nodes pass it on the left."""
@@ -199,69 +197,25 @@ class _Search:
         leading = [x[s] for s, t in self.edges if s in members and t not in members and self.y[s] == lowest]
         return max(leading, default=-np.inf) + 0.12
 
-    def cost(self, x: np.ndarray) -> float:
-        """How bad positions look."""
-        layout = self.layout(x)
-        boxes = [node_box(node, *layout.nodes[node.id]) for node in self.nodes]
-        total = _OVERLAP * _count_overlaps(boxes, _GAP)
-        outside = [
-            (box, layout.plates[plate.id])
-            for plate in self.graph.plates
-            for k, box in enumerate(boxes)
-            if k not in self.members[plate.id]
-        ]
-        apart = [
-            (layout.plates[a.id], layout.plates[b.id])
-            for i, a in enumerate(self.graph.plates)
-            for b in self.graph.plates[:i]
-            if a.parent == b.parent
-        ]
-        total += _OVERLAP * sum(a.overlaps(b) for a, b in outside + apart)
-        labels = [label_box(plate, layout.plates[plate.id]) for plate in self.graph.plates]
+    def cost(self, x: np.ndarray, limit: float = np.inf) -> float:
+        """How bad positions look; not all is counted once it is more than the limit."""
+        boxes = self._boxes(x)
+        lines = [(float(x[s]), float(self.y[s]), float(x[t]), float(self.y[t])) for s, t in self.edges]
+        # Arrows upright, latents on the left and auxiliaries on the right, and the whole narrow.
+        total = sum(abs(a - c) + 0.1 * (a - c) ** 2 for a, _, c, _ in lines)
+        total += 0.3 * float(np.ptp(x)) + 0.05 * float(np.sum(x[self.leading])) + 0.01 * float(np.sum(x))
+        total += _OVERLAP * count_overlaps(boxes, _GAP)
+        if total > limit:
+            return total
+        plates = self._plates(x, boxes)
+        total += _OVERLAP * sum(boxes[k].overlaps(plates[plate]) for plate, k in self.outside)
+        total += _OVERLAP * sum(plates[one].overlaps(plates[other]) for one, other in self.siblings)
+        labels = [label_box(plate, plates[plate.id]) for plate in self.graph.plates]
         total += _OVERLAP * sum(label.overlaps(box) for label in labels for box in boxes)
-        lines = [(x[s], self.y[s], x[t], self.y[t]) for s, t in self.edges]
+        total += _CROSSING * count_crossings(self.edges, lines)
+        if total > limit:
+            return total
         for (s, t), line in zip(self.edges, lines, strict=True):
             obstacles = [box for k, box in enumerate(boxes) if k not in (s, t)] + labels
-            total += _HIDDEN * sum(_passes(line, box) for box in obstacles)
-            total += abs(x[s] - x[t]) + 0.1 * (x[s] - x[t]) ** 2
-        total += _CROSSING * _count_crossings(self.edges, lines)
-        # Latents on the left, auxiliaries on the right, and the whole narrow.
-        latents = [k for k, node in enumerate(self.nodes) if node.kind in ("process", "latent", "hyperparameter")]
-        return total + 0.3 * (x.max() - x.min()) + 0.05 * float(np.sum(x[latents])) + 0.01 * float(np.sum(x))
-
-
-def _count_overlaps(boxes: Sequence[Box], gap: float) -> int:
-    grown = [Box(box.left - gap / 2, box.bottom, box.right + gap / 2, box.top) for box in boxes]
-    return sum(grown[i].overlaps(grown[j]) for i in range(len(grown)) for j in range(i))
-
-
-def _passes(line: tuple[float, float, float, float], box: Box, margin: float = 0.08) -> bool:
-    """Whether a segment enters a rectangle (Liang and Barsky 1984)."""
-    x, y, dx, dy = line[0], line[1], line[2] - line[0], line[3] - line[1]
-    low, high = 0.0, 1.0
-    for start, step, near, far in ((x, dx, box.left, box.right), (y, dy, box.bottom, box.top)):
-        if step == 0:
-            if not near - margin < start < far + margin:
-                return False
-            continue
-        ends = sorted(((near - margin - start) / step, (far + margin - start) / step))
-        low, high = max(low, ends[0]), min(high, ends[1])
-    return low < high
-
-
-def _count_crossings(edges: Sequence[tuple[int, int]], lines: Sequence[Iterable[float]]) -> int:
-    found = 0
-    for i, (edge, line) in enumerate(zip(edges, lines, strict=True)):
-        for other, second in zip(edges[:i], lines[:i], strict=True):
-            if not set(edge) & set(other):
-                found += _cross(tuple(line), tuple(second))
-    return found
-
-
-def _cross(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    (a, b, c, d), (e, f, g, h) = first, second
-
-    def side(x: float, y: float, line: tuple[float, ...]) -> float:
-        return (line[2] - line[0]) * (y - line[1]) - (line[3] - line[1]) * (x - line[0])
-
-    return side(a, b, second) * side(c, d, second) < 0 and side(e, f, first) * side(g, h, first) < 0
+            total += _HIDDEN * sum(passes(line, box) for box in obstacles)
+        return total

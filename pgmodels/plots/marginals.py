@@ -20,6 +20,7 @@ from pgmodels.plots.style import (
     literal,
     new_figure,
     open_axes,
+    settle,
     styles,
 )
 from pgmodels.results import Draws, Result
@@ -66,7 +67,7 @@ def plot_marginals(comparison: Comparison) -> Figure:
         [*points, diagonal, Patch(color=_GREY)],
         [*map(literal, others), "equal", f"±2 Monte-Carlo standard errors of {literal(reference)}"],
     )
-    return figure
+    return settle(figure)
 
 
 def _predicted(comparison: Comparison) -> _Panel:

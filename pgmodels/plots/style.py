@@ -71,6 +71,12 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
         legend.set_title("\n".join(lines).replace("$", r"\$"), prop=FontProperties(size="small"))
 
 
+def settle(figure: Figure) -> Figure:
+    """The figure, laid out once: with axes of a fixed aspect the layout is right only the second time."""
+    figure.draw_without_rendering()
+    return figure
+
+
 def line_handle(style: Style, marker: bool = False) -> Line2D:
     """A legend's sample of a line."""
     return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker if marker else "")

@@ -1,0 +1,495 @@
+"""What figures show, against the results they are of, and that everything in them can be read.
+
+Results are made by hand, without an engine: approximations from random sites, and draws from the same approximation, so
+that the true moments of the draws are known.
+"""
+
+import re
+from dataclasses import fields, replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cbook import is_math_text
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from scipy import stats
+from scipy.special import expit
+
+import pgmodels as pgm
+from pgmodels.diagnostics.auxiliaries import auxiliary_means
+from pgmodels.diagnostics.calibration import reliability_bins
+from pgmodels.diagnostics.compare import Comparison, HeldOutData
+from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
+from pgmodels.diagnostics.predictions import prediction_errors
+from pgmodels.results import Approximation, CorrectedApproximation, Draws
+from tests.registry import CASES
+
+ONE_INPUT = ("negative_binomial", "student_t", "heteroscedastic")
+TWO_INPUTS = ("bernoulli", "logistic_softmax", "binomial")
+CLASSES = ("bernoulli", "logistic_softmax")
+ALL = ONE_INPUT + TWO_INPUTS
+SAMPLES = 200
+
+
+@cache
+def given(name, n=24):
+    """The common fields of a case's results, and its test data."""
+    case = CASES[name]
+    X, y = case.data(2 * n, seed=3)
+    X = X[:, :1] if name in ONE_INPUT else X
+    with jax.enable_x64(True):
+        model = case.model()
+        return {"model": model, "X": X[:n], "y": y[:n], "prior": model.prior(X[:n]), "seconds": 1.0}, X[n:], y[n:]
+
+
+@cache
+def results(name):
+    """Draws of a Gaussian, that Gaussian less half of its variance, and a corrected result."""
+    common, _, _ = given(name)
+    rng = np.random.default_rng(2)
+    shape = (len(common["X"]), common["model"].num_latents)
+    h = rng.normal(0.5, 1.0, shape)
+    if shape[1] == 3:
+        # Classes that can be told apart.
+        h += np.where(common["y"][:, None] == np.arange(3), 4.0, -3.0)
+    exact = approximation(common, h, rng.gamma(2.0, 0.3, shape))
+    whitened = exact.draw_latents(2 * SAMPLES, seed=1)[1]
+    draws = Draws(
+        **common,
+        method="gibbs",
+        whitened=tuple(v.reshape(2, SAMPLES, *v.shape[1:]) for v in whitened),
+        log_likelihood_trace=rng.normal(-20.0, 2.0, (2, SAMPLES)),
+        num_warmup=0,
+    )
+    narrow = approximation(common, 2 * exact.potential, 2 * exact.precision)
+    own = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
+    base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
+    corrected = CorrectedApproximation(**base | {"method": "corrected"}, **own)
+    return {"gibbs": draws, "cavi": narrow, "corrected": corrected}
+
+
+def approximation(common, h, w):
+    with jax.enable_x64(True):
+        mean, variance, _ = common["prior"].moments(jnp.asarray(h), jnp.asarray(w))
+    trace = -30.0 - 5.0 * 0.3 ** np.arange(8.0)
+    moments = {"mean": np.asarray(mean), "variance": np.asarray(variance), "potential": h, "precision": w}
+    return Approximation(**common, **moments, elbo_trace=trace, converged=True, tolerance=1e-6, method="cavi")
+
+
+@cache
+def comparison(name):
+    """As compare gives it, with predictions that need no integrals: any probabilities or means."""
+    found, (_, X, y) = results(name), given(name)
+    rng = np.random.default_rng(5)
+    draws = found["gibbs"]
+    values = draws.model.likelihood.support(draws.model.num_latents).values()
+    size = None if values is None else len(values)
+    predictions = {k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in found}
+    mcse_mean, mcse_variance = standard_errors(draws.latents)
+    return Comparison(
+        reference="gibbs",
+        results=found,
+        test=HeldOutData(X, y, predictions, size is not None),
+        mcse_mean=mcse_mean,
+        mcse_variance=mcse_variance,
+        notes=(),
+        _frame=pd.DataFrame(),
+    )
+
+
+def among(found):
+    """A comparison of other results of the same model, without test data."""
+    first = comparison("bernoulli" if found["gibbs"].model.num_latents == 1 else "logistic_softmax")
+    return replace(first, results=found, test=None)
+
+
+FIGURES = {}
+for every in ALL:
+    FIGURES[f"marginals of {every}"] = lambda name=every: pgm.plot_marginals(comparison(name))
+    FIGURES[f"densities of {every}"] = lambda name=every: pgm.plot_densities(comparison(name))
+    FIGURES[f"auxiliaries of {every}"] = lambda name=every: pgm.plot_auxiliaries(comparison(name))
+for every in CLASSES:
+    FIGURES[f"reliability of {every}"] = lambda name=every: pgm.plot_reliability(comparison(name))
+for every in ONE_INPUT:
+    FIGURES[f"latents of {every}"] = lambda name=every: pgm.plot_latent(comparison(name))
+for every in TWO_INPUTS:
+    FIGURES[f"map of {every}"] = lambda name=every: pgm.plot_probability_map(results(name)["cavi"])
+FIGURES |= {
+    "map of draws": lambda: pgm.plot_probability_map(results("bernoulli")["gibbs"]),
+    "map of one class": lambda: pgm.plot_probability_map(results("logistic_softmax")["cavi"], 2),
+    "elbo": lambda: pgm.plot_elbo(comparison("bernoulli")),
+    "trace": lambda: pgm.plot_trace(results("logistic_softmax")["gibbs"]),
+    "rank": lambda: pgm.plot_rank(results("logistic_softmax")["gibbs"]),
+    "convergence": lambda: pgm.plot_convergence(results("heteroscedastic")["gibbs"]),
+    "long labels": lambda: pgm.plot_marginals(relabelled("a_label_of_the_kind_that_scripts_make_for_us_by_the_dozen")),
+    "dollars": lambda: pgm.plot_elbo({"$x_1$ and $x^2$": results("bernoulli")["cavi"]}),
+}
+
+
+def relabelled(label):
+    found = results("bernoulli")
+    return among({"gibbs": found["gibbs"], label: found["cavi"]})
+
+
+def boxes(figure):
+    """Every text that is drawn and where, in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    hidden = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_major_ticks() + axis.get_minor_ticks()
+            span = 1e-9 * (high - low)
+            hidden |= {tick.label1 for tick in ticks if not low - span <= tick.get_loc() <= high + span}
+            hidden |= {tick.label2 for tick in ticks}
+        if not axes.axison:
+            hidden |= {label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()}
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    return [(text, text.get_window_extent(renderer)) for text in texts if text not in hidden]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_everything_can_be_read(name):
+    figure = FIGURES[name]()
+    assert isinstance(figure, Figure)
+    found = boxes(figure)
+    width, height = figure.bbox.width, figure.bbox.height
+    for text, box in found:
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+        assert inside, f"{text.get_text()!r} is clipped"
+    for i, (text, box) in enumerate(found):
+        for other, second in found[:i]:
+            wide = min(box.x1, second.x1) - max(box.x0, second.x0)
+            high = min(box.y1, second.y1) - max(box.y0, second.y0)
+            # Boxes of text reach a pixel or two beyond its ink.
+            assert wide < 2 or high < 2, f"{text.get_text()!r} and {other.get_text()!r} overlap"
+    for axes in figure.axes:
+        assert axes.has_data(), "an empty panel"
+        assert axes.get_xlabel() or not any(label.get_visible() for label in axes.get_xticklabels() if label.get_text())
+
+
+def test_dollars_are_no_mathematics():
+    figure = FIGURES["dollars"]()
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert labels == [r"\$x_1\$ and \$x^2\$"]
+    assert not any(map(is_math_text, labels))
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "logistic_softmax", "student_t"])
+def test_marginals_are_those_of_the_results(name):
+    found, table = results(name), comparison(name)
+    figure = pgm.plot_marginals(table)
+    predicted = table.test.predictions
+    if name == "bernoulli":
+        predicted = {label: p[:, 1] for label, p in predicted.items()}
+    every = {"mean": {}, "variance": {}, "predicted": predicted}
+    for label, result in found.items():
+        every["mean"][label], every["variance"][label] = result.mean, result.variance
+    for axes, values in zip(figure.axes, every.values(), strict=True):
+        points = [c for c in axes.collections if c.get_label() in found]
+        assert [c.get_label() for c in points] == ["cavi", "corrected"]
+        for collection in points:
+            x, y = collection.get_offsets().T
+            np.testing.assert_array_equal(x, values["gibbs"].ravel())
+            np.testing.assert_array_equal(y, values[collection.get_label()].ravel())
+    bars = next(c for c in figure.axes[0].collections if c.get_label() not in found)
+    ends = np.array(bars.get_segments())
+    np.testing.assert_allclose(ends[:, :, 1].mean(axis=1), found["gibbs"].mean.ravel())
+    # Independent draws: two standard errors are 2 sd / sqrt(400); their estimate is off by some per cent.
+    expected = 4 * np.sqrt(found["gibbs"].variance.ravel() / (2 * SAMPLES))
+    np.testing.assert_allclose(np.ptp(ends[:, :, 1], axis=1), expected, rtol=0.35)
+
+
+def test_prediction_errors_are_those_of_independent_draws():
+    found, (_, X, y) = results("bernoulli"), given("bernoulli")
+    p = expit(found["gibbs"].draw_latents_at(X, seed=0)[..., 0])
+    got = prediction_errors(found["gibbs"], X, y)
+    np.testing.assert_allclose(got, p.std(axis=0) / np.sqrt(len(p)), rtol=0.35)
+    several = prediction_errors(results("logistic_softmax")["gibbs"], *given("logistic_softmax")[1:])
+    assert several.shape == (24, 3)
+    f, (_, X, y) = results("student_t")["gibbs"].draw_latents_at(given("student_t")[1])[..., 0], given("student_t")
+    got = prediction_errors(results("student_t")["gibbs"], X, y)
+    np.testing.assert_allclose(got, f.std(axis=0) / np.sqrt(len(f)), rtol=0.35)
+
+
+def test_densities_are_where_results_differ_most():
+    found = results("logistic_softmax")
+    mean = found["gibbs"].mean.copy()
+    mean[7, 2] += 5 * np.sqrt(found["gibbs"].variance[7, 2])
+    mean[3, 0] -= 4 * np.sqrt(found["gibbs"].variance[3, 0])
+    moved = replace(found["cavi"], mean=mean, variance=found["gibbs"].variance)
+    figure = pgm.plot_densities(among({"gibbs": found["gibbs"], "moved": moved}), num_points=2)
+    assert [axes.get_title() for axes in figure.axes] == ["row 7, latent 2", "row 3, latent 0"]
+    x, density = next(line for line in figure.axes[0].lines if line.get_label() == "moved").get_data()
+    # Four deviations each way hold all but 6e-5.
+    np.testing.assert_allclose(np.trapezoid(density, x), 1.0, atol=1e-4)
+    np.testing.assert_allclose(np.trapezoid(density * x, x), mean[7, 2], rtol=1e-3)
+    outline = figure.axes[0].patches[0].get_xy()
+    area = 0.5 * abs(np.sum(outline[:-1, 0] * outline[1:, 1] - outline[1:, 0] * outline[:-1, 1]))
+    np.testing.assert_allclose(area, 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_reliability_is_that_of_the_predictions(name):
+    test = comparison(name).test
+    p, y = test.predictions["cavi"], test.y
+    figure = pgm.plot_reliability(comparison(name))
+    confidence, right = p.max(axis=1), p.argmax(axis=1) == y
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "cavi")
+    places = np.ceil(confidence * 15).astype(int)
+    for b, (x, share) in zip(np.unique(places), np.transpose(line.get_data()), strict=True):
+        np.testing.assert_allclose([x, share], [confidence[places == b].mean(), right[places == b].mean()], rtol=1e-12)
+    for patch in figure.axes[1].patches:
+        assert patch.get_data().values.sum() == len(y)
+    gaps = [abs((right - confidence)[places == b].sum()) for b in np.unique(places)]
+    label = next(text.get_text() for text in figure.legends[0].get_texts() if text.get_text().startswith("cavi"))
+    assert label == f"cavi (calibration error {sum(gaps) / len(y):.3f})"
+
+
+def test_reliability_bins_by_hand():
+    # Bins of width 1/15: 0.8 is the right end of bin 11, 0.6 of bin 8.
+    p = np.array([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.4, 0.6]])
+    bins = reliability_bins(p, np.array([0, 1, 1, 1]))
+    assert bins.counts.tolist() == [0] * 8 + [1, 0, 0, 3, 0, 0, 0]
+    np.testing.assert_allclose(bins.accuracy[[8, 11]], [1.0, 2 / 3])
+    np.testing.assert_allclose(bins.confidence[[8, 11]], [0.6, 0.8])
+    np.testing.assert_allclose(bins.error, 0.25 * 0.4 + 0.75 * 2 / 15)
+
+
+def test_reliability_needs_classes_and_test_data():
+    found = results("bernoulli")
+    with pytest.raises(ValueError, match="no test data"):
+        pgm.plot_reliability(among(found))
+    with pytest.raises(ValueError, match="y is not a class"):
+        pgm.plot_reliability(comparison("student_t"))
+    with pytest.raises(ValueError, match="must be what compare returns; got Draws"):
+        pgm.plot_reliability(found["gibbs"])
+
+
+def test_elbo_is_the_trace():
+    found = results("bernoulli")
+    figure = pgm.plot_elbo(comparison("bernoulli"))
+    values, gaps = (axes.lines for axes in figure.axes)
+    assert [line.get_label() for line in values] == ["cavi"]
+    np.testing.assert_array_equal(values[0].get_ydata(), found["cavi"].elbo_trace)
+    np.testing.assert_allclose(gaps[0].get_ydata(), 5.0 * (0.3 ** np.arange(7.0) - 0.3**7), rtol=1e-10)
+    assert "gibbs, corrected" in figure.legends[0].get_title().get_text()
+    with pytest.raises(ValueError, match=r"none of the results \(gibbs\) has an ELBO"):
+        pgm.plot_elbo(found["gibbs"])
+    with pytest.raises(ValueError, match="results must be a result, a dict"):
+        pgm.plot_elbo([found["cavi"]])
+
+
+@cache
+def sticky():
+    """Draws whose latent 1 at row 5 hardly moves."""
+    draws = results("logistic_softmax")["gibbs"]
+    f = draws.latents.copy()
+    steps = np.random.default_rng(4).normal(size=f.shape[:2])
+    f[:, :, 5, 1] = np.cumsum(steps, axis=1) * 0.1
+    return replace(draws, stored_latents=f)
+
+
+def test_traces_are_those_of_the_worst_latents():
+    draws = sticky()
+    figure = pgm.plot_trace(draws)
+    left = figure.axes[::2]
+    assert [axes.get_title() for axes in left][:2] == ["log p(y | f)", "f[1] at row 5"]
+    for axes, values in zip(left, (draws.log_likelihood_trace, draws.latents[:, :, 5, 1]), strict=False):
+        np.testing.assert_array_equal([line.get_ydata() for line in axes.lines], values)
+    bulk, tail, _ = convergence_by_latent(draws.latents)
+    worst = np.sort(np.minimum(bulk, tail), axis=None)[3]
+    for axes in left[1:]:
+        latent, row = map(int, re.fullmatch(r"f\[(\d)\] at row (\d+)", axes.get_title()).groups())
+        assert min(bulk[row, latent], tail[row, latent]) <= worst
+
+
+def test_long_traces_are_thinned_and_say_so():
+    draws = sticky()
+    f = np.tile(draws.latents, (1, 15, 1, 1))
+    long = replace(draws, stored_latents=f, log_likelihood_trace=np.tile(draws.log_likelihood_trace, (1, 15)))
+    axes = pgm.plot_trace(long).axes
+    assert axes[-2].get_xlabel() == "draw (one in 2 is shown)"
+    x, y = axes[0].lines[0].get_data()
+    np.testing.assert_array_equal(y, long.log_likelihood_trace[0, x])
+
+
+def test_ranks_are_counted():
+    draws = sticky()
+    figure = pgm.plot_rank(draws)
+    grid = np.array(figure.axes).reshape(-1, 2)
+    order = np.argsort(draws.latents[:, :, 5, 1], axis=None)
+    chain = order // SAMPLES
+    for c, axes in enumerate(grid[1]):
+        # Chains share 20 bins of 20 ranks.
+        expected = [(chain[start : start + 20] == c).sum() for start in range(0, 400, 20)]
+        assert [patch.get_height() for patch in axes.patches] == expected
+    for axes in grid.ravel():
+        assert sum(patch.get_height() for patch in axes.patches) == SAMPLES
+    short = replace(draws, stored_latents=draws.latents[:, :3], log_likelihood_trace=draws.log_likelihood_trace[:, :3])
+    for plot in (pgm.plot_trace, pgm.plot_rank, pgm.plot_convergence):
+        with pytest.raises(ValueError, match="holds 3 draws a chain"):
+            plot(short)
+        with pytest.raises(ValueError, match="draws must be what gibbs returns"):
+            plot(results("bernoulli")["cavi"])
+
+
+def test_sampled_hyperparameters_are_traced():
+    scales = np.random.default_rng(6).gamma(3.0, 0.2, (2, SAMPLES, 2))
+    draws = replace(sticky(), hyperparameters={"gps[0].kernel.lengthscale": scales})
+    axes = pgm.plot_trace(draws).axes
+    assert [a.get_title() for a in axes[2:5:2]] == [f"gps[0].kernel.lengthscale[{i}]" for i in (0, 1)]
+    np.testing.assert_array_equal([line.get_ydata() for line in axes[4].lines], scales[..., 1])
+
+
+def test_convergence_counts_every_latent():
+    draws = sticky()
+    figure = pgm.plot_convergence(draws)
+    assert [axes.get_title() for axes in figure.axes] == ["Bulk ESS", "Tail ESS", "R-hat"]
+    for axes, values in zip(figure.axes, convergence_by_latent(draws.latents), strict=True):
+        heights = np.array([patch.get_height() for patch in axes.patches])
+        lefts = np.array([patch.get_x() for patch in axes.patches])
+        assert heights.sum() == values.size
+        np.testing.assert_allclose(heights @ lefts / values.size, values.mean(), atol=lefts[1] - lefts[0])
+    marks = [[line.get_xdata()[0] for line in axes.lines] for axes in figure.axes]
+    assert marks == [[400, 100], [400, 100], [1.01, 1.05]]
+    one = replace(draws, stored_latents=draws.latents[:1], log_likelihood_trace=draws.log_likelihood_trace[:1])
+    alone = pgm.plot_convergence(one)
+    assert len(alone.axes) == 2
+    assert "R-hat needs two" in alone.legends[0].get_title().get_text()
+
+
+@pytest.mark.parametrize("name", ["logistic_softmax", "heteroscedastic", "bernoulli"])
+def test_auxiliaries_are_their_means(name):
+    found = results(name)
+    figure = pgm.plot_auxiliaries(comparison(name))
+    means = {label: auxiliary_means(found[label]) for label in ("gibbs", "cavi")}
+    titles = {"logistic_softmax": ["λ", *(f"{a}[{c}]" for a in "kω" for c in range(3))]}.get(name)
+    titles = titles or (["k", "ω"] if name == "heteroscedastic" else ["ω"])
+    assert [axes.get_title() for axes in figure.axes] == titles
+    for axes, title in zip(figure.axes, titles, strict=True):
+        value = {k: m[title[0]][:, int(title[2])] if "[" in title else m[title] for k, m in means.items()}
+        order = np.argsort(value["gibbs"])
+        for line in axes.lines:
+            np.testing.assert_array_equal(line.get_ydata(), value[line.get_label()][order])
+    assert "corrected" in figure.legends[0].get_title().get_text()
+
+
+def test_auxiliaries_of_nothing_are_refused():
+    found = results("bernoulli")
+    with pytest.raises(ValueError, match="corrected and has no auxiliaries"):
+        pgm.plot_auxiliaries(found["corrected"])
+    with pytest.raises(ValueError, match="different auxiliaries or data"):
+        pgm.plot_auxiliaries({"one": found["cavi"], "two": results("logistic_softmax")["cavi"]})
+    with pytest.raises(ValueError, match="Gaussian in f as it stands"):
+        pgm.plot_auxiliaries(
+            approximation(given("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
+        )
+
+
+@pytest.mark.parametrize("name", ["negative_binomial", "heteroscedastic"])
+def test_bands_hold_the_stated_mass(name):
+    found = results(name)
+    x = np.linspace(-2.5, 2.5, 31)[:, None]
+    figure = pgm.plot_latent({"gibbs": found["gibbs"], "cavi": found["cavi"]}, x)
+    size = found["cavi"].model.num_latents
+    for latent, axes in enumerate(figure.axes[:size]):
+        outer, inner = ([c.get_paths()[0].vertices for c in axes.collections[k::2]] for k in (0, 1))
+        mean, variance = (part[:, latent] for part in found["cavi"].predict_latent(x))
+        for vertices, mass in ((outer[1], 0.9), (inner[1], 0.5)):
+            low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
+            scale = np.sqrt(variance)
+            held = stats.norm.cdf(high, mean, scale) - stats.norm.cdf(low, mean, scale)
+            np.testing.assert_allclose(held, mass, atol=1e-6)
+        # Draws by themselves, with noise of their own: the share of 400 in a band is 0.9 to within 4 * 0.015, 0.5 to
+        # within 4 * 0.025, and so are the band's own ends.
+        f = found["gibbs"].draw_latents_at(x, seed=9)[..., latent]
+        for vertices, mass, within in ((outer[0], 0.9, 0.09), (inner[0], 0.5, 0.15)):
+            low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
+            np.testing.assert_allclose(((low < f) & (f < high)).mean(axis=0), mass, atol=within)
+    predicted = next(line for line in figure.axes[size].lines if line.get_label() == "cavi")
+    np.testing.assert_allclose(predicted.get_ydata(), found["cavi"].predict(x).mean, rtol=1e-9)
+    data = next(line for line in figure.axes[size].lines if line.get_label() == "data")
+    np.testing.assert_array_equal(data.get_ydata(), found["cavi"].y)
+
+
+def edge(vertices, x, side):
+    """The lower or upper edge of a band at inputs."""
+    return np.array([side(vertices[vertices[:, 0] == value, 1]) for value in x])
+
+
+def test_latents_need_one_column():
+    with pytest.raises(ValueError, match="X of bernoulli has 2 columns; plot_latent draws functions of one"):
+        pgm.plot_latent({"bernoulli": results("bernoulli")["cavi"]})
+    with pytest.raises(ValueError, match=r"X_new must have the 1 column"):
+        pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(("name", "label", "within"), [("bernoulli", "cavi", 0.01), ("logistic_softmax", "cavi", 0.03)])
+def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
+    result = results(name)[label]
+    figure = pgm.plot_probability_map(result)
+    shown = [1] if name == "bernoulli" else [0, 1, 2]
+    crossed = 0
+    for axes, c in zip(figure.axes, shown, strict=False):
+        for contour in axes.collections:
+            if not hasattr(contour, "levels") or list(contour.levels) != [0.5]:
+                continue
+            at = np.concatenate([path.vertices for path in contour.get_paths()])[::5]
+            p = result.predict(at).probabilities[:, c]
+            # Interpolation in cells of a fiftieth of the range.
+            np.testing.assert_allclose(p, 0.5, atol=within)
+            crossed += 1
+    assert crossed > 0
+
+
+def test_a_map_shows_the_data_and_the_inducing_inputs():
+    common, _, _ = given("bernoulli")
+    figure = pgm.plot_probability_map(results("bernoulli")["cavi"])
+    points = [c.get_offsets() for c in figure.axes[0].collections if not hasattr(c, "levels")]
+    for label, drawn in zip((0, 1), points, strict=True):
+        np.testing.assert_array_equal(drawn, common["X"][common["y"] == label])
+    assert len(boxed(figure)) == 3
+    # Two hundred inputs and a smooth kernel: the factor has fewer pivots than data.
+    X = np.random.default_rng(0).uniform(-1, 1, (200, 2))
+    with jax.enable_x64(True):
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 3.0)))
+        common = {"model": model, "X": X, "y": (X[:, 0] > 0) * 1.0, "prior": model.prior(X), "seconds": 0.0}
+    figure = pgm.plot_probability_map(approximation(common, np.zeros((200, 1)), np.ones((200, 1))))
+    crosses = next(line for line in figure.axes[0].lines if line.get_marker() == "x")
+    group = common["prior"].groups[0]
+    pivots = np.asarray(group.Z)[: int(np.asarray(group.active).sum())]
+    assert sorted(map(tuple, np.transpose(crosses.get_data()))) == sorted(map(tuple, pivots))
+    assert "inducing inputs (pivots of the factor)" in boxed(figure)
+
+
+def boxed(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_map_of_means_is_of_means():
+    result = results("binomial")["cavi"]
+    figure = pgm.plot_probability_map(result)
+    filled = next(c for c in figure.axes[0].collections if hasattr(c, "levels"))
+    low, high = result.X.min(axis=0), result.X.max(axis=0)
+    corners = [np.linspace(a - 0.08 * (b - a), b + 0.08 * (b - a), 80) for a, b in zip(low, high, strict=True)]
+    mean = result.predict(np.stack(np.meshgrid(*corners), axis=-1).reshape(-1, 2)).mean
+    np.testing.assert_allclose([filled.zmin, filled.zmax], [mean.min(), mean.max()], rtol=1e-9)
+
+
+def test_maps_of_what_is_not_there_are_refused():
+    with pytest.raises(ValueError, match="X has 1 columns; plot_probability_map draws over two"):
+        pgm.plot_probability_map(results("student_t")["cavi"])
+    with pytest.raises(ValueError, match="from 0 to 2; got 3"):
+        pgm.plot_probability_map(results("logistic_softmax")["cavi"], 3)
+    with pytest.raises(ValueError, match="y is not a class"):
+        pgm.plot_probability_map(results("binomial")["cavi"], 1)
+    with pytest.raises(ValueError, match="num_points must be a whole number"):
+        pgm.plot_densities(comparison("bernoulli"), 0)
