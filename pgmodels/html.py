@@ -1,14 +1,21 @@
 """HTML for notebooks and reports: every text is escaped, every element closed."""
 
+import base64
+import io
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
+
+from matplotlib.figure import Figure
 
 
 class Html(str):
     """HTML that is written as it stands; any other text is escaped."""
 
 
+# Of pictures on paper and on screens of high resolution.
+_DPI = 144
+_PIXELS_PER_INCH = 96
 _VOID = {"img", "meta", "br", "hr"}
 # Formulas are taller than text; what is too wide scrolls by itself.
 _FORMULA = "overflow-x:auto;overflow-y:hidden;line-height:1.8;"
@@ -46,7 +53,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = N
     return element(
         "div",
         element("table", *titled, *([element("thead", head)] if header else []), element("tbody", *body)),
-        class_="pgm-table",
+        class_="pgm-table" if header else "pgm-table pgm-facts",
         style="overflow-x:auto",
     )
 
@@ -57,6 +64,17 @@ def formula_line(line: str) -> Html:
 
     indent = (len(line) - len(line.lstrip(" "))) / 2
     return element("div", Html(to_mathml(line)), class_="pgm-formula", style=f"{_FORMULA}margin-left:{indent:g}em")
+
+
+def picture(figure: Figure, alt: str) -> Html:
+    """A figure within the document, as SVG or PNG, whichever is smaller; ``alt`` stands for it where it is not seen."""
+    files = {"svg+xml": io.BytesIO(), "png": io.BytesIO()}
+    figure.savefig(files["svg+xml"], format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(files["png"], format="png", dpi=_DPI)
+    kind = min(files, key=lambda name: files[name].tell())
+    source = f"data:image/{kind};base64,{base64.b64encode(files[kind].getvalue()).decode()}"
+    width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
+    return element("img", src=source, alt=alt, width=width, height=height, style="max-width:100%;height:auto")
 
 
 def bullets(items: Iterable[Any]) -> Html:

@@ -10,7 +10,7 @@ from pgmodels.augmentation.explain import Section, explain_sections
 from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
-from pgmodels.html import Html, element, formula_line, join, table
+from pgmodels.html import Html, element, formula_line, join, picture, table
 from pgmodels.model import Model
 from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
 from pgmodels.unknowns import Unknowns
@@ -141,10 +141,15 @@ def sections_html(sections: Sequence[Section], heading: str) -> Html:
 
 
 def graph_html(graph: AugmentedGraph) -> Html:
-    """An augmented graph as a table of its variables and what their conditionals read."""
+    """An augmented graph, drawn, and as a table of its variables and what their conditionals read."""
+    from pgmodels.plots.graph import plot_graph
+
+    alt = f"Augmented graph of {graph.name}; the table below lists its variables and edges."
     rows = []
     for node in graph.nodes:
         plates = " and ".join(plate.label for plate in graph.plates_of(node))
         parents = [graph.labels[edge.source] for edge in graph.edges if edge.target == node.id]
         rows.append((node.label, node.kind, plates, ", ".join(parents)))
-    return table(["variable", "kind", "for each", "reads"], rows, caption=f"Augmented graph of {graph.name}")
+    listed = table(["variable", "kind", "for each", "reads"], rows, caption=f"Augmented graph of {graph.name}")
+    caption = element("figcaption", "An arrow leads to what is drawn given its source; a plate repeats what it holds.")
+    return join([element("figure", picture(plot_graph(graph), alt), caption), listed])

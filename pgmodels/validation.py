@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pgmodels.datasets import Dataset, load, split
 from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.diagnostics.diagnose import diagnose
 from pgmodels.diagnostics.report import write_report
 from pgmodels.environment import environment
 from pgmodels.inference.correction import correct
@@ -21,6 +22,9 @@ from pgmodels.likelihood import Likelihood
 from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
+
+# Latents, over all data: calibration on simulated data repeats CAVI a hundred times.
+_DIAGNOSED = 2000
 
 
 class Study(NamedTuple):
@@ -88,6 +92,11 @@ def validate(
         else:
             console.print(f"no corrected result: {likelihood.name} multiplies two latents of one datum")
         table = compare(X=parts.X_test, y=parts.y_test, **results)
+        diagnoses = {}
+        if approximation.mean.size <= _DIAGNOSED:
+            diagnoses["cavi"] = diagnose(approximation, seed=seed, progress=progress)
+        else:
+            console.print(f"not diagnosed: it has more than {_DIAGNOSED} latents; use pgmodels.diagnose", markup=False)
         folder = output / data.name
         table.save(folder)
         for name, result in results.items():
@@ -118,6 +127,7 @@ def validate(
         settings=settings,
         notes=warned,
         class_names=_class_names(data, likelihood),
+        diagnoses=diagnoses,
     )
     console.print(f"written to {folder}", markup=False, highlight=False)
     return table

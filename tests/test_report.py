@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def binary():
 def letters():
     """26 classes with a latent each."""
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(52, 2))
+    X = rng.normal(size=(52, 3))
     y = np.tile(np.arange(26.0), 2)
     model = pgm.Model(pgm.LogisticSoftmax(26), pgm.GP(pgm.RBF(1.0, 0.8), size=26))
     vi = pgm.cavi(model, X, y)
@@ -123,7 +122,7 @@ def test_names_that_users_give_are_escaped(tmp_path):
     nasty = replace(comparison.results["cavi"], method=NASTY)
     results = {"gibbs<i>": comparison.results["gibbs"], NASTY: nasty}
     own = pgm.compare(X=comparison.test.X, y=comparison.test.y, **results)
-    shown = SimpleNamespace(_repr_html_=lambda: "<p>further</p>")
+    diagnosis = pgm.diagnose(nasty, num_replicates=2, num_draws=100)
     path = write_report(
         tmp_path / "r.html",
         own,
@@ -131,11 +130,11 @@ def test_names_that_users_give_are_escaped(tmp_path):
         settings={"command": "<i>", "<i>key": ["<i>value"]},
         notes=["<i>note"],
         class_names=["<i>no", NASTY],
-        appendices={"<i>more": shown},
+        diagnoses={"<i>more": diagnosis},
     )
     reader = read(path)
     assert "i" not in reader.tags
-    for text in (NASTY, "<i>no", "<i>title", "<i>key", "<i>value", "<i>note", "<i>more", "gibbs<i>", "further"):
+    for text in (NASTY, "<i>no", "<i>title", "<i>key", "<i>value", "<i>note", "<i>more", "gibbs<i>"):
         assert text in reader.words
     # The only bold texts are what is best, the likelihood's name and the labels in "What was run".
     bold = re.findall(r"<b>(.*?)</b>", path.read_text(encoding="utf-8"))

@@ -10,7 +10,8 @@ import numpy as np
 
 from pgmodels.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.diagnostics.illustrations import illustrations
+from pgmodels.diagnostics.diagnose import Diagnosis
+from pgmodels.diagnostics.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.diagnostics.report_data import check_class_names, class_table, observation_table, worst_latents
 from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.html import Html, bullets, element, html, join, table
@@ -28,13 +29,13 @@ def write_report(
     settings: Mapping[str, Any],
     notes: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
-    appendices: Mapping[str, Any] | None = None,
+    diagnoses: Mapping[str, Diagnosis] | None = None,
 ) -> Path:
     """Write a self-contained HTML report of a comparison; its path.
 
     ``settings`` is what was run, by name; ``command``, where it is among them, is how to run it again. ``notes`` are
-    warnings that were given. ``class_names`` are names of the classes in order. ``appendices`` are further sections by
-    title: objects that notebooks show, with ``_repr_html_``.
+    warnings that were given. ``class_names`` are names of the classes in order; ``diagnoses`` is what ``diagnose`` says
+    of results, by label.
     Raises ValueError where class_names do not fit the classes.
     """
     names = check_class_names(comparison, class_names)
@@ -43,13 +44,14 @@ def write_report(
         "Verdict": _verdicts(comparison, judged, names),
         "Comparison": Html(comparison._repr_html_()),
         "Figures": join(_figures(comparison)),
-        **{name: Html(shown._repr_html_()) for name, shown in (appendices or {}).items()},
+        "Diagnosis without draws": join(_diagnosed(label, one) for label, one in (diagnoses or {}).items()),
         "What was run": _run(comparison, names, notes),
         "Derivation": _derivation(comparison),
         "Running it again": _again(settings),
     }
     path = Path(path)
-    path.write_text(_page(title, _lead(comparison), sections), encoding="utf-8")
+    filled = {name: body for name, body in sections.items() if body}
+    path.write_text(_page(title, _lead(comparison), filled), encoding="utf-8")
     return path
 
 
@@ -99,6 +101,11 @@ def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequ
     return join(parts)
 
 
+def _diagnosed(label: str, diagnosis: Diagnosis) -> Html:
+    illustration = illustrate_diagnosis(label, diagnosis)
+    return join([element("h3", illustration.title), Html(diagnosis._repr_html_()), illustration.html()])
+
+
 def _figures(comparison: Comparison) -> Iterator[Html]:
     for illustration in illustrations(comparison):
         yield join([element("h3", illustration.title), illustration.html()])
@@ -144,7 +151,7 @@ def _again(settings: Mapping[str, Any]) -> Html:
         ]
         parts += [element("pre", element("code", settings["command"]))]
     rows = [(name, _setting(value)) for name, value in settings.items() if name != "command"]
-    return join([*parts, table(["setting", "value"], rows)])
+    return join([*parts, table([], rows)])
 
 
 def _setting(value: Any) -> Html:

@@ -83,7 +83,7 @@ def as_html(frame: pd.DataFrame, reference: str, notes: Sequence[str], caption: 
     """The table with the best of each row marked, and notes beneath."""
     heads = (f"{label} (reference)" if label == reference else label for label in frame.index)
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
-    rows = [[row.words, *(_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
+    rows = [[_head(row.words), *(_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
             for row in metric_rows(frame)]  # fmt: skip
     return join([table(header, rows, caption), bullets(notes)])
 
@@ -93,6 +93,10 @@ def number_text(value: float) -> str:
     if np.isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def _head(words: str) -> Html:
+    return element("th", words, scope="row", style="text-align:left;min-width:9em")
 
 
 def _cell(text: str, best: bool) -> Html:
