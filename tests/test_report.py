@@ -39,10 +39,19 @@ def letters():
     y = np.tile(np.arange(26.0), 2)
     model = pgm.Model(pgm.LogisticSoftmax(26), pgm.GP(pgm.RBF(1.0, 0.8), size=26))
     vi = pgm.cavi(model, X, y)
-    few = pgm.gibbs(model, X, y, num_samples=4, num_warmup=1, num_chains=2, seed=0)
-    # Draws from the prior stand for the posterior's, which would take longer.
-    whitened = tuple(rng.normal(size=(2, 60, *v.shape[2:])) for v in few.whitened)
-    draws = replace(few, whitened=whitened, log_likelihood_trace=rng.normal(size=(2, 60)))
+    # Draws of q stand for the posterior's, which would take longer.
+    _, whitened = vi.draw_latents(120)
+    draws = pgm.Draws(
+        model=vi.model,
+        X=vi.X,
+        y=vi.y,
+        prior=vi.prior,
+        seconds=1.0,
+        method="gibbs",
+        whitened=tuple(v.reshape(2, 60, *v.shape[1:]) for v in whitened),
+        log_likelihood_trace=rng.normal(size=(2, 60)),
+        num_warmup=0,
+    )
     return pgm.compare(gibbs=draws, cavi=vi, X=X[:26] + 0.1, y=y[:26])
 
 
