@@ -16,9 +16,10 @@ _GAP = 0.3
 _STEP = 0.5
 _PLATE_SIDE, _PLATE_TOP, _PLATE_BOTTOM = 0.22, 0.18, 0.42
 _CHARACTER = 0.155
-_RESTARTS = 6
-# What a layout costs: overlaps most, then arrows through nodes, then crossings, then arrows that lean.
-_OVERLAP, _HIDDEN, _CROSSING = 1000.0, 100.0, 12.0
+_RESTARTS = 20
+# What a layout costs: overlaps most, then arrows through nodes, then crossings, then arrows that lean and
+# nodes of a kind out of their order.
+_OVERLAP, _HIDDEN, _CROSSING, _ORDER = 1000.0, 100.0, 12.0, 0.5
 
 
 class Layout(NamedTuple):
@@ -126,6 +127,8 @@ class _Search:
         ]
         kinds = ("process", "latent", "hyperparameter")
         self.leading = [k for k, node in enumerate(self.nodes) if node.kind in kinds]
+        alike = [(node.kind, layers[node.id]) for node in self.nodes]
+        self.ordered = [(i, j) for j in range(len(alike)) for i in range(j) if alike[i] == alike[j]]
         widest = max(np.bincount(list(layers.values())))
         labels = max(len(node.label) for node in self.nodes)
         self.grid = np.arange(0.0, 1.6 * widest + 0.5 * _CHARACTER * labels + 1.0, _STEP)
@@ -204,6 +207,7 @@ class _Search:
         # Arrows upright, latents on the left and auxiliaries on the right, and the whole narrow.
         total = sum(abs(a - c) + 0.1 * (a - c) ** 2 for a, _, c, _ in lines)
         total += 0.3 * float(np.ptp(x)) + 0.05 * float(np.sum(x[self.leading])) + 0.01 * float(np.sum(x))
+        total += _ORDER * sum(float(x[i]) > float(x[j]) for i, j in self.ordered)
         total += _OVERLAP * count_overlaps(boxes, _GAP)
         if total > limit:
             return total

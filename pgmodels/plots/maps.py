@@ -22,7 +22,7 @@ _MAX_DRAWS = 1000
 _EVALUATIONS = 60_000_000
 _COLOURS = "Blues"
 # Colour and marker of the two classes, or of what does and does not belong to a panel's class.
-_TWO = (("white", "s"), ("#D55E00", "o"))
+_TWO = (("white", "s"), ("#E69F00", "o"))
 # Nodes of the quadrature for one latent and for several.
 _NODES = {True: 64, False: 512}
 

@@ -15,7 +15,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (4, 3)))
 # More points than this are drawn as a picture within the figure, so that its files stay small.
-RASTERISED = 5000
+RASTERISED = 2000
 
 
 class Style(NamedTuple):
