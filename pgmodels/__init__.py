@@ -19,6 +19,7 @@ from pgmodels.formulas import sum_ as sum
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import CorrectionWarning, correct
 from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.gibbs_run import SamplingError
 from pgmodels.inference.hyperparameters import fit
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.interop import to_arviz
@@ -103,6 +104,7 @@ __all__ = [
     "Probit",
     "RationalQuadratic",
     "Real",
+    "SamplingError",
     "SigmoidPoisson",
     "StickBreaking",
     "StudentT",

@@ -14,6 +14,11 @@ class ProgressBar:
     def __init__(self, progress: Progress | None, task: Any):
         self._progress, self._task = progress, task
 
+    @property
+    def visible(self) -> bool:
+        """Whether anyone sees it."""
+        return self._progress is not None
+
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Move on by some steps."""
         if self._progress is not None:

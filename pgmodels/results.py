@@ -184,21 +184,32 @@ class Draws(Result):
     ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of values that were
     sampled, by name, (chains, draws, ...); the values of ``model`` are then their posterior medians. ``statistics`` are
     the sampler's own figures by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` follow
-    from ``whitened`` and one prior.
+    from ``whitened`` and one prior. Where not all latents were kept, ``whitened`` is None, ``rows`` are those of X that
+    were, and ``moments`` holds running means and variances, (n, latents) each. ``tuning`` is what warm-up chose, and
+    ``run`` what ``extend`` goes on from.
     """
 
-    whitened: tuple[np.ndarray, ...]
+    whitened: tuple[np.ndarray, ...] | None
     log_likelihood_trace: np.ndarray
     num_warmup: int
     hyperparameters: dict[str, np.ndarray] = field(default_factory=dict)
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
     stored_latents: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    moments: tuple[np.ndarray, np.ndarray] | None = None
+    tuning: dict[str, Any] = field(default_factory=dict)
+    run: Any = None
 
     @cached_property
     def latents(self) -> np.ndarray:
-        """The latents at the data, (chains, draws, n, latents)."""
+        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were kept.
+
+        Raises ValueError where only running moments were kept.
+        """
         if self.stored_latents is not None:
             return self.stored_latents
+        if self.whitened is None:
+            raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
         parts = [_colour(group, v) for group, v in zip(self.prior.groups, self.whitened, strict=True)]
         return np.concatenate(parts, axis=-1)
 
@@ -221,12 +232,21 @@ class Draws(Result):
     @cached_property
     def mean(self) -> np.ndarray:
         """Posterior means at the data, (n, latents)."""
-        return self.latents.mean(axis=(0, 1))
+        return self.latents.mean(axis=(0, 1)) if self.moments is None else self.moments[0]
 
     @cached_property
     def variance(self) -> np.ndarray:
         """Posterior variances at the data, (n, latents)."""
-        return self.latents.var(axis=(0, 1))
+        return self.latents.var(axis=(0, 1)) if self.moments is None else self.moments[1]
+
+    def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
+        """Draws that go on from here: these and ``num_samples`` more of each chain, as one longer run would give.
+
+        These stay as they are. Raises ValueError for draws of another engine than gibbs.
+        """
+        from pgmodels.inference.gibbs import extend
+
+        return extend(self, num_samples, progress)
 
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -262,6 +282,8 @@ class Draws(Result):
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
         X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        if self.whitened is None:
+            raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
         whitened = tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
         if self.hyperparameters:
             places = uncertain(self.model).places

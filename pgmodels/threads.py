@@ -1,7 +1,7 @@
 """Threads of the linear algebra library."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -15,13 +15,17 @@ R = TypeVar("R")
 SMALL = 1500
 
 
+def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
+    """One BLAS thread within the context where the rows are few."""
+    return threadpool_limits(1, user_api="blas") if num_rows <= SMALL else nullcontext()
+
+
 def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
     """Run an engine (model, X, y, ...) on one BLAS thread where X has few rows; the setting is restored afterwards."""
 
     @wraps(engine)
     def wrapped(model: Any, X: Any, y: Any, **options: Any) -> R:
-        small = np.ndim(X) > 0 and len(X) <= SMALL
-        with threadpool_limits(1, user_api="blas") if small else nullcontext():
+        with one_thread_up_to(len(X) if np.ndim(X) > 0 else SMALL + 1):
             return engine(model, X, y, **options)
 
     return wrapped

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -28,6 +29,22 @@ class Unknowns:
         self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
         self.splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
 
+    def __hash__(self) -> int:
+        return hash(self.signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unknowns) and self.signature == other.signature
+
+    @cached_property
+    def signature(self) -> tuple[Any, ...]:
+        """Names, places, shapes and priors: unknowns with equal signatures share compiled code."""
+        entries = []
+        for name, place, shape, p in zip(self.names, self.places, self.shapes, self.parameters, strict=True):
+            leaves, tree = jax.tree.flatten(p.prior)
+            values = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
+            entries.append((name, place, shape, p.positive, str(tree), values))
+        return tuple(entries)
+
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters picked, in order."""
@@ -50,6 +67,17 @@ class Unknowns:
         """The log prior density of the values, over those that have a prior."""
         pairs = zip(self.parameters, values, strict=True)
         return sum((jnp.sum(p.prior.log_prob(v)) for p, v in pairs if p.prior is not None), jnp.zeros(()))
+
+    def log_prior_unconstrained(self, vector: Any) -> Any:
+        """The log prior density of an unconstrained vector, the transforms' Jacobian included."""
+        if not self.places:
+            return jnp.zeros(())
+        parts = jnp.split(vector, self.splits)
+        total = self.log_prior(self.constrain(vector))
+        for p, part, shape in zip(self.parameters, parts, self.shapes, strict=True):
+            x = part.reshape(shape)
+            total = total + jnp.sum(p.transform.log_abs_det_jacobian(x, p.transform(x)))
+        return total
 
     def with_values(self, values: list[Any]) -> Model:
         """The model with other values."""

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pgmodels.inference import gaussian_vi, gibbs_run
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.kernels import RBF, Matern12
 from pgmodels.model import GP, Model
@@ -93,14 +96,90 @@ def test_chains_differ(binary):
 
 @pytest.mark.parametrize(("num_warmup", "num_samples"), [(0, 1), (1, 49), (51, 50), (50, 101), (99, 53)])
 def test_any_number_of_sweeps(binary, num_warmup, num_samples):
-    """Sweeps are compiled in chunks of 50: what is kept must not depend on where a chunk ends."""
+    """Iterations are compiled in chunks of 50: what is kept must not depend on where a chunk ends."""
     model, X, y = binary
     draws = gibbs(model, X, y, num_samples=num_samples, num_warmup=num_warmup, num_chains=2, seed=4)
     assert draws.latents.shape == (2, num_samples, 20, 1)
     assert draws.log_likelihood_trace.shape == (2, num_samples)
     assert (draws.num_chains, draws.num_samples, draws.num_warmup) == (2, num_samples, num_warmup)
-    whole = gibbs(model, X, y, num_samples=num_warmup + num_samples, num_warmup=0, num_chains=2, seed=4)
-    assert np.array_equal(draws.latents, whole.latents[:, num_warmup:])
+    pieces = gibbs(model, X, y, num_samples=1, num_warmup=num_warmup, num_chains=2, seed=4)
+    while pieces.num_samples < num_samples:
+        pieces = pieces.extend(min(17, num_samples - pieces.num_samples))
+    assert np.array_equal(draws.latents, pieces.latents)
+    assert np.array_equal(draws.log_likelihood_trace, pieces.log_likelihood_trace)
+
+
+def test_extend_leaves_the_first_draws_as_they_are(binary):
+    first = gibbs(*binary, num_samples=30, num_warmup=5, num_chains=2, seed=4)
+    before = first.latents.copy()
+    longer = first.extend(20)
+    assert longer.num_samples == 50
+    assert np.array_equal(first.extend(20).latents, longer.latents)
+    assert first.num_samples == 30
+    assert np.array_equal(first.latents, before)
+    assert np.array_equal(longer.latents[:, :30], before)
+    with pytest.raises(ValueError, match="num_samples must be a whole number >= 1"):
+        first.extend(0)
+
+
+def test_draws_of_another_engine_cannot_be_extended(binary):
+    draws = replace(gibbs(*binary, num_samples=2, num_warmup=0, num_chains=2, seed=4), run=None, method="nuts")
+    with pytest.raises(ValueError, match="these draws are by nuts"):
+        draws.extend(5)
+
+
+@pytest.mark.parametrize("keep", ["moments", [3, 0, 17]])
+def test_keeping_less_of_the_same_draws(binary, keep):
+    options = {"num_samples": 120, "num_warmup": 30, "num_chains": 2, "seed": 4}
+    whole, part = gibbs(*binary, **options), gibbs(*binary, keep=keep, **options)
+    np.testing.assert_array_equal(part.log_likelihood_trace, whole.log_likelihood_trace)
+    # Running sums round otherwise than a sum at the end.
+    np.testing.assert_allclose(part.mean, whole.mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(part.variance, whole.variance, rtol=1e-9)
+    assert part.whitened is None
+    if keep == "moments":
+        with pytest.raises(ValueError, match="were not kept"):
+            _ = part.latents
+    else:
+        np.testing.assert_array_equal(part.rows, keep)
+        np.testing.assert_allclose(part.latents, whole.latents[:, :, keep], rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match='keep="all"'):
+        part.predict_latent(binary[1][:2])
+
+
+@pytest.mark.parametrize("keep", ["some", [], [20], [-1], [0.5], [[1]], None])
+def test_refuses_what_it_cannot_keep(binary, keep):
+    with pytest.raises(ValueError, match="keep"):
+        gibbs(*binary, num_samples=1, keep=keep)
+
+
+def test_a_state_that_is_not_finite_stops_the_run_and_keeps_what_was_drawn(binary, monkeypatch):
+    original = gibbs_run.run_chunk
+
+    def broken(target, tuning, chains, moments, first, count, *rest):
+        chains, moments, probe, record = original(target, tuning, chains, moments, first, count, *rest)
+        if first >= 60:
+            record = record._replace(failed=record.failed.at[3, 1].set(2))
+        return chains, moments, probe, record
+
+    monkeypatch.setattr(gibbs_run, "run_chunk", broken)
+    with pytest.raises(
+        gibbs_run.SamplingError, match="the latents of chain 1 are not finite in iteration 63"
+    ) as caught:
+        gibbs(*binary, num_samples=200, num_warmup=10, num_chains=2, seed=4)
+    assert caught.value.draws.num_samples == 53
+    monkeypatch.undo()
+    good = gibbs(*binary, num_samples=53, num_warmup=10, num_chains=2, seed=4)
+    assert np.array_equal(caught.value.draws.latents, good.latents)
+
+
+def test_nothing_is_compiled_again_for_equal_shapes(binary):
+    model, X, y = binary
+    gibbs(model, X, y, num_samples=60, num_warmup=30, num_chains=2, seed=4)
+    sizes = [f._cache_size() for f in (gibbs_run.run_chunk, gibbs_run.start_chains, gaussian_vi._refine)]
+    other = Model(CASES["bernoulli"].likelihood(), GP(RBF(3.1, 0.9), mean=-0.2))
+    gibbs(other, X[::-1], 1.0 - y, num_samples=133, num_warmup=47, num_chains=2, seed=9)
+    assert sizes == [f._cache_size() for f in (gibbs_run.run_chunk, gibbs_run.start_chains, gaussian_vi._refine)]
 
 
 @pytest.mark.parametrize("name", ["num_samples", "num_warmup", "num_chains"])

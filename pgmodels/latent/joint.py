@@ -33,6 +33,36 @@ class JointPrior(eqx.Module):
         parts = [group.draw(k, h[:, s], w[:, s]) for k, (group, s) in zip(keys, self._pairs(), strict=True)]
         return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
 
+    def mean_and_deviation(self, key: Any, h: Any, w: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The mean of the whitened coordinates given sites, and a draw of their deviation from it, a group each."""
+        keys = jax.random.split(key, len(self.groups))
+        pairs = zip(keys, self._pairs(), strict=True)
+        parts = [group.mean_and_deviation(k, h[:, s], w[:, s]) for k, (group, s) in pairs]
+        return tuple(m for m, _ in parts), tuple(d for _, d in parts)
+
+    def latents(self, whitened: Sequence[Any]) -> Any:
+        """The latents (n, latents) of whitened coordinates, a group each."""
+        parts = [group.latents(v) for group, v in zip(self.groups, whitened, strict=True)]
+        return jnp.concatenate(parts, axis=1)
+
+    def factors(self) -> list[Any]:
+        """The factor A (rank, n) of each latent, f = mean + A^T v."""
+        return [group.factor for group, size in zip(self.groups, self.sizes, strict=True) for _ in range(size)]
+
+    def means(self) -> Any:
+        """The constant mean of each latent, (latents,)."""
+        return jnp.concatenate([jnp.full(size, g.mean) for g, size in zip(self.groups, self.sizes, strict=True)])
+
+    def flatten(self, whitened: Sequence[Any]) -> Any:
+        """Whitened coordinates, a group each, as one vector: latent after latent."""
+        return jnp.concatenate([v.T.ravel() for v in whitened])
+
+    def unflatten(self, flat: Any) -> tuple[Any, ...]:
+        """The inverse of ``flatten``."""
+        counts = [group.rank * size for group, size in zip(self.groups, self.sizes, strict=True)]
+        parts = jnp.split(flat, np.cumsum(counts)[:-1])
+        return tuple(part.reshape(size, -1).T for part, size in zip(parts, self.sizes, strict=True))
+
     def draw_prior(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
         """A joint draw of the latents from the prior, and its whitened coordinates."""
         keys = jax.random.split(key, len(self.groups))

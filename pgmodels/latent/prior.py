@@ -43,6 +43,11 @@ class LatentPrior(eqx.Module):
     def rank(self) -> int:
         """The number of whitened coordinates of one latent."""
 
+    @property
+    @abstractmethod
+    def factor(self) -> Float[Array, "r n"]:
+        """The A with f = mean + A^T v at X."""
+
     @abstractmethod
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """The A (r, m) and residual variance (m,) with f(X_new) = mean + A^T v + eps, Var eps = residual.
@@ -59,8 +64,8 @@ class LatentPrior(eqx.Module):
         """Mean, variance and log normaliser."""
 
     @abstractmethod
-    def _draw(self, h: Array, w: Array, noise: Array) -> Array:
-        """A draw of v from standard normals (2, r)."""
+    def _mean_and_deviation(self, h: Array, w: Array, noise: Array) -> tuple[Array, Array]:
+        """The mean of v and, from standard normals (2, r), a draw of its deviation."""
 
     @abstractmethod
     def _covariance(self, w: Array) -> Array:
@@ -90,10 +95,16 @@ class LatentPrior(eqx.Module):
         self, key: Key, h: Float[Array, "n l"], w: Float[Array, "n l"]
     ) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """An exact joint draw of f from the posterior, and its whitened coordinates."""
+        mean, deviation = self.mean_and_deviation(key, h, w)
+        return self.latents(mean + deviation), mean + deviation
+
+    def mean_and_deviation(
+        self, key: Key, h: Float[Array, "n l"], w: Float[Array, "n l"]
+    ) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
+        """The posterior mean of the whitened coordinates, and an exact joint draw of their deviation from it."""
         potential, _ = sites.centred(h, w, self.mean)
         noise = jax.random.normal(key, (2, self.rank, h.shape[1]), dtype=self.mean.dtype)
-        whitened = jax.vmap(self._draw, in_axes=(1, 1, 2), out_axes=1)(potential, w, noise)
-        return self.latents(whitened), whitened
+        return jax.vmap(self._mean_and_deviation, in_axes=(1, 1, 2), out_axes=1)(potential, w, noise)
 
     def draw_prior(self, key: Key, size: int) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A draw of ``size`` latents from the prior, and their whitened coordinates."""
@@ -146,6 +157,11 @@ class DensePrior(LatentPrior):
         """The number of whitened coordinates of one latent, n."""
         return len(self.root)
 
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See LatentPrior: A = L^T."""
+        return self.root.T
+
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """See LatentPrior: A = L^-1 K(X, X_new)."""
         K_cross, diagonal = self._cross(X_new)
@@ -159,9 +175,10 @@ class DensePrior(LatentPrior):
         mean = self.K @ sites.dense_weights(self.K, factor, h)
         return mean, sites.dense_variance(self.K, factor), sites.dense_log_normalizer(factor, h, mean)
 
-    def _draw(self, h: Array, w: Array, noise: Array) -> Array:
+    def _mean_and_deviation(self, h: Array, w: Array, noise: Array) -> tuple[Array, Array]:
         factor = sites.dense_factor(self.K, w)
-        return noise[0] + self.root.T @ sites.dense_weights(self.K, factor, h, self.root @ noise[0], noise[1])
+        moved = sites.dense_weights(self.K, factor, jnp.zeros_like(h), self.root @ noise[0], noise[1])
+        return self.root.T @ sites.dense_weights(self.K, factor, h), noise[0] + self.root.T @ moved
 
     def _covariance(self, w: Array) -> Array:
         return sites.dense_covariance(self.K, sites.dense_factor(self.K, w))
@@ -201,6 +218,11 @@ class LowRankPrior(LatentPrior):
         """The number of whitened coordinates of one latent, padding included."""
         return len(self.A)
 
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See LatentPrior."""
+        return self.A
+
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """See LatentPrior: A = L_Z^-1 K(Z, X_new)."""
         K_cross = self.active[:, None] * self.kernel(self.Z, X_new)
@@ -215,9 +237,9 @@ class LowRankPrior(LatentPrior):
         variance = jnp.sum(sites.factor_half_covariance(root, self.A) ** 2, axis=0)
         return self.A.T @ mean, variance, sites.factor_log_normalizer(self.A, root, h, mean)
 
-    def _draw(self, h: Array, w: Array, noise: Array) -> Array:
+    def _mean_and_deviation(self, h: Array, w: Array, noise: Array) -> tuple[Array, Array]:
         root = sites.factor_root(self.A, w)
-        return sites.factor_mean(self.A, root, h) + sites.factor_noise(root, noise[0])
+        return sites.factor_mean(self.A, root, h), sites.factor_noise(root, noise[0])
 
     def _covariance(self, w: Array) -> Array:
         U = sites.factor_half_covariance(sites.factor_root(self.A, w), self.A)

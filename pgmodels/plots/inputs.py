@@ -53,7 +53,7 @@ def thin(draws: Draws, count: int) -> Draws:
     kept = {name: v[:, ::step] for name, v in draws.hyperparameters.items()}
     return replace(
         draws,
-        whitened=tuple(v[:, ::step] for v in draws.whitened),
+        whitened=None if draws.whitened is None else tuple(v[:, ::step] for v in draws.whitened),
         log_likelihood_trace=draws.log_likelihood_trace[:, ::step],
         hyperparameters=kept,
         statistics={name: v[:, ::step] for name, v in draws.statistics.items()},

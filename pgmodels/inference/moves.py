@@ -1,0 +1,188 @@
+"""The moves of the Gibbs engine on one chain. Each leaves the posterior unchanged by itself."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.inference.gaussian_vi import gaussian_factors
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.prior import whitened_prior
+from pgmodels.latent.surrogate import Surrogate, build_surrogate
+from pgmodels.unknowns import Unknowns, with_values
+
+# The bracket of a slice step on the hyperparameters, in standard deviations of the direction taken.
+_WIDTH = 4.0
+# An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
+_MAX_SHRINKS = 100
+
+
+class Chain(NamedTuple):
+    """One chain: the key of what follows, hyperparameters (unconstrained), latents and their whitened coordinates.
+
+    ``surrogate`` is the Gaussian at these hyperparameters, with the prior in it.
+    """
+
+    key: Any
+    unknowns: Any
+    latents: Any
+    whitened: Any
+    surrogate: Surrogate
+
+
+class Target(eqx.Module):
+    """What is sampled from: the model without priors, the data, and which of its values are unknown."""
+
+    model: Any
+    X: Any
+    y: Any
+    augmentation: Augmentation = eqx.field(static=True)
+    unknowns: Unknowns = eqx.field(static=True)
+
+    def parameters(self, vector: Any) -> Any:
+        """The likelihood's parameters at given unknowns."""
+        return self.drawn(vector).parameters
+
+    def drawn(self, vector: Any) -> Any:
+        """The model at given unknowns."""
+        return with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+
+    def log_likelihood(self, latents: Any, vector: Any) -> Any:
+        """log p(y | f) of all data."""
+        return jnp.sum(self.augmentation.log_density(self.y, latents, self.parameters(vector)))
+
+    def surrogate(self, vector: Any, like: Surrogate) -> Surrogate:
+        """The surrogate at given unknowns, its data's factors made where those of ``like`` were.
+
+        They follow the likelihood's parameters, where those are unknown: a dispersion moves the latents as a whole.
+        """
+        model = self.drawn(vector)
+        groups = tuple(whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), self.X) for gp in model.gps)
+        prior = JointPrior(groups, tuple(gp.size for gp in model.gps))
+        h, W = like.potential, like.precision
+        if any(name.startswith("likelihood.") for name in self.unknowns.names):
+            h, W = gaussian_factors(self.augmentation, self.y, model.parameters, like.reference, like.blocks)
+        return build_surrogate(prior, h, W, like.reference, like.blocks)
+
+
+def draw_auxiliaries_then_latents(target: Target, chain: Chain, relaxation: Any) -> tuple[Chain, Any, Any]:
+    """One Gibbs sweep: for each block, its auxiliaries given all latents, then its latents given the auxiliaries.
+
+    The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
+    (-1, 0] (Adler 1981; math: section 4). Also returns E[f | auxiliaries] and whether all sites were finite.
+    """
+    prior, key = chain.surrogate.prior, chain.key
+    latents, whitened = chain.latents, prior.unflatten(chain.whitened)
+    parameters = target.parameters(chain.unknowns)
+    expected, finite = latents, jnp.array(True)
+    for index, block in enumerate(target.augmentation.blocks):
+        key, auxiliary_key, latent_key = jax.random.split(key, 3)
+        h, w = target.augmentation.draw_auxiliaries(auxiliary_key, latents, target.y, parameters, index)
+        finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
+        means, deviations = prior.mean_and_deviation(latent_key, h, w)
+        spread = jnp.sqrt(1.0 - relaxation**2)
+        drawn = tuple(
+            m + relaxation * (v - m) + spread * d for m, v, d in zip(means, whitened, deviations, strict=True)
+        )
+        columns = np.isin(np.arange(target.augmentation.size), block)
+        expected = jnp.where(columns, prior.latents(means), expected)
+        whitened = tuple(
+            jnp.where(columns[part], new, old) for new, old, part in zip(drawn, whitened, prior.slices(), strict=True)
+        )
+        latents = jnp.where(columns, prior.latents(drawn), latents)
+    moved = chain._replace(key=key, latents=latents, whitened=prior.flatten(whitened))
+    return moved, expected, finite
+
+
+def slice_latents(target: Target, chain: Chain) -> tuple[Chain, Any]:
+    """An elliptical slice step on all latents about the surrogate; also returns how often the angle shrank.
+
+    The posterior is the surrogate times the ratio p(y | f) / factors(f), nearly constant where the surrogate is good:
+    then the step is nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
+    2014.
+    """
+    surrogate, prior = chain.surrogate, chain.surrogate.prior
+    key, noise_key, height_key, angle_key, shrink_key = jax.random.split(chain.key, 5)
+    centre = prior.latents(prior.unflatten(surrogate.centre))
+    own, own_latents = chain.whitened - surrogate.centre, chain.latents - centre
+    other = surrogate.deviation(jax.random.normal(noise_key, own.shape, own.dtype))
+    other_latents = prior.latents(prior.unflatten(other)) - prior.means()
+    parameters = target.parameters(chain.unknowns)
+
+    def log_ratio(f: Any) -> Any:
+        return jnp.sum(target.augmentation.log_density(target.y, f, parameters)) - surrogate.log_factor(f)
+
+    def at(angle: Any) -> Any:
+        return centre + own_latents * jnp.cos(angle) + other_latents * jnp.sin(angle)
+
+    height = log_ratio(chain.latents) - jax.random.exponential(height_key)
+    first = jax.random.uniform(angle_key, maxval=2.0 * jnp.pi)
+
+    def rejected(carry: Any) -> Any:
+        return ~(log_ratio(at(carry[0])) >= height) & (carry[4] < _MAX_SHRINKS)
+
+    def shrink(carry: Any) -> Any:
+        angle, low, high, key, count = carry
+        low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
+        key, draw = jax.random.split(key)
+        return jax.random.uniform(draw, minval=low, maxval=high), low, high, key, count + 1
+
+    angle, *_, count = jax.lax.while_loop(rejected, shrink, (first, first - 2.0 * jnp.pi, first, shrink_key, 0))
+    angle = jnp.where(count < _MAX_SHRINKS, angle, 0.0)
+    whitened = surrogate.centre + own * jnp.cos(angle) + other * jnp.sin(angle)
+    return chain._replace(key=key, latents=at(angle), whitened=whitened), count
+
+
+def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellipse: Any) -> Chain:
+    """A slice step on the hyperparameters, the latents moving with the surrogate.
+
+    Held are the surrogate's standard coordinates u, with f = m(θ) + S(θ) u. Given u the posterior density of the
+    unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
+    integrated out. The step goes along an ellipse about N(middle, scale scale^T), which turns over all hyperparameters
+    at once, or, where ``ellipse`` is False, along a line in a random direction. Source: Murray and Adams 2010, with
+    Gaussian factors in the place of surrogate data; Neal 2003 and Nishihara, Murray and Adams 2014 for the slices.
+    """
+    key, height_key, direction_key, place_key, shrink_key = jax.random.split(chain.key, 5)
+    u = chain.surrogate.standardise(chain.whitened)
+    noise = jax.random.normal(direction_key, chain.unknowns.shape, chain.unknowns.dtype)
+    width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
+
+    def path(step: Any) -> Any:
+        turned = middle + (chain.unknowns - middle) * jnp.cos(step) + scale @ noise * jnp.sin(step)
+        return jnp.where(ellipse, turned, chain.unknowns + step * (scale @ (noise / jnp.linalg.norm(noise))))
+
+    def log_density(vector: Any, latents: Any, surrogate: Surrogate) -> Any:
+        ratio = target.log_likelihood(latents, vector) - surrogate.log_factor(latents)
+        density = target.unknowns.log_prior_unconstrained(vector) + surrogate.log_normalizer + ratio
+        standard = solve_triangular(scale, vector - middle, lower=True)
+        return density + jnp.where(ellipse, 0.5 * standard @ standard, 0.0)
+
+    def at(step: Any) -> tuple[Chain, Any]:
+        vector = path(step)
+        surrogate = target.surrogate(vector, chain.surrogate)
+        whitened = surrogate.centre + surrogate.deviation(u)
+        latents = surrogate.prior.latents(surrogate.prior.unflatten(whitened))
+        return Chain(key, vector, latents, whitened, surrogate), log_density(vector, latents, surrogate)
+
+    height = log_density(chain.unknowns, chain.latents, chain.surrogate) - jax.random.exponential(height_key)
+    high = width * jax.random.uniform(place_key)
+
+    def unfinished(carry: Any) -> Any:
+        *_, accepted, count = carry
+        return ~accepted & (count < _MAX_SHRINKS)
+
+    def propose(carry: Any) -> Any:
+        low, high, key, held, _, count = carry
+        key, draw = jax.random.split(key)
+        step = jax.random.uniform(draw, minval=low, maxval=high)
+        moved, density = at(step)
+        accepted = density >= height
+        held = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), moved, held)
+        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), key, held, accepted, count + 1
+
+    start = (high - width, high, shrink_key, chain._replace(key=key), jnp.array(False), 0)
+    return jax.lax.while_loop(unfinished, propose, start)[3]
