@@ -246,21 +246,24 @@ def test_reliability_is_that_of_the_predictions(name):
     places = np.ceil(confidence * 15).astype(int)
     for b, (x, share) in zip(np.unique(places), np.transpose(line.get_data()), strict=True):
         np.testing.assert_allclose([x, share], [confidence[places == b].mean(), right[places == b].mean()], rtol=1e-12)
-    for patch in figure.axes[1].patches:
-        assert patch.get_data().values.sum() == len(y)
+    for patch, predicted in zip(figure.axes[1].patches, test.predictions.values(), strict=True):
+        expected = np.histogram(predicted.max(axis=1), np.linspace(0, 1, 16))[0]
+        np.testing.assert_array_equal(patch.get_data().values, expected)
+        assert expected.sum() == len(y)
     gaps = [abs((right - confidence)[places == b].sum()) for b in np.unique(places)]
     label = next(text.get_text() for text in figure.legends[0].get_texts() if text.get_text().startswith("cavi"))
     assert label == f"cavi (calibration error {sum(gaps) / len(y):.3f})"
 
 
 def test_reliability_bins_by_hand():
-    # Bins of width 1/15: 0.8 is the right end of bin 11, 0.6 of bin 8.
-    p = np.array([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.4, 0.6]])
-    bins = reliability_bins(p, np.array([0, 1, 1, 1]))
-    assert bins.counts.tolist() == [0] * 8 + [1, 0, 0, 3, 0, 0, 0]
-    np.testing.assert_allclose(bins.accuracy[[8, 11]], [1.0, 2 / 3])
-    np.testing.assert_allclose(bins.confidence[[8, 11]], [0.6, 0.8])
-    np.testing.assert_allclose(bins.error, 0.25 * 0.4 + 0.75 * 2 / 15)
+    # Bins of width 1/15: 0.8 is the right end of bin 11, 0.6 of bin 8, and 0.7 is within bin 10.
+    p = np.array([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
+    bins = reliability_bins(p, np.array([0, 1, 1, 1, 1]))
+    assert bins.counts.tolist() == [0] * 8 + [1, 0, 1, 3, 0, 0, 0]
+    np.testing.assert_allclose(bins.edges, np.linspace(0, 1, 16))
+    np.testing.assert_allclose(bins.accuracy[[8, 10, 11]], [1.0, 0.0, 2 / 3])
+    np.testing.assert_allclose(bins.confidence[[8, 10, 11]], [0.6, 0.7, 0.8])
+    np.testing.assert_allclose(bins.error, 0.2 * 0.4 + 0.2 * 0.7 + 0.6 * 2 / 15)
 
 
 def test_reliability_needs_classes_and_test_data():
@@ -347,6 +350,19 @@ def test_sampled_hyperparameters_are_traced():
     axes = pgm.plot_trace(draws).axes
     assert [a.get_title() for a in axes[2:5:2]] == [f"gps[0].kernel.lengthscale[{i}]" for i in (0, 1)]
     np.testing.assert_array_equal([line.get_ydata() for line in axes[4].lines], scales[..., 1])
+
+
+def test_draws_of_some_rows_are_named_by_them():
+    draws = sticky()
+    rows = np.array([2, 5, 9])
+    some = replace(draws, whitened=None, stored_latents=draws.latents[:, :, rows], rows=rows)
+    assert pgm.plot_trace(some).axes[2].get_title() == "f[1] at row 5"
+    with pytest.raises(ValueError, match="draws hold 3 rows of 24"):
+        auxiliary_means(some)
+    none = replace(draws, whitened=None, stored_latents=None)
+    assert [axes.get_title() for axes in pgm.plot_trace(none).axes[::2]] == ["log p(y | f)"]
+    with pytest.raises(ValueError, match="were not kept"):
+        pgm.plot_convergence(none)
 
 
 def test_convergence_counts_every_latent():

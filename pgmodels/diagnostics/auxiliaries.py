@@ -27,7 +27,8 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     such auxiliary, as a probit datum has none for the label that it does not have. Infinite where the posterior has no
     mean: of the Laplace likelihood it is E[1 / (2 scale |y - f|)], and f is anywhere. Empty where the likelihood is
     Gaussian as it stands.
-    Raises ValueError for a corrected result: its marginals are not those that a q of the auxiliaries is optimal for.
+    Raises ValueError for a corrected result, whose marginals are not those that a q of the auxiliaries is optimal for,
+    and for draws that do not hold all latents.
     """
     if isinstance(result, CorrectedApproximation):
         raise ValueError(
@@ -45,6 +46,8 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
 
 def _average(draws: Draws) -> dict[str, np.ndarray]:
     """The average of E[a | f, y]: the optimal q's expectation, its f a point."""
+    if draws.rows is not None:
+        raise ValueError(f'draws hold {len(draws.rows)} rows of {len(draws.X)}: run gibbs with keep="all".')
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
     step = max(1, _CHUNK // (f.shape[1] * f.shape[2]))
     sampled = {name: values.reshape(-1, 1, 1) for name, values in draws.likelihood_values.items()}

@@ -31,8 +31,8 @@ class _Series(NamedTuple):
 def plot_trace(draws: Draws) -> Figure:
     """Traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
 
-    The latents are those with the smallest effective sample size, bulk or tail. Of more than 2,000 draws a chain,
-    evenly spaced ones are shown in the traces; densities use all.
+    The latents are those, of the ones kept, with the smallest effective sample size, bulk or tail. Of more than 2,000
+    draws a chain, evenly spaced ones are shown in the traces; densities use all.
     """
     series = _worst_mixing(require_chains(draws))
     step = -(-draws.num_samples // _SHOWN)
@@ -86,18 +86,21 @@ def plot_rank(draws: Draws) -> Figure:
 
 
 def _worst_mixing(draws: Draws) -> list[_Series]:
-    """log p(y | f), sampled hyperparameters, and the latents whose effective sample size, bulk or tail, is smallest."""
+    """log p(y | f), sampled hyperparameters, and of the latents that were kept those that mix worst."""
     found = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
     for name, values in draws.hyperparameters.items():
         flat = values.reshape(*values.shape[:2], -1)
         indices = [""] if values.ndim == 2 else [f"[{i}]" for i in range(flat.shape[-1])]
         found += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
+    if draws.whitened is None and draws.stored_latents is None:
+        return found
     bulk, tail, _ = convergence_by_latent(draws.latents)
+    rows = np.arange(len(draws.X)) if draws.rows is None else draws.rows
     size = np.fmin(bulk, tail)
     order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]
     for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
         symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
-        found.append(_Series(f"{symbol} at row {row}", "latent value", draws.latents[:, :, row, latent]))
+        found.append(_Series(f"{symbol} at row {rows[row]}", "latent value", draws.latents[:, :, row, latent]))
     return found
 
 
