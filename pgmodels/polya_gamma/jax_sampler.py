@@ -15,6 +15,7 @@ from pgmodels.polya_gamma.laws import (
     alternating_series,
     crowding,
     hat_of,
+    in_domain,
     transform_law,
     window,
 )
@@ -25,7 +26,7 @@ _PIECE = 0.7
 
 @jax.jit
 def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c) for finite b >= 0 and c of one shape, nan elsewhere; in double precision.
+    """Exact draws of PG(b, c) for b in [0, 1e15] and |c| <= 1e20 of one shape, nan elsewhere, in double precision.
 
     With J*(h, z) = 4 PG(h, 2z), each lane is drawn by one of three loops, in which it proposes once an iteration until
     it has what it needs; loops that no lane needs are skipped.
@@ -39,12 +40,12 @@ def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
       depend on h.
 
     Exact means up to rounding: the densities err by less than 1e-12 of their mode (up to b = 1e6; then as √b), and
-    windows that leave out a mass of 3e-14 stand for the real line. For n lanes a loop takes about 1 + log(n)/2.2
-    iterations on average where h >= 1 (for pieces, add 1.1 a piece) and 1 + log(n)/0.7 at h near 1 otherwise.
+    windows stand for the real line that leave out a mass of 3e-14. For n lanes a loop takes about 1 + log(n)/2.2
+    iterations on average where h >= 1 (and 1.3 for each further piece) and 1 + log(n)/0.7 at h near 1 otherwise.
     """
     shape = b.shape
     h, z = b.ravel(), jnp.abs(c.ravel()) / 2
-    valid = jnp.isfinite(h) & (h >= 0) & jnp.isfinite(z)
+    valid = in_domain(h, z)
     # The law depends on z² alone, and 1 + z² = 1 below this.
     h, z = jnp.where(valid, h, 0.0), jnp.where(valid & (z > 1e-9), z, 0.0)
     crowded = crowding(h, z)
@@ -89,8 +90,9 @@ def _draw_log_concave(key: PRNGKeyArray, law: SeriesLaw | TransformLaw, room: Wi
         uniforms = jax.random.uniform(jax.random.fold_in(key, i), (2, *wanted.shape))
         y, log_hat = hat.propose(uniforms[0])
         inside = (y > room.lower) & (y < room.upper)
-        scale, factor, _ = law.evaluate(jnp.where(inside, y, 0.0))
-        accepted = inside & (wanted > 0) & (uniforms[1] * jnp.exp(log_hat - (scale - reference)) < factor)
+        density = law.evaluate(jnp.where(inside, y, 0.0))
+        below = uniforms[1] * jnp.exp(log_hat - (density.scale - reference)) < density.factor
+        accepted = below & inside & (wanted > 0)
         return i + 1, wanted - accepted, total + jnp.where(accepted, room.mean + y, 0.0)
 
     start = jnp.array(0), jnp.where(sound, count, 0.0), jnp.where(sound | (count == 0), 0.0, jnp.nan)

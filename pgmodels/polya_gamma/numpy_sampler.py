@@ -5,12 +5,21 @@ from jaxtyping import Float
 from polyagamma import random_polyagamma
 
 from pgmodels.polya_gamma.density import alternating_series
-from pgmodels.polya_gamma.laws import LEAST_CROWDING, TransformLaw, Window, crowding, hat_of, transform_law, window
+from pgmodels.polya_gamma.laws import (
+    LEAST_CROWDING,
+    TransformLaw,
+    Window,
+    crowding,
+    hat_of,
+    in_domain,
+    transform_law,
+    window,
+)
 from pgmodels.polya_gamma.tangent_hat import TangentHat
 
 
 def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Float[np.ndarray, "..."]:
-    """Exact draws of PG(b, c) with a NumPy generator; b = 0 gives 0, nan where b < 0 or an argument is not finite.
+    """Exact draws of PG(b, c) with a NumPy generator; nan where b is not in [0, 1e15] or |c| > 1e20.
 
     Three ways, whichever is cheapest where it holds, so that the cost is bounded in b. Whole b: Devroye's method in
     ``polyagamma``, b units (its other methods are approximate: measured, 2 % too small, a variance 5 % too large, or
@@ -19,7 +28,7 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
     """
     shape = np.shape(b)
     b, z = np.ravel(b), np.abs(np.ravel(c)) / 2
-    valid = np.isfinite(b) & (b >= 0) & np.isfinite(z)
+    valid = in_domain(b, z)
     b, z = np.where(valid, b, 0.0), np.where(valid, z, 0.0)
     # The law depends on z² alone, and 1 + z² = 1 below this.
     z = np.where(z < 1e-9, 0.0, z)
@@ -61,8 +70,8 @@ def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -
     while lanes.size:
         mine, here = TransformLaw(*(a[..., lanes] for a in law)), Window(*(a[lanes] for a in room))
         y, log_hat = TangentHat(*(a[..., lanes] for a in hat)).propose(generator.random(lanes.size))
-        scale, factor, _ = mine.evaluate(y)
-        below = generator.random(lanes.size) * np.exp(log_hat - (scale - reference[lanes])) < factor
+        density = mine.evaluate(y)
+        below = generator.random(lanes.size) * np.exp(log_hat - (density.scale - reference[lanes])) < density.factor
         accepted = below & (y > here.lower) & (y < here.upper)
         draws[lanes[accepted]] = (here.mean + y)[accepted]
         lanes = lanes[~accepted]
@@ -90,8 +99,9 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     while lanes.size:
         x = _first_passage(generator, h[lanes], z[lanes])
         # Beyond this x the target has less mass than the spacing of the uniforms, and the series only its rounding.
-        inside = x < 40 * np.maximum(h[lanes], 1)
-        density = np.zeros_like(x)
+        inside = (x > 0) & (x < 40 * np.maximum(h[lanes], 1))
+        # Where a tiny h makes the passage underflow, the first term is all of the series.
+        density = np.where(x > 0, 0.0, 1.0)
         density[inside] = alternating_series(x[inside], h[lanes][inside])[0]
         accepted = generator.random(lanes.size) < density
         draws[lanes[accepted]] = x[accepted]

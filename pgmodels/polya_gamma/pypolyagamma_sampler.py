@@ -1,7 +1,6 @@
 """Exact Pólya-Gamma draws with the optional package ``pypolyagamma``, where it is exact."""
 
 import importlib
-from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -9,6 +8,7 @@ from jax import Array
 from jaxtyping import PRNGKeyArray
 
 from pgmodels.polya_gamma.callback import on_host
+from pgmodels.polya_gamma.laws import in_domain
 from pgmodels.polya_gamma.numpy_sampler import sample
 
 # Above, the sum of units costs more than our own sampler.
@@ -29,7 +29,6 @@ def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
     return on_host(_sample, key, b, c)
 
 
-@cache
 def package() -> ModuleType:
     """The package, or a ValueError that says how to install it."""
     try:
@@ -41,7 +40,7 @@ def package() -> ModuleType:
 
 
 def _sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    counted = (b >= 1) & (b <= _LARGEST_COUNT) & (b == np.floor(b)) & np.isfinite(c)
+    counted = (b >= 1) & (b <= _LARGEST_COUNT) & (b == np.floor(b)) & in_domain(b, np.abs(c) / 2)
     draws = np.zeros(b.shape)
     draws[~counted] = sample(generator, b[~counted], c[~counted])
     source = package().PyPolyaGamma(int(generator.integers(1, 2**32)))
