@@ -26,7 +26,7 @@ print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.secon
 # q(f) is too narrow, as mean-field posteriors are. The correction mends its moments to second order;
 # the Gibbs sampler, at the same hyperparameters, says how far that goes.
 corrected = pgm.correct(fitted)
-draws = pgm.gibbs(fitted.model, X_train, y_train, num_samples=500, num_warmup=100, num_chains=4, seed=0)
+draws = pgm.gibbs(fitted.model.fixed(), X_train, y_train, num_samples=500, num_warmup=100, num_chains=4, seed=0)
 print(pgm.compare(gibbs=draws, cavi=fitted, corrected=corrected, X=X_test, y=y_test))
 
 for name, result in {"cavi": fitted, "corrected": corrected}.items():

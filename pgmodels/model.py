@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +15,7 @@ from pgmodels.kernels import Kernel, as_kernel
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import build_prior
 from pgmodels.likelihood import Likelihood, LikelihoodFamily, trace
-from pgmodels.parameters import Fixed, Parameter, as_parameter
+from pgmodels.parameters import Fixed, Parameter, as_parameter, is_parameter
 from pgmodels.supports import Classes
 
 
@@ -140,6 +141,14 @@ class Model(eqx.Module):
         """The model with every hyperparameter that comes from the data set."""
         gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size) for gp in self.gps)
         return Model(self.likelihood, gps)
+
+    def fixed(self) -> "Model":
+        """The model with every hyperparameter held at its value: nothing of it is learned or sampled any more."""
+
+        def hold(node: Any) -> Any:
+            return Parameter(node.value, positive=node.positive, fixed=True) if is_parameter(node) else node
+
+        return jax.tree.map(hold, self, is_leaf=is_parameter)
 
     def prior(self, X: np.ndarray) -> JointPrior:
         """The latent GPs at the inputs."""

@@ -77,7 +77,7 @@ def validate(
             console.print("kernel variances without units have a LogNormal(0, 1) prior", markup=False, highlight=False)
         results: dict[str, Any] = {}
         results["gibbs"] = gibbs(
-            approximation.model,
+            approximation.model.fixed(),
             parts.X,
             parts.y,
             num_samples=num_samples,

@@ -1,13 +1,14 @@
 """Bad input raises a ValueError that names the argument, what was got and the remedy, before any work."""
 
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 from pgmodels.inference import cavi as cavi_module
 from pgmodels.inference import gibbs as gibbs_module
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF
+from pgmodels.kernels import RBF, White
 from pgmodels.likelihoods import (
     Bernoulli,
     Binomial,
@@ -20,6 +21,8 @@ from pgmodels.likelihoods import (
     StudentT,
 )
 from pgmodels.model import GP, Model
+from pgmodels.parameters import Fixed
+from pgmodels.unknowns import learned, uncertain
 from tests.registry import offset, own_softmax
 
 X = np.arange(12.0).reshape(6, 2)
@@ -208,3 +211,11 @@ def test_labels_of_every_kind_are_read_alike(y):
     checked = model().check(X.tolist(), y)
     assert checked.X.dtype == checked.y.dtype == np.float64
     assert np.array_equal(checked.y, LABELS)
+
+
+def test_a_fixed_model_has_nothing_left_to_learn_or_sample():
+    gp = GP(RBF(dist.LogNormal(0.3, 1.0), 0.7) + White(0.1), mean=dist.Normal(0.2, 1.0))
+    model = Model(StudentT(df=Fixed(4.0), scale=dist.LogNormal()), gp)
+    assert uncertain(model).names == ["likelihood.scale", "kernel.left.variance", "mean"]
+    assert learned(model.fixed()).names == uncertain(model.fixed()).names == []
+    assert repr(model.fixed()) == repr(model)

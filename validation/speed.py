@@ -72,6 +72,7 @@ write_table(
     rows,
     "A dense CAVI iteration needs one Cholesky factor and one triangular solve with n columns, 4 n^3 / 3 operations; a "
     "dense Gibbs sweep one Cholesky factor, n^3 / 3, matrix-vector products and n Pólya-Gamma draws; a "
-    "slice step a triangular solve and two matrix-vector products, n^2 each. Times in milliseconds, medians of 7 calls, compilation apart.",
+    "slice step a triangular solve and two matrix-vector products, n^2 each. Times in milliseconds, medians of 7 "
+    "calls, compilation apart.",
     seed=0,
 )
