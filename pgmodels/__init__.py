@@ -21,6 +21,7 @@ from pgmodels.inference.correction import CorrectionWarning, correct
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.gibbs_run import SamplingError
 from pgmodels.inference.hyperparameters import fit
+from pgmodels.inference.numpyro_kernel import GibbsKernel
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.interop import to_arviz
 from pgmodels.kernels import (
@@ -85,6 +86,7 @@ __all__ = [
     "Draws",
     "Fixed",
     "Gaussian",
+    "GibbsKernel",
     "HeteroscedasticGaussian",
     "Kernel",
     "Laplace",

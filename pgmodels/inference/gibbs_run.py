@@ -96,23 +96,19 @@ class Record(NamedTuple):
     failed: Any
 
 
-@partial(jax.jit, static_argnames=("keep", "axes"))
-def run_chunk(
-    target: Target, tuning: Tuning, chains: Chain, moments: Moments, first: Any, count: Any, keep: Keep, axes: Any
-) -> tuple[Chain, Moments, Probe, Record]:
-    """``count`` <= CHUNK iterations of all chains from number ``first`` on; records are (CHUNK, chains, ...)."""
-    sampled = bool(target.unknowns.places)
+def iterate(
+    target: Target, tuning: Tuning, chains: Chain, probe: Probe, number: Any, axes: Any
+) -> tuple[Chain, Probe, Any]:
+    """One iteration of all chains; also whether all sites that were drawn are finite, (chains,)."""
     over_chains = partial(jax.vmap, in_axes=(axes,))
-
-    def move_unknowns(ellipse: Any) -> Any:
-        move = partial(slice_unknowns, target, middle=tuning.middle, scale=tuning.scale, ellipse=ellipse)
-        return over_chains(move, out_axes=axes)
-
+    move_latents = over_chains(partial(slice_latents, target), out_axes=(axes, 0))
     sweep = over_chains(
         partial(draw_auxiliaries_then_latents, target, relaxation=tuning.relaxation), out_axes=(axes, 0, 0)
     )
-    move_latents = over_chains(partial(slice_latents, target), out_axes=(axes, 0))
-    likelihood = jax.vmap(target.log_likelihood)
+
+    def move_unknowns(step: Any, chains: Chain) -> Chain:
+        move = partial(slice_unknowns, target, middle=tuning.middle, scale=tuning.scale, ellipse=step == 0)
+        return over_chains(move, out_axes=axes)(chains)
 
     def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
         moved, expected, finite = sweep(chains)
@@ -121,11 +117,28 @@ def run_chunk(
     def without_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
         return chains, probe, jnp.ones(len(chains.latents), bool)
 
-    def slices(_: Any, carry: Any) -> Any:
+    def slice_step(_: Any, carry: tuple[Chain, Probe]) -> tuple[Chain, Probe]:
         chains, probe = carry
         chains, shrinks = move_latents(chains)
-        probe = probe._replace(slices=probe.slices + len(shrinks), shrinks=probe.shrinks + jnp.sum(shrinks))
-        return chains, probe
+        return chains, probe._replace(
+            slices=probe.slices + len(shrinks), shrinks=probe.shrinks + jnp.sum(shrinks, dtype=float)
+        )
+
+    if target.unknowns.places:
+        chains = jax.lax.fori_loop(0, 2, move_unknowns, chains)
+    due = number % tuning.sweep_every == 0
+    chains, probe, finite = jax.lax.cond(due, with_sweep, without_sweep, chains, probe)
+    chains, probe = jax.lax.fori_loop(0, tuning.slice_steps, slice_step, (chains, probe))
+    return chains, probe, finite
+
+
+@partial(jax.jit, static_argnames=("keep", "axes"))
+def run_chunk(
+    target: Target, tuning: Tuning, chains: Chain, moments: Moments, first: Any, count: Any, keep: Keep, axes: Any
+) -> tuple[Chain, Moments, Probe, Record]:
+    """``count`` <= CHUNK iterations of all chains from number ``first`` on; records are (CHUNK, chains, ...)."""
+    sampled = bool(target.unknowns.places)
+    likelihood = jax.vmap(target.log_likelihood)
 
     def record(chains: Chain, failed: Any) -> Record:
         latents = chains.latents
@@ -139,11 +152,7 @@ def run_chunk(
 
     def body(i: Any, carry: Any) -> Any:
         chains, moments, probe, records = carry
-        if sampled:
-            chains = jax.lax.fori_loop(0, 2, lambda i, c: move_unknowns(i == 0)(c), chains)
-        due = (first + i) % tuning.sweep_every == 0
-        chains, probe, finite = jax.lax.cond(due, with_sweep, without_sweep, chains, probe)
-        chains, probe = jax.lax.fori_loop(0, tuning.slice_steps, slices, (chains, probe))
+        chains, probe, finite = iterate(target, tuning, chains, probe, first + i, axes)
         entry = record(chains, jnp.where(finite, 0, 1))
         records = jax.tree.map(lambda store, value: store.at[i].set(value), records, entry)
         return chains, moments.add(chains.latents), probe, records
@@ -153,9 +162,9 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (chains, moments, Probe.empty(chains.latents), records))
 
 
-@partial(jax.jit, static_argnames=("num_chains", "axes"))
-def start_chains(target: Target, base: Any, vector: Any, key: Any, num_chains: int, axes: Any) -> Chain:
-    """Chains at independent draws of the surrogate, all at the same hyperparameters."""
+@partial(jax.jit, static_argnames="axes")
+def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -> Chain:
+    """Chains at independent draws of the surrogate, a key each, all at the same hyperparameters."""
     surrogate = target.surrogate(vector, base) if target.unknowns.places else base
     prior = surrogate.prior
 
@@ -164,7 +173,7 @@ def start_chains(target: Target, base: Any, vector: Any, key: Any, num_chains: i
         whitened = surrogate.centre + surrogate.deviation(jax.random.normal(draw, surrogate.centre.shape))
         return Chain(key, vector, prior.latents(prior.unflatten(whitened)), whitened, surrogate)
 
-    return jax.vmap(one, out_axes=axes)(jax.random.split(key, num_chains))
+    return jax.vmap(one, out_axes=axes)(keys)
 
 
 @partial(jax.jit, static_argnames="axes")
@@ -190,8 +199,9 @@ class GibbsRun:
         self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
         self.prior: JointPrior = model.prior(data.X)
-        base = fit_surrogate(augmentation, self.prior, self.target.y, model.parameters)
-        self.chains = start_chains(self.target, base, vector, settings.key, settings.num_chains, self.axes)
+        self.base = fit_surrogate(augmentation, self.prior, self.target.y, model.parameters)
+        keys = jax.random.split(settings.key, settings.num_chains)
+        self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
         self.tuning = default_tuning(vector)
         self.moments = self._no_moments()
         self.number = 0
@@ -320,8 +330,8 @@ class GibbsRun:
         recent = vectors[len(vectors) // 2 :]
         middle = self.target.drawn(jnp.asarray(recent.mean(axis=0)))
         prior = _prior_at(middle, self.data.X)
-        base = fit_surrogate(self.target.augmentation, prior, self.target.y, middle.parameters)
-        self.chains = replace_factors(self.target, base, self.chains, self.axes)
+        self.base = fit_surrogate(self.target.augmentation, prior, self.target.y, middle.parameters)
+        self.chains = replace_factors(self.target, self.base, self.chains, self.axes)
         covariance = np.atleast_2d(np.cov(recent.T))
         # Few and dependent draws: correlations are drawn towards 0, and no direction is given up.
         covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))

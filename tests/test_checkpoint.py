@@ -1,0 +1,136 @@
+"""Runs saved as they go: killed at any moment, they end as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference import checkpoint
+from tests.registry import CASES
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = {"num_warmup": 30, "num_chains": 2, "seed": 4}
+
+SCRIPT = """
+import sys, numpy as np, pgmodels as pgm
+from tests.registry import CASES
+X, y = CASES["bernoulli"].data(6, seed=3)
+draws = pgm.gibbs(CASES["bernoulli"].model(), X, y, num_samples={samples}, num_warmup=30, num_chains=2, seed=4,
+                  checkpoint=sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def problem():
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    return CASES["bernoulli"].model(), X, y
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Save after every chunk."""
+    monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
+
+
+def drawn(folder):
+    """The iterations after warm-up that are saved."""
+    index = folder / "index.json"
+    return json.loads(index.read_text())["number"] - 30 if index.exists() else -1
+
+
+def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
+    samples = 200_000
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(samples=samples), tmp_path], env=environment)
+    deadline = time.monotonic() + 120
+    while drawn(tmp_path) <= 0:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = drawn(tmp_path)
+    assert 0 < done < samples
+    # To a number of draws that the test can make again from the start.
+    total = done + 333
+    resumed = pgm.gibbs(*problem, num_samples=total, checkpoint=tmp_path, **OPTIONS)
+    whole = pgm.gibbs(*problem, num_samples=total, **OPTIONS)
+    assert np.array_equal(resumed.latents, whole.latents)
+    assert np.array_equal(resumed.log_likelihood_trace, whole.log_likelihood_trace)
+
+
+@pytest.mark.parametrize("failing", ["replace", "fsync"])
+@pytest.mark.parametrize("at", [1, 2, 3, 5, 8])
+def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
+    whole = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
+    original, calls = getattr(os, failing), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(checkpoint.os, failing, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
+    monkeypatch.setattr(checkpoint.os, failing, original)
+    resumed = pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(resumed.latents, whole.latents)
+
+
+def test_a_finished_run_is_read_and_goes_on(problem, tmp_path):
+    first = pgm.gibbs(*problem, num_samples=60, checkpoint=tmp_path, **OPTIONS)
+    again = pgm.gibbs(*problem, num_samples=60, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(first.latents, again.latents)
+    shorter = pgm.gibbs(*problem, num_samples=20, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(first.latents[:, :20], shorter.latents)
+    longer = pgm.gibbs(*problem, num_samples=130, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(longer.latents, pgm.gibbs(*problem, num_samples=130, **OPTIONS).latents)
+
+
+@pytest.mark.parametrize("keep", ["moments", [4, 1]])
+def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
+    options = {**OPTIONS, "keep": keep}
+    pgm.gibbs(*problem, num_samples=70, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(*problem, num_samples=150, checkpoint=tmp_path, **options)
+    whole = pgm.gibbs(*problem, num_samples=150, **options)
+    assert np.array_equal(resumed.mean, whole.mean)
+    assert np.array_equal(resumed.variance, whole.variance)
+    if keep != "moments":
+        assert np.array_equal(resumed.latents, whole.latents)
+
+
+def test_sampled_hyperparameters_survive_too(tmp_path, eager):
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
+    options = {"num_warmup": 120, "num_chains": 2, "seed": 4}
+    pgm.gibbs(model, X, y, num_samples=20, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(model, X, y, num_samples=45, checkpoint=tmp_path, **options)
+    whole = pgm.gibbs(model, X, y, num_samples=45, **options)
+    for name, values in whole.hyperparameters.items():
+        assert np.array_equal(resumed.hyperparameters[name], values)
+    assert np.array_equal(resumed.latents, whole.latents)
+
+
+def test_another_run_is_refused(problem, tmp_path):
+    _, X, y = problem
+    pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
+    for other in ((*problem[:2], 1.0 - y), (CASES["bernoulli"].model(variance=1.0), X, y)):
+        with pytest.raises(ValueError, match="holds a run of another model"):
+            pgm.gibbs(*other, num_samples=5, checkpoint=tmp_path, **OPTIONS)
+    with pytest.raises(ValueError, match="holds a run of another model"):
+        pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **{**OPTIONS, "seed": 5})
+    assert len(list(tmp_path.iterdir())) == 3
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValueError, match="must name a folder"):
+        pgm.gibbs(*problem, num_samples=5, checkpoint=file, **OPTIONS)
