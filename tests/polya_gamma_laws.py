@@ -67,15 +67,16 @@ def exact_cdf(b, c):
 def check_law(draws, b, c):
     """Draws against exact cumulants and the exact distribution function.
 
-    False alarms: 1e-5 for Kolmogorov and Smirnov; 6e-6 for the mean and for the variance at 4.5 standard errors; at 6
-    standard errors the third and fourth cumulants, whose estimates are skew, were never met in 200 seeds.
+    False alarms: 1e-5 for Kolmogorov and Smirnov, 7e-6 each for the mean and the variance at 4.5 standard errors. The
+    third and the fourth cumulant have skew estimates: of 9,600 right samples of 10,000, none was 6 and one 10.8
+    standard errors off.
     """
     kappa = cumulants(b, c, 8)
     scale = np.sqrt(kappa[1])
     # Of the standardised law: its mean is 0, and sums of fourth powers keep their digits.
     standard, kappa = (draws - kappa[0]) / scale, np.array([0, *(kappa[1:] / scale ** np.arange(2, 9))])
     errors = np.sqrt(np.array([1, *_kstat_variances(kappa)]) / draws.size)
-    for n, limit in ((1, 4.5), (2, 4.5), (3, 6), (4, 6)):
+    for n, limit in ((1, 4.5), (2, 4.5), (3, 7), (4, 14)):
         error = abs(kstat(standard, n) - kappa[n - 1]) / errors[n - 1]
         assert error < limit, f"cumulant {n} is {error:.1f} standard errors off"
     omega, cdf = exact_cdf(b, c)

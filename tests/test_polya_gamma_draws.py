@@ -35,8 +35,8 @@ def test_draws_have_the_law(draws, b, c):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", OURS)
-def test_a_million_draws_have_the_law(backend):
-    for (b, c), draws in draw_all(backend, 1_000_000, seed=4).items():
+def test_many_draws_have_the_law(backend):
+    for (b, c), draws in draw_all(backend, 200_000, seed=4).items():
         check_law(draws, b, c)
 
 

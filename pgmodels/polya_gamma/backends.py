@@ -28,9 +28,9 @@ def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = No
       alone. Adds some seconds to each compilation.
     - "pypolyagamma": the optional package of that name where it is exact, "c" elsewhere.
 
-    None is "jax" on accelerators and "c" on a CPU: there "jax" saves 0.1 to 0.2 ms a call of up to 1000 draws at
-    b = 1, more than 10,000 calls to earn its compilation, and loses at 10,000 draws. Its gain is real where b is
-    beyond 50 (validation/results/polya_gamma_speed.md), which the shapes do not tell.
+    None is "jax" on accelerators and "c" on a CPU. There "jax" saves some 0.4 ms a call of up to 1000 draws at b <= 5,
+    10,000 calls to repay its compilation of some 3 s a program, and saves nothing at 10,000 draws. It pays where b is
+    beyond 50 (validation/results/polya_gamma_speed.md), which shapes do not tell.
     Raises ValueError for another backend, for one that is not installed, and outside double precision.
     """
     if backend is not None and backend not in BACKENDS:
