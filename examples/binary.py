@@ -3,12 +3,17 @@
 Data: two measurements of the Wisconsin breast cancer tumours, 200 of them to learn from.
 """
 
+from pathlib import Path
+
 import numpyro.distributions as dist
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 X, y = load_breast_cancer(return_X_y=True)
 X = StandardScaler().fit_transform(X[:, [0, 1]])  # mean radius, mean texture
@@ -27,8 +32,15 @@ print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.secon
 # the Gibbs sampler, at the same hyperparameters, says how far that goes.
 corrected = pgm.correct(fitted)
 draws = pgm.gibbs(fitted.model.fixed(), X_train, y_train, num_samples=500, num_warmup=100, num_chains=4, seed=0)
-print(pgm.compare(gibbs=draws, cavi=fitted, corrected=corrected, X=X_test, y=y_test))
+comparison = pgm.compare(gibbs=draws, cavi=fitted, corrected=corrected, X=X_test, y=y_test)
+print(comparison)
 
 for name, result in {"cavi": fitted, "corrected": corrected}.items():
     ratio = (result.variance / draws.variance).mean()
     print(f"{name}: the latent variance is {ratio:.3f} of the sampler's, on average over the data")
+
+pgm.plot_marginals(comparison).savefig(FIGURES / "binary_marginals.png", dpi=100)
+pgm.plot_reliability(comparison).savefig(FIGURES / "binary_reliability.png", dpi=100)
+figure = pgm.plot_probability_map(draws)
+figure.axes[0].set(xlabel="mean radius (standardised)", ylabel="mean texture (standardised)")
+figure.savefig(FIGURES / "binary_map.png", dpi=100)

@@ -4,17 +4,22 @@ Data: simulated in the manner of the coal-mining disasters, a count for each of 
 1 a year after a decline in the middle.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 rng = np.random.default_rng(1851)
 years = np.arange(1851.0, 1963.0)
 true_rate = 1.0 + 2.0 / (1.0 + np.exp((years - 1892.0) / 3.0))
 y = rng.poisson(true_rate)
-X = (years[:, None] - 1907.0) / 10.0  # decades, centred
+X = years[:, None]
 
-kernel = pgm.Matern52(variance=1.0, lengthscale=3.0)
+kernel = pgm.Matern52(variance=1.0, lengthscale=30.0)
 models = {
     # A Poisson rate bounded by `rate`, which is learned: its rate is rate * σ(f).
     "sigmoid-Poisson": pgm.Model(pgm.SigmoidPoisson(rate=6.0), pgm.GP(kernel, mean=0.0)),
@@ -39,4 +44,10 @@ for name, model in models.items():
 
 draws = pgm.gibbs(models["sigmoid-Poisson"], X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print("\nAt the start values, the sampler against the variational posterior (sigmoid-Poisson):")
-print(pgm.compare(gibbs=draws, cavi=results["sigmoid-Poisson"], X=X, y=y))
+comparison = pgm.compare(gibbs=draws, cavi=results["sigmoid-Poisson"], X=X, y=y)
+print(comparison)
+
+figure = pgm.plot_latent(comparison)
+figure.axes[-1].plot(years, true_rate, color="0.6", linewidth=1.0)
+figure.axes[-1].set(title="Counts, predictive mean and, in grey, the true rate", xlabel="year", ylabel="count")
+figure.savefig(FIGURES / "counts_latent.png", dpi=100)

@@ -3,20 +3,25 @@
 Data: simulated in the manner of the motorcycle-helmet accelerations: quiet at first, noisy from the impact on.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 rng = np.random.default_rng(133)
 time = np.sort(rng.uniform(2.0, 58.0, 240))
 curve = -1.6 * np.exp(-(((time - 21.0) / 5.0) ** 2)) + 0.8 * np.exp(-(((time - 32.0) / 4.5) ** 2))
 noise = 0.05 + 0.3 / (1.0 + np.exp(-(time - 15.0) / 1.5))
-X, y = time[:, None] / 10.0, curve + noise * rng.standard_normal(240)
+X, y = time[:, None], curve + noise * rng.standard_normal(240)
 train = np.arange(240) % 2 == 0
 
 # y = f[0] + noise of precision `precision` * σ(f[1]): `precision` is the largest precision that there is.
-curve_gp = pgm.GP(pgm.RBF(variance=0.5, lengthscale=0.6))
-noise_gp = pgm.GP(pgm.RBF(variance=4.0, lengthscale=1.5), mean=-2.0)
+curve_gp = pgm.GP(pgm.RBF(variance=0.5, lengthscale=6.0))
+noise_gp = pgm.GP(pgm.RBF(variance=4.0, lengthscale=15.0), mean=-2.0)
 model = pgm.Model(pgm.HeteroscedasticGaussian(precision=400.0), [curve_gp, noise_gp])
 
 vi = pgm.cavi(model, X[train], y[train])
@@ -44,3 +49,11 @@ try:
     pgm.correct(vi)
 except ValueError as refusal:
     print(f"\n{refusal}")
+
+# A figure is matplotlib's: the band of new observations is added to its last panel.
+p = predictions["gibbs"]
+low, high = p.mean - 1.96 * np.sqrt(p.variance), p.mean + 1.96 * np.sqrt(p.variance)
+figure = pgm.plot_latent({"gibbs": draws, "cavi": vi})
+figure.axes[-1].fill_between(time, low, high, color="0.9", zorder=0)
+figure.axes[-1].set(title="Data, predictive mean and, by gibbs, central 95 % of new observations", xlabel="time")
+figure.savefig(FIGURES / "heteroscedastic_regression_latent.png", dpi=100)

@@ -3,12 +3,17 @@
 Data: the wine cultivars, 13 chemical measurements, two thirds of them to learn from.
 """
 
+from pathlib import Path
+
 import numpy as np
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 X, y = load_wine(return_X_y=True)
 X = StandardScaler().fit_transform(X)
@@ -33,4 +38,9 @@ for name, model in models.items():
 model = models["logistic-softmax"]
 vi = pgm.cavi(model, X_train, y_train)
 draws = pgm.gibbs(model, X_train, y_train, num_samples=400, num_warmup=100, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, cavi=vi, X=X_test, y=y_test))
+comparison = pgm.compare(gibbs=draws, cavi=vi, X=X_test, y=y_test)
+print(comparison)
+
+pgm.plot_marginals(comparison).savefig(FIGURES / "multiclass_marginals.png", dpi=100)
+pgm.plot_densities(comparison, num_points=3).savefig(FIGURES / "multiclass_densities.png", dpi=100)
+pgm.plot_graph(models["stick-breaking"]).savefig(FIGURES / "multiclass_graph.png", dpi=100)

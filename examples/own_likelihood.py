@@ -3,9 +3,14 @@
 Three formulas that have an augmentation, and one that has none. Data: simulated counts with an exposure.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 
 @pgm.likelihood
@@ -32,7 +37,8 @@ def log_link_poisson(y, f):
 
 
 gp = pgm.GP(pgm.Matern52(variance=1.0, lengthscale=2.0))
-print(pgm.derive(pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))), "\n")
+softmax = pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))
+print(pgm.derive(softmax), "\n")
 print(pgm.derive(pgm.Model(negative_binomial(), gp)), "\n")
 
 rng = np.random.default_rng(4)
@@ -48,10 +54,14 @@ print(pgm.derive(model).graph, "\n")
 print(pgm.derive(model).verify(seed=0, y=y[counts < 10][:8]), "\n")
 vi = pgm.cavi(model, X, y)
 draws = pgm.gibbs(model, X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, cavi=vi, corrected=pgm.correct(vi)), "\n")
+comparison = pgm.compare(gibbs=draws, cavi=vi, corrected=pgm.correct(vi))
+print(comparison, "\n")
 
 # exp(-exp(f)) is not a mixture of Gaussians in f: the package says what it looked for and which rules exist.
 try:
     pgm.cavi(pgm.Model(log_link_poisson(), gp), X, counts)
 except pgm.NoAugmentationError as error:
     print(error)
+
+pgm.plot_graph(softmax).savefig(FIGURES / "own_likelihood_graph.png", dpi=100)
+pgm.plot_marginals(comparison).savefig(FIGURES / "own_likelihood_marginals.png", dpi=100)

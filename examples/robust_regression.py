@@ -3,9 +3,14 @@
 Data: simulated, 120 points of a smooth curve with noise of standard deviation 0.15, one point in ten displaced by far.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 import pgmodels as pgm
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
 
 rng = np.random.default_rng(7)
 X = np.sort(rng.uniform(-4.0, 4.0, 120))[:, None]
@@ -22,8 +27,9 @@ likelihoods = {
 }
 
 print(f"{'noise':10} {'ELBO':>9} {'scale':>7} {'rmse':>7} {'mean sd':>8} {'covered':>8}   learned kernel")
+results = {}
 for name, likelihood in likelihoods.items():
-    fitted = pgm.fit(pgm.Model(likelihood, pgm.GP(pgm.RBF(variance=1.0, lengthscale=1.0))), X, y)
+    results[name] = fitted = pgm.fit(pgm.Model(likelihood, pgm.GP(pgm.RBF(variance=1.0, lengthscale=1.0))), X, y)
     mean, variance = (part[:, 0] for part in fitted.predict_latent(X_new))
     error = mean - truth(X_new)
     rmse, sd = np.sqrt(np.mean(error**2)), np.sqrt(variance)
@@ -37,3 +43,8 @@ draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, 
 difference = np.abs(draws.mean - fitted.mean).max()
 ratio = np.mean(fitted.variance / draws.variance)
 print(f"\nStudent-t, cavi against gibbs: means differ by {difference:.3f} at most, variances by a factor {ratio:.2f}")
+
+figure = pgm.plot_latent(results)
+figure.axes[0].plot(X_new[:, 0], truth(X_new), color="black", linewidth=1.0)
+figure.axes[0].set_title("Latent function f and, in black, the true curve")
+figure.savefig(FIGURES / "robust_regression_latent.png", dpi=100)

@@ -1,11 +1,17 @@
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+FIGURES = EXAMPLES / "figures"
 
 # What each example must print: the lines that carry what it shows.
 SHOWN = {
@@ -15,23 +21,51 @@ SHOWN = {
     "robust_regression": ["Student-t", "Laplace", "cavi against gibbs"],
     "heteroscedastic_regression": ["Held-out data", "Use gibbs for this model"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
+    "hyperparameters": ["likelihood.dispersion", "kernel.lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
-# Some 25 s on two idle cores: compilation, for the most part.
-SLOW = {"multiclass", "own_likelihood"}
+# And the figures it must write, each "<example>_<name>.png".
+DRAWN = {
+    "binary": {"marginals", "reliability", "map"},
+    "multiclass": {"marginals", "densities", "graph"},
+    "counts": {"latent"},
+    "robust_regression": {"latent"},
+    "heteroscedastic_regression": {"latent"},
+    "own_likelihood": {"graph", "marginals"},
+    "hyperparameters": {"rank", "latent"},
+}
+# 20 to 40 s each, compilation for the most part: two of them run by default.
+QUICK = {"binary", "robust_regression"}
+LARGEST_FIGURE = 120_000  # bytes: they are in the repository
 
 
 def test_every_example_is_listed():
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SHOWN)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHOWN) == set(DRAWN)
+
+
+def test_committed_figures_are_those_of_the_examples_and_small():
+    expected = {f"{example}_{name}.png" for example, names in DRAWN.items() for name in names}
+    assert {path.name for path in FIGURES.iterdir()} == expected
+    for name in expected:
+        assert (FIGURES / name).stat().st_size < LARGEST_FIGURE, name
+
+
+def test_readme_shows_figures_that_exist():
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(pictures) >= 3
+    for alternative, path in pictures:
+        assert len(alternative.split()) >= 5, f"{path} needs words for those who do not see it"
+        assert (ROOT / path).is_file(), path
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SHOWN]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SHOWN]
 )
 def test_example_runs_as_it_stands(name, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8")
-    script = ROOT / "examples" / f"{name}.py"
+    # A copy: figures are written beside the script.
+    script = shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
     run = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning:pgmodels", str(script)],
+        [sys.executable, "-W", "error::UserWarning:pgmodels", script],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -43,3 +77,19 @@ def test_example_runs_as_it_stands(name, tmp_path):
         assert line in run.stdout
     # Warnings of the package go to stderr: an example that needs one explained is no example.
     assert "Warning" not in run.stderr
+    written = {path.name: imread(path) for path in (tmp_path / "figures").iterdir()}
+    assert set(written) == {f"{name}_{figure}.png" for figure in DRAWN[name]}
+    for file, picture in written.items():
+        committed = imread(FIGURES / file)
+        stale = f"{file} has changed: run the example and commit its figures"
+        assert picture.shape == committed.shape, stale
+        # Pixels differ with the machine's arithmetic. What is missing takes nearly all of its colour with it.
+        for share, expected in zip(_shares(picture), _shares(committed), strict=True):
+            assert abs(share - expected) <= expected / 2, stale
+
+
+def _shares(picture):
+    """The shares of coloured pixels and of grey or black ones."""
+    colours = picture[..., :3]
+    coloured = np.ptp(colours, axis=-1) > 0.2
+    return coloured.mean(), (~coloured & (colours.min(axis=-1) < 0.9)).mean()
