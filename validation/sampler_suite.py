@@ -108,7 +108,8 @@ def run_nuts(model: pgm.Model, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray
             num_warmup=500,
             num_samples=1000,
             num_chains=4,
-            chain_method="vectorized",
+            # As pgm.nuts does: whichever is safe, and the faster of the two where both are.
+            chain_method="sequential" if any(root is None for root in program.roots) else "vectorized",
             progress_bar=False,
         )
         # The program of a few iterations is that of many: their number is an argument of it.

@@ -11,6 +11,7 @@ from scipy.stats import qmc
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.latent.surrogate import Surrogate, build_surrogate, choose_blocks
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
@@ -42,7 +43,7 @@ def _without_data(prior: JointPrior, y: Any) -> Surrogate:
     return build_surrogate(prior, zeros, none, (zeros, none), choose_blocks(prior))
 
 
-@partial(jax.jit, static_argnames="augmentation")
+@partial(jax.jit, static_argnames="augmentation", compiler_options=COMPILER_OPTIONS)
 def _refine(
     augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, surrogate: Surrogate, step: Any
 ) -> tuple[Surrogate, Any]:

@@ -17,6 +17,7 @@ from pgmodels.inference.moves import Chain, Target, draw_auxiliaries_then_latent
 from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, tune
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
+from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.model import Data, Model
 from pgmodels.numpyro_model import checked_unknowns
 from pgmodels.parameters import bare
@@ -132,7 +133,7 @@ def iterate(
     return chains, probe, finite
 
 
-@partial(jax.jit, static_argnames=("keep", "axes"))
+@partial(jax.jit, static_argnames=("keep", "axes"), compiler_options=COMPILER_OPTIONS)
 def run_chunk(
     target: Target, tuning: Tuning, chains: Chain, moments: Moments, first: Any, count: Any, keep: Keep, axes: Any
 ) -> tuple[Chain, Moments, Probe, Record]:
@@ -162,7 +163,7 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (chains, moments, Probe.empty(chains.latents), records))
 
 
-@partial(jax.jit, static_argnames="axes")
+@partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
 def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -> Chain:
     """Chains at independent draws of the surrogate, a key each, all at the same hyperparameters."""
     surrogate = target.surrogate(vector, base) if target.unknowns.places else base
@@ -176,10 +177,10 @@ def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -
     return jax.vmap(one, out_axes=axes)(keys)
 
 
-@partial(jax.jit, static_argnames="axes")
+@partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
 def replace_factors(target: Target, base: Any, chains: Chain, axes: Any) -> Chain:
     """The chains, their states untouched, with the data's factors of another surrogate."""
-    return chains._replace(surrogate=jax.vmap(lambda vector: target.surrogate(vector, base))(chains.unknowns))
+    return chains._replace(surrogate=jax.lax.map(lambda vector: target.surrogate(vector, base), chains.unknowns))
 
 
 class GibbsRun:

@@ -12,6 +12,7 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference.gaussian_vi import gaussian_factors
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
+from pgmodels.latent.sequential import one_by_one, one_by_one_if_batched
 from pgmodels.latent.surrogate import Surrogate, build_surrogate
 from pgmodels.unknowns import Unknowns, with_values
 
@@ -69,6 +70,12 @@ class Target(eqx.Module):
         return build_surrogate(prior, h, W, like.reference, like.blocks)
 
 
+# Over chains these loop: see pgmodels.latent.sequential.
+_mean_and_deviation = one_by_one(lambda prior, key, h, w: prior.mean_and_deviation(key, h, w))
+_surrogate = one_by_one(lambda target, vector, like: target.surrogate(vector, like))
+_deviation = one_by_one_if_batched(lambda surrogate, u: surrogate.deviation(u))
+
+
 def draw_auxiliaries_then_latents(target: Target, chain: Chain, relaxation: Any) -> tuple[Chain, Any, Any]:
     """One Gibbs sweep: for each block, its auxiliaries given all latents, then its latents given the auxiliaries.
 
@@ -83,7 +90,7 @@ def draw_auxiliaries_then_latents(target: Target, chain: Chain, relaxation: Any)
         key, auxiliary_key, latent_key = jax.random.split(key, 3)
         h, w = target.augmentation.draw_auxiliaries(auxiliary_key, latents, target.y, parameters, index)
         finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-        means, deviations = prior.mean_and_deviation(latent_key, h, w)
+        means, deviations = _mean_and_deviation(prior, latent_key, h, w)
         spread = jnp.sqrt(1.0 - relaxation**2)
         drawn = tuple(
             m + relaxation * (v - m) + spread * d for m, v, d in zip(means, whitened, deviations, strict=True)
@@ -109,7 +116,7 @@ def slice_latents(target: Target, chain: Chain) -> tuple[Chain, Any]:
     key, noise_key, height_key, angle_key, shrink_key = jax.random.split(chain.key, 5)
     centre = prior.latents(prior.unflatten(surrogate.centre))
     own, own_latents = chain.whitened - surrogate.centre, chain.latents - centre
-    other = surrogate.deviation(jax.random.normal(noise_key, own.shape, own.dtype))
+    other = _deviation(surrogate, jax.random.normal(noise_key, own.shape, own.dtype))
     other_latents = prior.latents(prior.unflatten(other)) - prior.means()
     parameters = target.parameters(chain.unknowns)
 
@@ -163,8 +170,8 @@ def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellips
 
     def at(step: Any) -> tuple[Chain, Any]:
         vector = path(step)
-        surrogate = target.surrogate(vector, chain.surrogate)
-        whitened = surrogate.centre + surrogate.deviation(u)
+        surrogate = _surrogate(target, vector, chain.surrogate)
+        whitened = surrogate.centre + _deviation(surrogate, u)
         latents = surrogate.prior.latents(surrogate.prior.unflatten(whitened))
         return Chain(key, vector, latents, whitened, surrogate), log_density(vector, latents, surrogate)
 

@@ -86,7 +86,8 @@ class GibbsKernel(MCMCKernel):
     def _over_chains(self, change: Any, state: GibbsKernelState) -> GibbsKernelState:
         change = partial(jax.tree.map, change)
         chains = state.chains
-        moved = Chain(*(change(part) for part in chains[:4]), chains.surrogate)
+        own = {name: change(part) for name, part in chains._asdict().items() if name != "surrogate"}
+        moved = chains._replace(**own)
         if self._run.unknowns.places:
             moved = moved._replace(surrogate=change(chains.surrogate))
         return GibbsKernelState(change(state.z), moved, state.number, change(state.rng_key))

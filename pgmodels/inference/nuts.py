@@ -69,7 +69,8 @@ def nuts(
         num_warmup=num_warmup,
         num_samples=num_samples,
         num_chains=num_chains,
-        chain_method="vectorized",
+        # A batch of factorisations can hang (see pgmodels.latent.sequential): one chain after the other then.
+        chain_method="vectorized" if all(root is not None for root in program.roots) else "sequential",
         progress_bar=shows_progress(progress),
     )
     sampler.run(key, extra_fields=tuple(_STATISTICS))

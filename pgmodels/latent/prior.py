@@ -18,6 +18,7 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dpstrf
 
 from pgmodels.latent import sites
+from pgmodels.latent.sequential import over_latents
 from pgmodels.parameters import bare
 
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
@@ -88,8 +89,8 @@ class LatentPrior(eqx.Module):
     ) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, " l"]]:
         """Posterior mean and variance at X, and log of the integral of N(f; mean, K) exp(sum h f - w f^2 / 2)."""
         potential, constant = sites.centred(h, w, self.mean)
-        mean, variance, log_normalizer = jax.vmap(self._moments, in_axes=1, out_axes=(1, 1, 0))(potential, w)
-        return self.mean + mean, variance, log_normalizer + constant
+        mean, variance, log_normalizer = over_latents(self._moments, potential, w)
+        return self.mean + mean.T, variance.T, log_normalizer + constant
 
     def draw(
         self, key: Key, h: Float[Array, "n l"], w: Float[Array, "n l"]
@@ -104,7 +105,8 @@ class LatentPrior(eqx.Module):
         """The posterior mean of the whitened coordinates, and an exact joint draw of their deviation from it."""
         potential, _ = sites.centred(h, w, self.mean)
         noise = jax.random.normal(key, (2, self.rank, h.shape[1]), dtype=self.mean.dtype)
-        return jax.vmap(self._mean_and_deviation, in_axes=(1, 1, 2), out_axes=1)(potential, w, noise)
+        mean, deviation = over_latents(self._mean_and_deviation, potential, w, noise)
+        return mean.T, deviation.T
 
     def draw_prior(self, key: Key, size: int) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A draw of ``size`` latents from the prior, and their whitened coordinates."""
@@ -118,7 +120,7 @@ class LatentPrior(eqx.Module):
     def covariance(self, h: Float[Array, "n l"], w: Float[Array, "n l"]) -> Float[Array, "l n n"]:
         """Posterior covariance at X (the potential ``h`` does not enter)."""
         del h
-        return jax.vmap(self._covariance, in_axes=1)(w)
+        return over_latents(self._covariance, w)
 
     def predict(
         self, X_new: Float[Array, "m d"], h: Float[Array, "n l"], w: Float[Array, "n l"]
@@ -126,8 +128,8 @@ class LatentPrior(eqx.Module):
         """Posterior mean and variance of the latents at new inputs."""
         cross = self._cross(X_new)
         potential, _ = sites.centred(h, w, self.mean)
-        mean, variance = jax.vmap(lambda h, w: self._predict(cross, h, w), in_axes=1, out_axes=1)(potential, w)
-        return self.mean + mean, variance
+        mean, variance = over_latents(lambda h, w: self._predict(cross, h, w), potential, w)
+        return self.mean + mean.T, variance.T
 
     def covariance_with_training(
         self, X_new: Float[Array, "m d"], h: Float[Array, "n l"], w: Float[Array, "n l"]
@@ -135,7 +137,7 @@ class LatentPrior(eqx.Module):
         """Posterior covariance of the latents at new inputs with those at X (``h`` does not enter)."""
         del h
         cross = self._cross(X_new)
-        return jax.vmap(lambda w: self._cross_covariance(cross, w), in_axes=1)(w)
+        return over_latents(lambda w: self._cross_covariance(cross, w), w)
 
 
 class DensePrior(LatentPrior):

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
 
+from pgmodels.latent.sequential import over_latents
+
 
 def centred(h: Array, w: Array, mean: Array) -> tuple[Array, Array]:
     """Sites on f - mean, and the log of the constant factor that the change of variable leaves.
@@ -155,4 +157,4 @@ def log_normalizer_of_kernel(
         factor = dense_factor(K, w)
         return dense_log_normalizer(factor, h, K @ dense_weights(K, factor, h))
 
-    return jnp.sum(jax.vmap(one, in_axes=1)(potential, w) + constant)
+    return jnp.sum(over_latents(one, potential, w) + constant)
