@@ -19,7 +19,7 @@ def run(kernel, method, num_samples=400, thinning=1, seed=3):
         return {name: np.asarray(value) for name, value in sampler.get_samples(group_by_chain=True).items()}
 
 
-@pytest.mark.parametrize("method", ["vectorized", "sequential"])
+@pytest.mark.parametrize("method", ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_draws_are_those_of_gibbs(method):
     case = CASES["bernoulli"]
     X, y = case.data(15, seed=3)
@@ -33,6 +33,7 @@ def test_draws_are_those_of_gibbs(method):
     assert np.array_equal(run(kernel, method, num_samples=20, thinning=4)["f"], found[:, 3:20:4])
 
 
+@pytest.mark.slow
 def test_sampled_hyperparameters_have_their_names_and_law():
     X = np.linspace(-1.5, 1.5, 12)[:, None]
     y = np.sin(2.0 * X[:, 0]) + 0.2
