@@ -1,0 +1,239 @@
+"""Geweke's test of transition kernels, with replicas that start at the joint law.
+
+A replica is drawn from the joint law of hyperparameters, latents and data. Then a kernel moves hyperparameters and
+latents given the data, the data are drawn afresh given these, and so on; after the last move the replica must still
+have the joint law. Statistics of the end are compared with those of the same replica's start: the mean difference has
+expectation 0, and a standard error from independent replicas. No chain has to converge and no autocorrelation has to be
+estimated, so that the rate of false alarms is what it is said to be. Source: Geweke 2004; Grosse and Duvenaud 2014.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+
+from pgmodels.inference import gibbs_run, moves
+from pgmodels.inference.moves import Chain, Target
+from pgmodels.inference.tuning import Tuning
+from pgmodels.latent.prior import LowRankPrior
+from pgmodels.latent.surrogate import build_surrogate, choose_blocks
+from pgmodels.parameters import bare
+from pgmodels.unknowns import uncertain
+from tests.statistical.joint import Joint, JointLaw
+
+# Replicas that are compiled as one program: a batch waits for its slowest slice step.
+BATCH = 500
+# The factor of overrelaxation.
+RELAXATION = -0.7
+
+
+class State(NamedTuple):
+    """What a kernel moves, the replicas first: unconstrained hyperparameters, latents and whitened coordinates."""
+
+    unknowns: Any
+    latents: Any
+    whitened: Any
+
+
+class Scores(NamedTuple):
+    """z-scores of mean differences, and their names.
+
+    ``inconsistency`` is how far the latents are from those of their whitened coordinates, at most.
+    """
+
+    z: np.ndarray
+    names: list[str]
+    inconsistency: float
+
+    def broken(self, false_alarms: float) -> str:
+        """What shows that the joint law is not kept, at this rate of false alarms; empty where nothing does."""
+        size, name = self.worst()
+        limit = threshold(len(self.z), false_alarms)
+        if self.inconsistency > 1e-6:
+            return f"latents {self.inconsistency:.2g} away from those of their whitened coordinates"
+        return f"|z| = {size:.2f} > {limit:.2f}: {name}" if not size < limit else ""
+
+    def worst(self) -> tuple[float, str]:
+        """The largest |z| and what has it."""
+        place = int(np.argmax(np.abs(self.z)))
+        return float(np.abs(self.z[place])), self.names[place]
+
+
+def inputs(n: int = 4) -> np.ndarray:
+    """A few inputs (n, 2)."""
+    return np.random.default_rng(5).uniform(-1.5, 1.5, (n, 2))
+
+
+class Geweke:
+    """Replicas of a joint law and the kernels that the Gibbs engine is made of.
+
+    The surrogate is deliberately a poor one: a Gaussian with arbitrary factors, or, where likelihood parameters are
+    sampled, the engine's own factors for a wrong reference. Any surrogate must leave the posterior as it is.
+    """
+
+    def __init__(self, law: JointLaw, seed: int):
+        self.law, self.rng = law, np.random.default_rng(seed)
+        model, n = law.model, len(law.X)
+        unknowns = uncertain(model)
+        self.sampled = bool(unknowns.places)
+        placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
+        self.target = Target(
+            model=jax.tree.map(jnp.asarray, bare(model)),
+            X=jnp.asarray(law.X),
+            y=placeholder,
+            augmentation=model.augmentation,
+            unknowns=unknowns,
+        )
+        prior, size = model.prior(law.X), model.num_latents
+        self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
+        roots = 0.4 * self.rng.normal(size=(n, size, size))
+        W = roots @ np.swapaxes(roots, 1, 2)
+        reference = self.rng.normal(0.3, 0.5, (n, size)), 0.1 * np.eye(size) + W
+        h = self.rng.normal(0.2, 0.6, (n, size))
+        factors = jax.tree.map(jnp.asarray, (h, W, reference))
+        self.base = build_surrogate(prior, *factors, choose_blocks(prior))
+        d = len(unknowns.start())
+        self.middle = jnp.asarray(unknowns.start() + 0.2)
+        self.scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
+
+    def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:
+        """Each move by itself, and an iteration of the engine."""
+
+        def sweep(relaxation: float) -> Any:
+            return lambda target, chain: moves.draw_auxiliaries_then_latents(target, chain, jnp.asarray(relaxation))[0]
+
+        def unknowns(ellipse: bool) -> Any:
+            return lambda target, chain: moves.slice_unknowns(
+                target, chain, self.middle, self.scale, jnp.asarray(ellipse)
+            )
+
+        chosen = {
+            "sweep": sweep(0.0),
+            "overrelaxed sweep": sweep(RELAXATION),
+            "slice of latents": lambda target, chain: moves.slice_latents(target, chain)[0],
+            "iterations": self.iterations,
+        }
+        if self.sampled:
+            chosen |= {"slice of unknowns, ellipse": unknowns(True), "slice of unknowns, line": unknowns(False)}
+        return chosen
+
+    def iterations(self, target: Target, chain: Chain) -> Chain:
+        """Two iterations as the engine makes them, a sweep in the second."""
+        axes = Chain(0, 0, 0, 0, 0 if self.sampled else None)
+        chains = jax.tree.map(lambda leaf: leaf[None], chain)
+        if not self.sampled:
+            chains = chains._replace(surrogate=chain.surrogate)
+        tuning = Tuning(jnp.asarray(2), jnp.asarray(2), jnp.asarray(RELAXATION), self.middle, self.scale)
+        zeros = jnp.zeros_like(chains.latents)
+        moments = gibbs_run.Moments(jnp.zeros(()), zeros, zeros)
+        # Without the jit around it, so that nothing compiled earlier is used.
+        run = gibbs_run.run_chunk.__wrapped__
+        chains, *_ = run(target, tuning, chains, moments, 1, 2, gibbs_run.Keep("moments"), axes)
+        return jax.tree.map(lambda leaf: leaf[0], chains._replace(surrogate=None))
+
+    def scores(self, kernel: Callable[[Target, Chain], Chain], replicas: int, steps: int = 3) -> Scores:
+        """z-scores after ``steps`` moves with data drawn afresh in between."""
+        start = self._start(replicas)
+        names = self.target.unknowns.names
+        vectors = self.law.unconstrain(names, start.values) if self.sampled else np.zeros((replicas, 0))
+        state, y, values = State(vectors, start.f, start.whitened), start.y, start.values
+        move = self._batched(kernel)
+        before = self._quantities(vectors, start.f, start.y)
+        for step in range(steps):
+            if step > 0:
+                y = self.law.draw_data(self.rng, np.asarray(state.latents), values)
+            keys = jax.random.split(jax.random.key(self.rng.integers(2**31)), replicas)
+            state = move(keys, state, y)
+            if self.sampled:
+                values = self.law.constrain(names, state.unknowns)
+        after = self._quantities(state.unknowns, state.latents, y)
+        inconsistency = np.max(np.abs(self._latents(values, state.whitened) - state.latents))
+        return Scores(*compare(before, after), float(inconsistency))
+
+    def _start(self, replicas: int) -> Joint:
+        start = self.law.draw(self.rng, replicas)
+        if not self.low_rank:
+            return start
+        whitened = self.rng.normal(size=(replicas, len(self.base.centre)))
+        f = self._latents(start.values, whitened)
+        return Joint(start.values, whitened, f, self.law.draw_data(self.rng, f, start.values))
+
+    def _latents(self, values: Any, whitened: np.ndarray) -> np.ndarray:
+        """Latents by the law's own arithmetic; by the package's factor where that has coordinates of its own choice."""
+        if not self.low_rank:
+            return self.law.latents(values, whitened)
+        prior = self.base.prior
+        return np.asarray(jax.vmap(lambda flat: prior.latents(prior.unflatten(flat)))(whitened))
+
+    def _batched(self, kernel: Any) -> Callable[[Any, State, Any], State]:
+        """The kernel on all replicas, compiled for a batch; the surrogate is made again for each replica's data."""
+
+        @jax.jit
+        @jax.vmap
+        def move(key: Any, state: State, y: Any) -> State:
+            target = eqx.tree_at(lambda t: t.y, self.target, y)
+            surrogate = target.surrogate(state.unknowns, self.base) if self.sampled else self.base
+            moved = kernel(target, Chain(key, *state, surrogate))
+            return State(moved.unknowns, moved.latents, moved.whitened)
+
+        def all_batches(*replicas: Any) -> State:
+            batches = [slice(start, start + BATCH) for start in range(0, len(replicas[0]), BATCH)]
+            parts = [move(*jax.tree.map(itemgetter(batch), replicas)) for batch in batches]
+            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+        return all_batches
+
+    def _quantities(self, vectors: Any, f: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+        """Scalars whose joint law is tested, by name."""
+        log_p = np.asarray(self._log_likelihood(vectors, f, y))
+        y = y.reshape(*y.shape[:2], -1)[:, :, 0]
+        quantities = {f"θ[{i}]": column for i, column in enumerate(vectors.T)}
+        for latent in range(f.shape[2]):
+            quantities |= {
+                f"mean of f[{latent}]": f[:, :, latent].mean(axis=1),
+                f"f[{latent}] at 0": f[:, 0, latent],
+                f"slope of f[{latent}]": f[:, -1, latent] - f[:, 0, latent],
+                f"y f[{latent}]": np.mean(np.tanh(y) * f[:, :, latent], axis=1),
+            }
+        return quantities | {"y at 0": y[:, 0], "mean of y": y.mean(axis=1), "log p(y | f)": log_p}
+
+    @cached_property
+    def _log_likelihood(self) -> Any:
+        def one(vector: Any, f: Any, y: Any) -> Any:
+            return eqx.tree_at(lambda t: t.y, self.target, y).log_likelihood(f, vector)
+
+        return jax.jit(jax.vmap(one))
+
+
+def compare(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """z-scores of the mean differences of all quantities, their squares and their products, and what they are of.
+
+    Quantities are scaled by the middle and the spread that they start with and bounded by tanh, so that the means are
+    normal at their ends too, whatever the tails of f and y.
+    """
+    features = []
+    for quantities in (before, after):
+        columns = []
+        for name, values in quantities.items():
+            low, middle, high = np.quantile(before[name], [0.16, 0.5, 0.84])
+            columns.append(np.tanh((values - middle) / max(high - low, 1e-12)))
+        x = np.stack(columns)
+        left, right = np.triu_indices(len(x))
+        features.append(np.concatenate([x, x[left] * x[right]]))
+    names = list(before)
+    names += [f"{names[i]} x {names[j]}" for i, j in zip(*np.triu_indices(len(before)), strict=True)]
+    difference = features[1] - features[0]
+    deviation = difference.std(axis=1)
+    error = np.maximum(deviation, 1e-12) / np.sqrt(difference.shape[1])
+    return difference.mean(axis=1) / error, names
+
+
+def threshold(num_scores: int, false_alarms: float) -> float:
+    """The |z| that the largest of so many standard normals exceeds with at most this probability (Bonferroni)."""
+    return float(norm.isf(false_alarms / (2 * num_scores)))

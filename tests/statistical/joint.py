@@ -1,0 +1,184 @@
+"""The joint law p(θ) p(f | θ) p(y | f, θ) of every case of the registry, drawn independently of the package."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions.transforms import biject_to
+
+from pgmodels.kernels import RBF, Matern32
+from pgmodels.likelihoods import (
+    Gaussian,
+    HeteroscedasticGaussian,
+    Laplace,
+    NegativeBinomial,
+    SigmoidPoisson,
+    StudentT,
+)
+from pgmodels.model import GP, Model
+from tests.registry import CASES, sigma
+
+# Hyperparameters, none at a symmetric place: an interval, two half-lines and the whole line, each with its transform.
+VARIANCE, MEAN = dist.Gamma(5.0, 3.0), dist.Normal(0.4, 0.6)
+LENGTHSCALE = dist.Uniform(0.6, 2.6).expand([2])
+OTHER_VARIANCE, OTHER_LENGTHSCALE, OTHER_MEAN = dist.LogNormal(-0.5, 0.4), dist.Gamma(8.0, 6.0), dist.Normal(-0.3, 0.5)
+
+LIKELIHOODS = {
+    "negative_binomial": (NegativeBinomial, {"dispersion": dist.Gamma(8.0, 3.0)}),
+    "sigmoid_poisson": (SigmoidPoisson, {"rate": dist.LogNormal(1.5, 0.35)}),
+    "student_t": (StudentT, {"df": dist.Uniform(2.5, 9.0), "scale": dist.LogNormal(-0.6, 0.4)}),
+    "laplace": (Laplace, {"scale": dist.LogNormal(-0.6, 0.4)}),
+    "gaussian": (Gaussian, {"scale": dist.LogNormal(-0.6, 0.4)}),
+    "heteroscedastic": (HeteroscedasticGaussian, {"precision": dist.Gamma(8.0, 2.0)}),
+}
+
+GENERATORS = {
+    "negative_binomial": lambda rng, f, p: rng.negative_binomial(p["dispersion"], sigma(-f[:, 0])).astype(float),
+    "sigmoid_poisson": lambda rng, f, p: rng.poisson(p["rate"] * sigma(f[:, 0])).astype(float),
+    "student_t": lambda rng, f, p: f[:, 0] + p["scale"] * rng.standard_t(p["df"]),
+    "laplace": lambda rng, f, p: f[:, 0] + p["scale"] * rng.laplace(size=len(f)),
+    "gaussian": lambda rng, f, p: f[:, 0] + p["scale"] * rng.normal(size=len(f)),
+    "heteroscedastic": lambda rng, f, p: f[:, 0] + rng.normal(size=len(f)) / np.sqrt(p["precision"] * sigma(f[:, 1])),
+}
+
+
+class Joint(NamedTuple):
+    """Draws of a joint law, the replicas first.
+
+    ``values`` are hyperparameters by the package's names; ``whitened`` (N, D) are v with f = mean + L v, L L^T = K, the
+    latents one after another.
+    """
+
+    values: dict[str, np.ndarray]
+    whitened: np.ndarray
+    f: np.ndarray
+    y: np.ndarray
+
+
+class JointLaw:
+    """The law of a case at inputs X (n, 2). ``sampled`` says whether hyperparameters are drawn or fixed.
+
+    The latents share an RBF kernel with unequal lengthscales; those of the heteroscedastic case, which have a meaning
+    each, have two kernels.
+    """
+
+    def __init__(self, name: str, X: np.ndarray, sampled: bool):
+        self.case, self.X = CASES[name], X
+        self.priors: dict[str, Any] = {}
+        read = self._prior if sampled else self._held
+        if name == "heteroscedastic":
+            first = RBF(read("gps[0].kernel.variance", VARIANCE), read("gps[0].kernel.lengthscale", LENGTHSCALE))
+            second = Matern32(
+                read("gps[1].kernel.variance", OTHER_VARIANCE), read("gps[1].kernel.lengthscale", OTHER_LENGTHSCALE)
+            )
+            gps = [GP(first, read("gps[0].mean", MEAN)), GP(second, read("gps[1].mean", OTHER_MEAN))]
+            self.groups = [("gps[0].", rbf, 1), ("gps[1].", matern32, 1)]
+        else:
+            kernel = RBF(read("kernel.variance", VARIANCE), read("kernel.lengthscale", LENGTHSCALE))
+            gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
+            self.groups = [("", rbf, self.case.num_latents)]
+        likelihood = self.case.likelihood()
+        if name in LIKELIHOODS:
+            family, laws = LIKELIHOODS[name]
+            likelihood = family(**{key: read(f"likelihood.{key}", law) for key, law in laws.items()})
+        self.model = Model(likelihood, gps)
+
+    def _prior(self, name: str, law: Any) -> Any:
+        self.priors[name] = law
+        return law
+
+    def _held(self, name: str, law: Any) -> Any:
+        # Off the middle of the prior, unequal where there are several, and latents that go far.
+        factor = 3.0 if name.endswith("variance") else 1.1
+        unequal = np.linspace(factor, 0.8 * factor, int(np.prod(law.batch_shape))).reshape(law.batch_shape)
+        self.priors[name] = np.asarray(law.mean * unequal)
+        return self.priors[name]
+
+    def draw_values(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        """Hyperparameters by name, (count, ...)."""
+        values = {}
+        for name, law in self.priors.items():
+            if isinstance(law, np.ndarray):
+                values[name] = np.broadcast_to(law, (count, *law.shape))
+            else:
+                values[name] = draw_prior(rng, law, (count, *law.batch_shape))
+        return values
+
+    def draw(self, rng: np.random.Generator, count: int) -> Joint:
+        """Independent draws of everything."""
+        values = self.draw_values(rng, count)
+        whitened = rng.normal(size=(count, len(self.X) * self.case.num_latents))
+        f = self.latents(values, whitened)
+        return Joint(values, whitened, f, self.draw_data(rng, f, values))
+
+    def latents(self, values: Mapping[str, np.ndarray], whitened: np.ndarray) -> np.ndarray:
+        """The latents (count, n, L) of hyperparameters and whitened coordinates (count, D)."""
+        count, n = len(whitened), len(self.X)
+        by_latent, parts = whitened.reshape(count, -1, n), []
+        for prefix, covariance, size in self.groups:
+            variance, lengthscale, mean = (
+                values[prefix + k] for k in ("kernel.variance", "kernel.lengthscale", "mean")
+            )
+            K = covariance(self.X, variance, lengthscale)
+            # The package's jitter, where hyperparameters are sampled.
+            root = np.linalg.cholesky(K + 1e-8 * variance[:, None, None] * np.eye(n))
+            own, by_latent = by_latent[:, :size], by_latent[:, size:]
+            parts.append(mean[:, None, None] + np.einsum("sij,slj->sil", root, own))
+        return np.concatenate(parts, axis=2)
+
+    def draw_data(self, rng: np.random.Generator, f: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """y (count, n, ...) given latents and hyperparameters."""
+        count, n, size = f.shape
+        flat = f.reshape(count * n, size)
+        name = self.case.name
+        if name in GENERATORS:
+            parameters = {key: np.repeat(values[f"likelihood.{key}"], n) for key in LIKELIHOODS[name][1]}
+            y = GENERATORS[name](rng, flat, parameters)
+        else:
+            y = self.case.generate(rng, flat)
+        return y.reshape(count, n, *y.shape[1:])
+
+    def unconstrain(self, names: list[str], values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The unconstrained vectors (count, d) of hyperparameters, in the order of ``names``."""
+        parts = [np.asarray(biject_to(self.priors[name].support).inv(jnp.asarray(values[name]))) for name in names]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+    def constrain(self, names: list[str], vectors: np.ndarray) -> dict[str, np.ndarray]:
+        """The inverse of ``unconstrain``."""
+        values, start = {}, 0
+        for name in names:
+            shape = self.priors[name].batch_shape
+            part = vectors[:, start : start + int(np.prod(shape))].reshape(-1, *shape)
+            values[name] = np.asarray(biject_to(self.priors[name].support)(jnp.asarray(part)))
+            start += int(np.prod(shape))
+        return values
+
+
+def draw_prior(rng: np.random.Generator, law: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Draws of a prior of this file, by NumPy."""
+    law = getattr(law, "base_dist", law) if not isinstance(law, dist.LogNormal) else law
+    if isinstance(law, dist.Gamma):
+        return rng.gamma(law.concentration, 1.0 / law.rate, shape)
+    if isinstance(law, dist.Uniform):
+        return rng.uniform(law.low, law.high, shape)
+    drawn = rng.normal(law.loc, law.scale, shape)
+    return np.exp(drawn) if isinstance(law, dist.LogNormal) else drawn
+
+
+def _distance(X: np.ndarray, lengthscale: np.ndarray) -> np.ndarray:
+    """Scaled squared distances (count, n, n) for lengthscales (count,) or (count, 2)."""
+    lengthscale = lengthscale.reshape(len(lengthscale), 1, 1, -1)
+    return np.sum(((X[:, None] - X[None]) / lengthscale) ** 2, axis=-1)
+
+
+def rbf(X: np.ndarray, variance: np.ndarray, lengthscale: np.ndarray) -> np.ndarray:
+    """RBF covariances, (count, n, n)."""
+    return variance[:, None, None] * np.exp(-0.5 * _distance(X, lengthscale))
+
+
+def matern32(X: np.ndarray, variance: np.ndarray, lengthscale: np.ndarray) -> np.ndarray:
+    """Matérn 3/2 covariances, (count, n, n)."""
+    s = np.sqrt(3.0 * _distance(X, lengthscale))
+    return variance[:, None, None] * (1.0 + s) * np.exp(-s)

@@ -1,0 +1,118 @@
+"""Errors to plant into the Gibbs engine, one at a time: a test that passes with one of them tests nothing.
+
+Each takes pytest's ``monkeypatch``. ``ERRORS`` names with each the case and the kernel (``Geweke.kernels``) that it
+breaks, and whether hyperparameters must be sampled.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pgmodels import polya_gamma
+from pgmodels.augmentation import rules
+from pgmodels.inference import gibbs_run, moves
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.surrogate import Surrogate
+from pgmodels.unknowns import Unknowns
+from tests.statistical.geweke import RELAXATION
+
+
+def poisson_at_the_wrong_sign(patch: Any) -> None:
+    """σ(f) for σ(-f) in the Poisson auxiliary."""
+
+    def rate(self: Any, f: Any, env: Any) -> Any:
+        return self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
+
+    patch.setattr(rules.PoissonRule, "_conditional_rate", rate)
+
+
+def scaled_noise(patch: Any, factor: float) -> None:
+    original = JointPrior.mean_and_deviation
+
+    def changed(self: Any, *args: Any) -> Any:
+        means, deviations = original(self, *args)
+        return means, tuple(factor * deviation for deviation in deviations)
+
+    patch.setattr(JointPrior, "mean_and_deviation", changed)
+
+
+def overrelaxation_with_the_plain_deviation(patch: Any) -> None:
+    """v' = E v + a (v - E v) + deviation."""
+    scaled_noise(patch, (1.0 - RELAXATION**2) ** -0.5)
+
+
+def overrelaxation_without_noise(patch: Any) -> None:
+    """v' = E v + a (v - E v)."""
+    scaled_noise(patch, 0.0)
+
+
+def no_jacobian(patch: Any) -> None:
+    """The prior density of hyperparameters at their natural scale, sampled unconstrained."""
+    patch.setattr(Unknowns, "log_prior_unconstrained", lambda self, vector: self.log_prior(self.constrain(vector)))
+
+
+def no_normalizer(patch: Any) -> None:
+    """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
+    original = moves.build_surrogate
+    patch.setattr(moves, "build_surrogate", lambda *args: replace(original(*args), log_normalizer=jnp.zeros(())))
+
+
+def no_factors(patch: Any) -> None:
+    """A slice step with the likelihood where its ratio to the surrogate's factors belongs."""
+    patch.setattr(Surrogate, "log_factor", lambda self, f: jnp.zeros(()))
+
+
+def one_unit_more(patch: Any) -> None:
+    """PG(b + 1, z) for PG(b, z)."""
+    original = polya_gamma.draw
+    patch.setattr(polya_gamma, "draw", lambda key, b, z: original(key, b + 1.0, z))
+
+
+def no_tilt(patch: Any) -> None:
+    """PG(b, 0) for PG(b, z)."""
+    original = polya_gamma.draw
+    patch.setattr(polya_gamma, "draw", lambda key, b, z: original(key, b, jnp.zeros_like(z)))
+
+
+def latents_without_their_coordinates(patch: Any) -> None:
+    """A slice step that moves the latents and leaves their whitened coordinates behind."""
+    original = moves.slice_latents
+
+    def changed(target: Any, chain: Any) -> Any:
+        moved, shrinks = original(target, chain)
+        return moved._replace(whitened=chain.whitened), shrinks
+
+    patch.setattr(moves, "slice_latents", changed)
+    patch.setattr(gibbs_run, "slice_latents", changed)
+
+
+class Planted(NamedTuple):
+    """An error, and where it shows."""
+
+    plant: Any
+    case: str
+    kernel: str
+    sampled: bool
+
+
+ELLIPSE, LINE = "slice of unknowns, ellipse", "slice of unknowns, line"
+
+ERRORS = (
+    Planted(poisson_at_the_wrong_sign, "logistic_softmax", "sweep", False),
+    Planted(poisson_at_the_wrong_sign, "sigmoid_poisson", "sweep", False),
+    Planted(poisson_at_the_wrong_sign, "heteroscedastic", "sweep", False),
+    Planted(overrelaxation_with_the_plain_deviation, "probit", "overrelaxed sweep", False),
+    Planted(overrelaxation_without_noise, "probit", "overrelaxed sweep", False),
+    Planted(no_jacobian, "student_t", ELLIPSE, True),
+    Planted(no_jacobian, "student_t", LINE, True),
+    Planted(no_normalizer, "bernoulli", ELLIPSE, True),
+    Planted(no_normalizer, "stick_breaking", LINE, True),
+    Planted(no_factors, "logistic_softmax", "slice of latents", False),
+    Planted(one_unit_more, "negative_binomial", "sweep", False),
+    Planted(one_unit_more, "bernoulli", "sweep", False),
+    Planted(no_tilt, "binomial", "sweep", False),
+    Planted(no_tilt, "bernoulli", "sweep", False),
+    Planted(latents_without_their_coordinates, "bernoulli", "iterations", True),
+)

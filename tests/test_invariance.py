@@ -1,0 +1,53 @@
+"""Each move of the Gibbs engine keeps the joint law of hyperparameters, latents and data; with an error it does not.
+
+A short version of tests/statistical/test_geweke.py, which takes every likelihood. Were the engine exact, 1 run of this
+file in 1,000 would fail by chance.
+"""
+
+import jax
+import pytest
+
+from tests.statistical import planted
+from tests.statistical.geweke import Geweke, inputs
+from tests.statistical.joint import JointLaw
+from tests.statistical.planted import ELLIPSE, LINE
+
+REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "sampled", "kernel"),
+    [
+        ("logistic_softmax", False, "overrelaxed sweep"),
+        ("stick_breaking", False, "iterations"),
+        ("gaussian", True, ELLIPSE),
+    ],
+)
+def test_keeps_the_joint_law(name, sampled, kernel):
+    geweke = Geweke(JointLaw(name, inputs(), sampled), seed=1)
+    assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS) == ""
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "sampled", "kernel"),
+    [
+        (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
+        (planted.overrelaxation_with_the_plain_deviation, "gaussian", False, "overrelaxed sweep"),
+        (planted.overrelaxation_without_noise, "gaussian", False, "overrelaxed sweep"),
+        (planted.no_jacobian, "gaussian", True, LINE),
+        (planted.no_normalizer, "gaussian", True, LINE),
+        (planted.no_factors, "bernoulli", False, "slice of latents"),
+        (planted.one_unit_more, "bernoulli", False, "sweep"),
+        (planted.latents_without_their_coordinates, "bernoulli", False, "slice of latents"),
+    ],
+)
+def test_a_planted_error_is_found(plant, name, sampled, kernel, monkeypatch):
+    geweke = Geweke(JointLaw(name, inputs(), sampled), seed=1)
+    plant(monkeypatch)
+    assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS)
