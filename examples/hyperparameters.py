@@ -9,7 +9,6 @@ import numpy as np
 import numpyro.distributions as dist
 
 import pgmodels as pgm
-from pgmodels.diagnostics.verdict import verdicts
 
 FIGURES = Path(__file__).parent / "figures"
 FIGURES.mkdir(exist_ok=True)
@@ -34,7 +33,7 @@ for name in gibbs.hyperparameters:
 
 comparison = pgm.compare(gibbs=gibbs, nuts=nuts, reference="nuts")
 print(f"\n{comparison}\n")
-for label, verdict in verdicts(comparison).items():
+for label, verdict in pgm.verdicts(comparison).items():
     print(f"{label}: {verdict}")
 
 pgm.plot_rank(gibbs).savefig(FIGURES / "hyperparameters_rank.png", dpi=100)

@@ -4,6 +4,7 @@ from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
+from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.formulas import (
     exp,
     gamma,
@@ -111,6 +112,7 @@ __all__ = [
     "StickBreaking",
     "StudentT",
     "SuccessesOfTrials",
+    "Verdict",
     "VerificationError",
     "White",
     "cavi",
@@ -145,4 +147,5 @@ __all__ = [
     "sum",
     "to_arviz",
     "to_numpyro",
+    "verdicts",
 ]

@@ -27,6 +27,10 @@ from pgmodels.parameters import Fixed
 _DIAGNOSED = 2000
 
 
+# Simulated data sets of the diagnosis: enough to see coverage, at a third of the time of its default.
+_REPLICATES = 40
+
+
 class Study(NamedTuple):
     """A data set, the likelihood for it (a function of the number of classes; None chooses by y) and columns of X."""
 
@@ -94,7 +98,7 @@ def validate(
         table = compare(X=parts.X_test, y=parts.y_test, **results)
         diagnoses = {}
         if approximation.mean.size <= _DIAGNOSED:
-            diagnoses["cavi"] = diagnose(approximation, seed=seed, progress=progress)
+            diagnoses["cavi"] = diagnose(approximation, num_replicates=_REPLICATES, seed=seed, progress=progress)
         else:
             console.print(f"not diagnosed: it has more than {_DIAGNOSED} latents; use pgmodels.diagnose", markup=False)
         folder = output / data.name

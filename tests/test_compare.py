@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.compare import Comparison, compare
-from pgmodels.diagnostics.convergence import convergence, standard_errors
+from pgmodels.diagnostics.convergence import convergence, convergence_by_latent, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.cavi import cavi
@@ -277,3 +277,17 @@ def test_a_reference_that_has_not_mixed_is_called_out(rhat, ess, cautioned):
     object.__setattr__(table, "_frame", frame)
     object.__setattr__(table, "reference", "g")
     assert bool(table._caution()) is cautioned
+
+
+def test_convergence_of_each_latent_is_what_arviz_says():
+    """On slow chains with a shift between them, where splitting twice or not at all would show."""
+    rng = np.random.default_rng(5)
+    x = np.zeros((4, 300, 6, 1))
+    for step in range(1, 300):
+        x[:, step] = 0.95 * x[:, step - 1] + rng.normal(size=(4, 6, 1))
+    x[0, 150:] += 1.0
+    bulk, tail, rhat = (figure[:, 0] for figure in convergence_by_latent(x))
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    np.testing.assert_allclose(rhat, array_stats.rhat(x[..., 0], **axes), rtol=1e-10)
+    np.testing.assert_allclose(bulk, array_stats.ess(x[..., 0], **axes, method="bulk"), rtol=0.05)
+    np.testing.assert_allclose(tail, array_stats.ess(x[..., 0], **axes, method="tail", prob=(0.05, 0.95)), rtol=0.1)

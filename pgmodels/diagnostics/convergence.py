@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 from arviz_stats.base import array_stats
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
@@ -78,7 +78,7 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return (
             effective_sample_size(ranked),
             tail,
-            np.maximum(split_gelman_rubin(ranked), split_gelman_rubin(folded)),
+            np.maximum(gelman_rubin(ranked), gelman_rubin(folded)),
         )
 
 
