@@ -67,8 +67,9 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     assert np.array_equal(resumed.log_likelihood_trace, whole.log_likelihood_trace)
 
 
-@pytest.mark.parametrize("failing", ["replace", "fsync"])
-@pytest.mark.parametrize("at", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("failing", "at"), [("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)]
+)
 def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
     whole = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
     original, calls = getattr(os, failing), []
@@ -109,6 +110,7 @@ def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
         assert np.array_equal(resumed.latents, whole.latents)
 
 
+@pytest.mark.slow
 def test_sampled_hyperparameters_survive_too(tmp_path, eager):
     X, y = CASES["bernoulli"].data(6, seed=3)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))

@@ -83,6 +83,7 @@ def test_a_q_far_too_narrow_is_mended_by_widening():
     assert abs(estimate.divergence - divergence) < 4 * estimate.divergence_error
 
 
+@pytest.mark.slow
 def test_standard_errors_are_what_estimates_scatter_by():
     exact, moved, S, shift, log_evidence = gaussian()
     shift = 0.6 * shift
@@ -133,6 +134,7 @@ def test_labels_against_quadrature(y):
     assert (np.abs(result.variance[:, 0] - variance) > 5 * estimate.variance_error[:, 0]).all()
 
 
+@pytest.mark.slow
 def test_the_elbo_lacks_the_gap_and_the_divergence():
     """log p(y) = ELBO + sum of the gaps + KL(q ‖ p(f | y)), each term computed by other means."""
     rng = np.random.default_rng(5)

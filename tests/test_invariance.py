@@ -24,7 +24,7 @@ def _double_precision():
 @pytest.mark.parametrize(
     ("name", "sampled", "kernel"),
     [
-        ("logistic_softmax", False, "overrelaxed sweep"),
+        ("heteroscedastic", False, "overrelaxed sweep"),
         ("stick_breaking", False, "iterations"),
         ("gaussian", True, ELLIPSE),
     ],

@@ -66,6 +66,7 @@ def test_exact_inference_is_calibrated():
         assert (np.abs(value - expected) < 4 * error).all()
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_stated():
     """Each test at 5 %, over 100 batches of 40 replicates: at most 12, exceeded with probability 0.15 % at 5 %."""
     batches = split(exact())
@@ -115,6 +116,7 @@ def test_halved_variances_are_found(monkeypatch):
     assert result.symmetry_corrected[0] > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_shift_is_found_with_its_direction(monkeypatch, sign):
     result = planted(monkeypatch, lambda state: state._replace(mean=state.mean + sign * 0.6 * state.variance**0.5))
@@ -152,6 +154,7 @@ def test_cavi_on_labels_is_too_narrow():
     assert (result.coverage[0][:, 0] < vsbc.LEVELS).all()
 
 
+@pytest.mark.slow
 def test_replicates_are_what_cavi_finds_with_covariates_kept():
     X = np.random.default_rng(0).uniform(-2.0, 2.0, (8, 1))
     trials = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
@@ -168,6 +171,7 @@ def test_replicates_are_what_cavi_finds_with_covariates_kept():
         np.testing.assert_allclose(result.z[r], (f[r] - again.mean) / np.sqrt(again.variance), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     X = np.array([[-1.0], [0.3], [1.1], [1.5]])
     vi = cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))

@@ -1,0 +1,127 @@
+"""Simulation-based calibration of ``gibbs`` end to end, for every likelihood. Run with ``python -m pytest -m slow``.
+
+Hyperparameters are drawn from their priors, latents and data given them, and ``gibbs`` is run on the data: tuning, a
+Gaussian fitted to each data set, warm-up. Among draws of the right posterior the rank of the truth is uniform, for
+latents, hyperparameters and log p(y | f). Source: Talts et al. 2018; for the last quantity Modrák et al. 2023.
+
+Two exact tests for each quantity, of location and shape (Kolmogorov and Smirnov) and of spread (how many ranks are in
+the middle half, a binomial count). Were ``gibbs`` exact, 1 run of the whole battery in 100 would fail by chance
+(Bonferroni over all quantities and likelihoods). The seeds are fixed, so that a failure is not chance twice.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.model import Model
+from pgmodels.precision import double_precision
+from pgmodels.supports import Classes
+from tests.registry import NAMES
+from tests.statistical import planted
+from tests.statistical.geweke import inputs
+from tests.statistical.joint import Joint, JointLaw
+
+pytestmark = pytest.mark.slow
+
+REPLICATES = 200
+# Autocorrelations five iterations apart are below 0.05 in these models, so that 120 draws are kept.
+OPTIONS = {"num_samples": 300, "num_warmup": 120, "num_chains": 2}
+THIN = 5
+X = inputs(5)
+
+
+class Verdict(NamedTuple):
+    """p-values by quantity: of location and shape, and of spread."""
+
+    names: list[str]
+    p: np.ndarray
+
+    def worst(self) -> tuple[float, str]:
+        """The smallest p-value and what has it."""
+        place = np.unravel_index(np.argmin(self.p), self.p.shape)
+        return float(self.p[place]), f"{('location', 'spread')[place[0]]} of {self.names[place[1]]}"
+
+
+def names_of(law: JointLaw) -> list[str]:
+    """The quantities whose ranks are taken, in the order of ``ranks``."""
+    latents = [f"f[{latent}] at {i}" for i in (0, len(X) - 1) for latent in range(law.case.num_latents)]
+    values = [f"{name}[{i}]" for name, prior in law.priors.items() for i in range(int(np.prod(prior.batch_shape)))]
+    return [*latents, *values, "log p(y | f)"]
+
+
+# Two p-values a quantity.
+NUM_TESTS = 2 * sum(len(names_of(JointLaw(name, X, True))) for name in NAMES)
+LIMIT = 0.01 / NUM_TESTS
+
+
+def replicates(law: JointLaw, rng: np.random.Generator) -> list[Joint]:
+    """Joint draws whose data ``gibbs`` takes: every class is seen. The posterior given the data stays what it was."""
+    support, kept = law.model.likelihood.support(law.model.num_latents), []
+    while len(kept) < REPLICATES:
+        many = law.draw(rng, 200)
+        for i in range(200):
+            one = Joint({name: v[i] for name, v in many.values.items()}, many.whitened[i], many.f[i], many.y[i])
+            if not isinstance(support, Classes) or len(np.unique(one.y)) == support.num_classes:
+                kept.append(one)
+    return kept[:REPLICATES]
+
+
+@double_precision
+def log_likelihood(model: Model, truth: Joint) -> float:
+    values = {name: truth.values[f"likelihood.{name}"] for name in model.parameters}
+    f, y = jnp.asarray(truth.f), jnp.asarray(truth.y)
+    return float(jnp.sum(model.augmentation.log_density(y, f, values)))
+
+
+def ranks(law: JointLaw, truth: Joint, seed: int) -> np.ndarray:
+    """How many of the draws are below the truth, for each quantity."""
+    draws = gibbs(law.model, X, truth.y, seed=seed, progress=False, **OPTIONS)
+    ends = [0, len(X) - 1]
+    columns = [draws.latents[:, :, ends].reshape(*draws.latents.shape[:2], -1)]
+    columns += [draws.hyperparameters[name].reshape(*draws.latents.shape[:2], -1) for name in law.priors]
+    columns += [draws.log_likelihood_trace[..., None]]
+    drawn = np.concatenate(columns, axis=2)[:, THIN - 1 :: THIN]
+    values = [np.ravel(truth.values[name]) for name in law.priors]
+    true = np.concatenate([truth.f[ends].ravel(), *values, [log_likelihood(law.model, truth)]])
+    return np.sum(drawn < true, axis=(0, 1))
+
+
+def verdict(name: str, seed: int) -> Verdict:
+    law, rng = JointLaw(name, X, True), np.random.default_rng(seed)
+    found = np.stack([ranks(law, truth, seed=i) for i, truth in enumerate(replicates(law, rng))])
+    num_draws = OPTIONS["num_chains"] * OPTIONS["num_samples"] // THIN
+    # A uniform number within the rank's interval makes the law exactly uniform.
+    u = (found + rng.random(found.shape)) / (num_draws + 1)
+    middle = np.sum(np.abs(u - 0.5) < 0.25, axis=0)
+    shape = [stats.kstest(column, "uniform", method="exact").pvalue for column in u.T]
+    spread = [stats.binomtest(int(count), REPLICATES, 0.5).pvalue for count in middle]
+    return Verdict(names_of(law), np.array([shape, spread]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_of_the_truth_are_uniform(name):
+    p, what = verdict(name, seed=NAMES.index(name)).worst()
+    print(f"{name}: least p-value {p:.2g} ({what}), limit {LIMIT:.2g}")
+    assert p > LIMIT, f"{what}: p = {p:.2g}"
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (planted.no_jacobian, "gaussian"),
+        (planted.no_normalizer, "bernoulli"),
+        (planted.no_factors, "probit"),
+    ],
+)
+def test_a_planted_error_is_found(plant, name, monkeypatch):
+    jax.clear_caches()
+    plant(monkeypatch)
+    p, what = verdict(name, seed=99).worst()
+    jax.clear_caches()
+    print(f"{plant.__name__}: least p-value {p:.2g} ({what})")
+    assert p < LIMIT
