@@ -182,7 +182,7 @@ def test_the_tilt_has_no_sign(backend):
 
 @pytest.mark.parametrize("backend", OURS)
 def test_shape_zero_and_arguments_outside_the_domain(backend):
-    b = jnp.array([0.0, -1.0, 1.0, jnp.nan, 1e16, 1.0, 1e-300, 1e15])
+    b = jnp.array([0.0, -1.0, 1.0, jnp.nan, jnp.inf, 1.0, 1e-300, 1e15])
     c = jnp.array([2.0, 0.0, jnp.inf, 0, 1.0, 1e21, 0.0, 3.0])
     draws = np.asarray(polya_gamma.draw(jax.random.key(0), b, c, backend))
     assert draws[0] == 0
@@ -190,6 +190,16 @@ def test_shape_zero_and_arguments_outside_the_domain(backend):
     assert draws[6] == 0
     assert draws[7] == pytest.approx(float(polya_gamma.mean(1e15, 3.0)), rel=1e-6)
     np.testing.assert_array_equal(polya_gamma.draw(jax.random.key(0), jnp.zeros(8), 1.0, backend), 0)
+
+
+def test_counts_beyond_the_exact_laws_are_normal():
+    """On the host: a factor σ(-40)^-1 leaves counts of 1e17, and a chain that meets them must go on."""
+    for c in (0.0, 2.1e-3, -3.0, 40.0):
+        draws = polya_gamma.sample(np.random.default_rng(0), np.full(20_000, 4e16), np.full(20_000, c))
+        with jax.enable_x64(True):
+            mean, variance = float(polya_gamma.mean(4e16, c)), float(polya_gamma.variance(4e16, c))
+        assert abs(draws.mean() - mean) < 4 * np.sqrt(variance / 20_000)
+        assert abs(draws.var() / variance - 1) < 4 * np.sqrt(2 / 20_000)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
