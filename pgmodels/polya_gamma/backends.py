@@ -20,8 +20,8 @@ BACKENDS = tuple(_SAMPLERS)
 def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = None) -> Array:
     """Exact draws of PG(b, c), one for each entry of the broadcast ``b`` and ``c``, in float64.
 
-    b = 0 gives exactly 0; nan where b < 0 or |c| > 1e20. Beyond b = 1e15 "c" is normal and "jax" nan. All backends run inside ``jit``,
-    ``vmap`` and ``scan``, are a function of the key, and have a cost that is bounded in b:
+    b = 0 gives exactly 0; nan where b < 0 or |c| > 1e20. Beyond b = 1e15 "c" is normal and "jax" nan. All backends run
+    inside ``jit``, ``vmap`` and ``scan``, are a function of the key, and have a cost that is bounded in b:
 
     - "c": C and NumPy on the host; under ``vmap`` one call for the whole batch, whose draws depend on all its keys.
     - "jax": compiled with the program around it, on any device; under ``vmap`` each key gives the draws that it gives
