@@ -44,6 +44,7 @@ def test_gaussian_likelihood_against_the_exact_posterior():
     assert np.all(np.abs(draws.variance[:, 0] / variance - 1) < 4 * np.sqrt(2 / (4 * 2001)))
 
 
+@pytest.mark.slow
 def test_a_list_of_gps_is_the_same_model_as_one_gp_of_that_size():
     case = CASES["heteroscedastic"]
     X, y = case.data(40, seed=8)
@@ -77,7 +78,14 @@ def test_the_seed_decides_every_draw(binary):
 
 
 # The formula of one's own shares LogisticSoftmax's program.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "own_softmax"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("negative_binomial", "logistic_softmax") else pytest.param(name, marks=pytest.mark.slow)
+        for name in NAMES
+        if name != "own_softmax"
+    ],
+)
 def test_draws_are_reproducible_for_every_likelihood(name):
     X, y = CASES[name].data(6, seed=3)
     options = {"num_samples": 3, "num_warmup": 1, "num_chains": 2, "seed": 9}

@@ -19,7 +19,8 @@ def run(kernel, method, num_samples=400, thinning=1, seed=3):
         return {name: np.asarray(value) for name, value in sampler.get_samples(group_by_chain=True).items()}
 
 
-@pytest.mark.parametrize("method", ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["vectorized", "sequential"])
 def test_draws_are_those_of_gibbs(method):
     case = CASES["bernoulli"]
     X, y = case.data(15, seed=3)

@@ -18,6 +18,8 @@ LOADS = re.compile(
     r"""(src|href|srcset|action|data|poster)\s*=\s*["'](?!data:image/|#)|url\(|@import|<script|<link|<iframe"""
 )
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def binary():

@@ -15,6 +15,8 @@ from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.inference.cavi import cavi
 from pgmodels.sampling import draw_observations
 
+pytestmark = pytest.mark.slow
+
 
 def model_of(likelihood, size=1, variance=2.0, mean=0.4):
     return pgm.Model(likelihood, pgm.GP(pgm.RBF(variance, 0.8), mean=mean, size=size))
