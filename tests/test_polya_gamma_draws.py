@@ -1,5 +1,5 @@
 import sys
-from types import SimpleNamespace
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from polyagamma import random_polyagamma
 
 from pgmodels import polya_gamma
-from pgmodels.polya_gamma import backends, jax_sampler, laws
+from pgmodels.polya_gamma import backends, jax_sampler, laws, pypolyagamma_sampler
 from tests.polya_gamma_laws import SHAPES, TILTS, check_law, draw_all, transform_cdf
 
 OURS = ("c", "jax")
@@ -308,8 +308,24 @@ class PyPolyaGamma:
         pgs[:] = random_polyagamma(ns, zs, method="devroye", random_state=self.generator)
 
 
-def test_pypolyagamma_draws_where_it_is_exact(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pypolyagamma", SimpleNamespace(PyPolyaGamma=PyPolyaGamma))
+@pytest.fixture(params=["stand-in", "installed"])
+def pypolyagamma(request, monkeypatch, tmp_path):
+    """The package itself, or one whose own imports fail, as those of version 1.2.3 do beside SciPy 1.14."""
+    if request.param == "stand-in":
+        folder = tmp_path / "pypolyagamma"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("from scipy.integrate import simps\n")
+        (folder / "pypolyagamma.py").write_text("from tests.test_polya_gamma_draws import PyPolyaGamma\n")
+        monkeypatch.syspath_prepend(tmp_path)
+    elif find_spec("pypolyagamma") is None:
+        pytest.skip("pypolyagamma is not installed")
+    pypolyagamma_sampler.package.cache_clear()
+    yield
+    pypolyagamma_sampler.package.cache_clear()
+
+
+@pytest.mark.usefixtures("pypolyagamma")
+def test_pypolyagamma_draws_where_it_is_exact():
     cases = [(1.0, 0.8), (2.0, 0.0), (5.0, 2.0), (2.5, 1.0), (30.0, 0.5)]
     b, c = (np.repeat(np.array(values)[:, None], 4000, 1) for values in zip(*cases, strict=True))
     drawn = polya_gamma.draw(jax.random.key(8), b, c, "pypolyagamma")
@@ -324,6 +340,7 @@ def test_pypolyagamma_draws_where_it_is_exact(monkeypatch):
 
 
 def test_pypolyagamma_not_installed(monkeypatch):
+    pypolyagamma_sampler.package.cache_clear()
     monkeypatch.setitem(sys.modules, "pypolyagamma", None)
     with pytest.raises(ValueError, match=r'not installed: install pgmodels\[pypolyagamma\], or pass "c" or "jax"'):
         polya_gamma.draw(jax.random.key(0), 1.0, 0.0, "pypolyagamma")

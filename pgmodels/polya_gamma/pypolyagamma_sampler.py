@@ -1,6 +1,8 @@
 """Exact Pólya-Gamma draws with the optional package ``pypolyagamma``, where it is exact."""
 
-import importlib
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
 import numpy as np
@@ -20,23 +22,31 @@ def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
 
     Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method at b = 1 and b = 2 alone; below 1 it cuts
     a series short, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above 170
-    a normal one. Only b = 1 and b = 2 are asked of it here, and larger b are sums of them. The package installs from
-    source alone: this was written from its source and tested with a stand-in, never with the package itself. Its
-    generator takes a seed of 32 bits, so that of 65,000 calls two are likely to share their stream.
+    a normal one. Only b = 1 and b = 2 are asked of it here, and larger b are sums of them. Its generator takes a seed
+    of 32 bits, so that of 65,000 calls two are likely to share their stream. It installs from source alone, and its
+    build downloads the GNU Scientific Library.
     Raises ValueError where the package is not installed.
     """
     package()
     return on_host(_sample, key, b, c)
 
 
+@cache
 def package() -> ModuleType:
-    """The package, or a ValueError that says how to install it."""
-    try:
-        return importlib.import_module("pypolyagamma")
-    except ImportError as error:
+    """The package's compiled module, or a ValueError that says how to install it.
+
+    Loaded by itself: the package's ``__init__`` imports helpers that need ``scipy.integrate.simps``, which SciPy 1.14
+    removed.
+    """
+    found = find_spec("pypolyagamma")
+    compiled = found and PathFinder.find_spec("pypolyagamma.pypolyagamma", found.submodule_search_locations)
+    if not compiled or not compiled.loader:
         raise ValueError(
             'backend is "pypolyagamma", which is not installed: install pgmodels[pypolyagamma], or pass "c" or "jax".'
-        ) from error
+        )
+    module = module_from_spec(compiled)
+    compiled.loader.exec_module(module)
+    return module
 
 
 def _sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.ndarray:
