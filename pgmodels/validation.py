@@ -23,9 +23,8 @@ from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
 
-# Latents, over all data: calibration on simulated data repeats CAVI a hundred times.
+# Latents, over all data: calibration on simulated data repeats CAVI for each of them.
 _DIAGNOSED = 2000
-
 
 # Simulated data sets of the diagnosis: enough to see coverage, at a third of the time of its default.
 _REPLICATES = 40

@@ -118,6 +118,33 @@ def test_sampled_hyperparameters_survive_too(tmp_path, eager):
     pgm.gibbs(model, X, y, num_samples=20, checkpoint=tmp_path, **options)
     resumed = pgm.gibbs(model, X, y, num_samples=45, checkpoint=tmp_path, **options)
     whole = pgm.gibbs(model, X, y, num_samples=45, **options)
+    assert_same_draws(resumed, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", [1, 2, 3])
+def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, monkeypatch, saves):
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
+    options = {"num_samples": 20, "num_warmup": 160, "num_chains": 2, "seed": 4}
+    original, numbers = checkpoint.Checkpoint.save, []
+
+    def interrupted(self, run, final):
+        original(self, run, final)
+        numbers.append(run.number)
+        if len(numbers) == saves:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+    assert numbers[-1] < 160
+    resumed = pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+    assert numbers[saves] > numbers[saves - 1]
+    assert_same_draws(resumed, pgm.gibbs(model, X, y, **options))
+
+
+def assert_same_draws(resumed, whole):
     for name, values in whole.hyperparameters.items():
         assert np.array_equal(resumed.hyperparameters[name], values)
     assert np.array_equal(resumed.latents, whole.latents)

@@ -43,7 +43,17 @@ def test_one_datum_of_several_classes_is_refused():
         cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "own_softmax"])
+# Each compiles CAVI and the sampler for three shapes; the rules of the others are those of these.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("probit", "negative_binomial", "logistic_softmax", "student_t", "heteroscedastic")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in NAMES
+        if name != "own_softmax"
+    ],
+)
 def test_degenerate_data(name):
     """Duplicated rows, one row twelve times, and a constant y."""
     case = CASES[name]
@@ -166,7 +176,9 @@ def compilations():
     logger.handlers, logger.propagate = others, propagate
 
 
-@pytest.mark.parametrize("name", ["bernoulli", "heteroscedastic", "offset"])
+@pytest.mark.parametrize(
+    "name", ["bernoulli", *(pytest.param(name, marks=pytest.mark.slow) for name in ("heteroscedastic", "offset"))]
+)
 def test_a_second_call_compiles_nothing(name, compilations):
     """Other data of the same shape, a new equal model, other values of its hyperparameters, another seed and length."""
     case = CASES[name]

@@ -19,7 +19,7 @@ class Checkpoint:
     """A folder with the state of a run and its draws.
 
     ``index.json`` is replaced last, in one step, and names the files that belong together: a kill at any moment leaves
-    the one state or the other, both whole. Draws are written once, in parts. Nothing is saved before warm-up is over.
+    the one state or the other, both whole. Draws are written once, in parts.
     """
 
     def __init__(self, folder: Any, fingerprint: str):

@@ -12,59 +12,67 @@ from scipy.stats import qmc
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
-from pgmodels.latent.surrogate import Surrogate, build_surrogate, choose_blocks
+from pgmodels.latent.surrogate import Marginals, Surrogate, build_surrogate, choose_blocks
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
 # whose last digits buy nothing.
 _MAX_STEPS = 40
 _TOLERANCE = 0.02
 _STEP = 0.7
-_NODES = {1: 32, 2: 128}
+_NODES = {1: 32, 2: 64}
 
 
-def fit_surrogate(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any) -> Surrogate:
+def fit_surrogate(
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, start: Surrogate | None = None
+) -> tuple[Surrogate, Marginals]:
     """The fixed point h = E[g] + W m, W = -E[dg/df] (where positive semi-definite), g the gradient of log p(y | f).
 
+    Also returns the marginals at which its factors were made. ``start`` is one of another prior whose factors are near.
     Source: Opper and Archambeau 2009. With one latent a datum, E[dg/df] = E[(f - m) g] / v, which needs no second
     derivative and so sees kinks; with several it is the mean Hessian.
     """
-    surrogate, _ = _refine(augmentation, prior, y, parameters, _without_data(prior, y), 1.0)
-    for _ in range(_MAX_STEPS):
-        surrogate, moved = _refine(augmentation, prior, y, parameters, surrogate, _STEP)
+    surrogate = _with_factors_of(prior, y, start)
+    # Before the first step the means are nowhere, so that it cannot be the last.
+    before: Any = jnp.full((y.shape[0], augmentation.size), jnp.inf)
+    for step in range(_MAX_STEPS):
+        length = _STEP if start is not None or step > 0 else 1.0
+        surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
+        before = marginals[0]
         if moved <= _TOLERANCE:
             break
-    return surrogate
+    return surrogate, marginals
 
 
-@jax.jit
-def _without_data(prior: JointPrior, y: Any) -> Surrogate:
+@partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+def _with_factors_of(prior: JointPrior, y: Any, other: Surrogate | None) -> Surrogate:
+    if other is not None:
+        return build_surrogate(prior, other.potential, other.precision, other.blocks)
     zeros = jnp.zeros((y.shape[0], sum(prior.sizes)))
-    none = zeros[:, :, None] * zeros[:, None, :]
-    return build_surrogate(prior, zeros, none, (zeros, none), choose_blocks(prior))
+    return build_surrogate(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
 
 
 @partial(jax.jit, static_argnames="augmentation", compiler_options=COMPILER_OPTIONS)
 def _refine(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, surrogate: Surrogate, step: Any
-) -> tuple[Surrogate, Any]:
-    """One step of the given length, and the furthest that a mean moved in the one before it, in standard deviations."""
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, surrogate: Surrogate, before: Any, step: Any
+) -> tuple[Surrogate, Marginals, Any]:
+    """One step of the given length; the marginals it starts from; how far, in deviations, the means are from others."""
     h, W, blocks = surrogate.potential, surrogate.precision, surrogate.blocks
-    reference = prior.latents(prior.unflatten(surrogate.centre)), surrogate.covariance()
-    deviation = jnp.sqrt(jnp.diagonal(reference[1], axis1=1, axis2=2))
-    moved = jnp.max(jnp.abs(reference[0] - surrogate.reference[0]) / deviation)
-    h_new, W_new = gaussian_factors(augmentation, y, parameters, reference, blocks)
+    marginals = surrogate.marginals()
+    deviation = jnp.sqrt(jnp.diagonal(marginals[1], axis1=1, axis2=2))
+    moved = jnp.max(jnp.abs(marginals[0] - before) / deviation)
+    h_new, W_new = gaussian_factors(augmentation, y, parameters, marginals, blocks)
     h, W = h + step * (h_new - h), W + step * (W_new - W)
-    return build_surrogate(prior, h, W, reference, blocks), moved
+    return build_surrogate(prior, h, W, blocks), marginals, moved
 
 
 def gaussian_factors(
-    augmentation: Augmentation, y: Any, parameters: Any, reference: tuple[Any, Any], blocks: tuple[tuple[int, ...], ...]
+    augmentation: Augmentation, y: Any, parameters: Any, marginals: Marginals, blocks: tuple[tuple[int, ...], ...]
 ) -> tuple[Any, Any]:
-    """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the marginals ``reference``."""
+    """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the given marginals."""
     nodes, weights = _nodes(augmentation.size)
-    gradient, curvature = _expectations(augmentation, y, parameters, *reference, nodes, weights)
+    gradient, curvature = _expectations(augmentation, y, parameters, *marginals, nodes, weights)
     W = _within_blocks(_positive_part(curvature), blocks)
-    return gradient + jnp.einsum("ilk,ik->il", W, reference[0]), W
+    return gradient + jnp.einsum("ilk,ik->il", W, marginals[0]), W
 
 
 def _expectations(

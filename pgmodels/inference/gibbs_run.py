@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,11 +13,20 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.gaussian_vi import fit_surrogate
-from pgmodels.inference.moves import Chain, Target, draw_auxiliaries_then_latents, slice_latents, slice_unknowns
+from pgmodels.inference.moves import (
+    Chain,
+    Target,
+    draw_auxiliaries_then_latents,
+    slice_latents,
+    slice_unknowns,
+    slice_unknowns_whitened,
+)
+from pgmodels.inference.response import constant_response, linear_response
 from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, tune
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
+from pgmodels.latent.surrogate import Marginals, Surrogate
 from pgmodels.model import Data, Model
 from pgmodels.numpyro_model import checked_unknowns
 from pgmodels.parameters import bare
@@ -107,9 +116,10 @@ def iterate(
         partial(draw_auxiliaries_then_latents, target, relaxation=tuning.relaxation), out_axes=(axes, 0, 0)
     )
 
-    def move_unknowns(step: Any, chains: Chain) -> Chain:
-        move = partial(slice_unknowns, target, middle=tuning.middle, scale=tuning.scale, ellipse=step == 0)
-        return over_chains(move, out_axes=axes)(chains)
+    def move_unknowns(move: Any, chains: Chain, ellipse: Any) -> Chain:
+        # One chain after the other: in a batch each would go on until the slowest has found its step.
+        move = partial(move, target, middle=tuning.middle, scale=tuning.scale, ellipse=ellipse)
+        return jax.lax.map(move, chains)
 
     def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
         moved, expected, finite = sweep(chains)
@@ -126,7 +136,8 @@ def iterate(
         )
 
     if target.unknowns.places:
-        chains = jax.lax.fori_loop(0, 2, move_unknowns, chains)
+        chains = move_unknowns(slice_unknowns_whitened, chains, number % 2 == 0)
+        chains = jax.lax.fori_loop(0, 2, lambda i, chains: move_unknowns(slice_unknowns, chains, i == 0), chains)
     due = number % tuning.sweep_every == 0
     chains, probe, finite = jax.lax.cond(due, with_sweep, without_sweep, chains, probe)
     chains, probe = jax.lax.fori_loop(0, tuning.slice_steps, slice_step, (chains, probe))
@@ -166,7 +177,7 @@ def run_chunk(
 @partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
 def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -> Chain:
     """Chains at independent draws of the surrogate, a key each, all at the same hyperparameters."""
-    surrogate = target.surrogate(vector, base) if target.unknowns.places else base
+    surrogate = target.surrogate(vector) if target.unknowns.places else base
     prior = surrogate.prior
 
     def one(key: Any) -> Chain:
@@ -178,9 +189,9 @@ def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -
 
 
 @partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
-def replace_factors(target: Target, base: Any, chains: Chain, axes: Any) -> Chain:
-    """The chains, their states untouched, with the data's factors of another surrogate."""
-    return chains._replace(surrogate=jax.lax.map(lambda vector: target.surrogate(vector, base), chains.unknowns))
+def renew_surrogates(target: Target, chains: Chain, axes: Any) -> Chain:
+    """The chains, their states untouched, with the surrogates of another target."""
+    return chains._replace(surrogate=jax.lax.map(target.surrogate, chains.unknowns))
 
 
 class GibbsRun:
@@ -190,17 +201,19 @@ class GibbsRun:
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: Unknowns = checked_unknowns(model)
         augmentation = model.augmentation
-        self.target = Target(
-            model=_arrays(bare(model)),
-            X=jnp.asarray(data.X),
-            y=jnp.asarray(data.y),
-            augmentation=augmentation,
-            unknowns=self.unknowns,
-        )
+        y = jnp.asarray(data.y)
         self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
         self.prior: JointPrior = model.prior(data.X)
-        self.base = fit_surrogate(augmentation, self.prior, self.target.y, model.parameters)
+        self.base, marginals = fit_surrogate(augmentation, self.prior, y, model.parameters)
+        self.target = Target(
+            model=_arrays(bare(model)),
+            X=jnp.asarray(data.X),
+            y=y,
+            augmentation=augmentation,
+            unknowns=self.unknowns,
+            response=constant_response(marginals, vector) if self.unknowns.places else None,
+        )
         keys = jax.random.split(settings.key, settings.num_chains)
         self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
         self.tuning = default_tuning(vector)
@@ -223,12 +236,15 @@ class GibbsRun:
     def state(self) -> Any:
         """All that the next iteration needs, as arrays."""
         chains = self.chains._replace(key=jax.random.key_data(self.chains.key))
-        return chains, self.tuning, self.moments
+        seen = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *self.chains.unknowns.shape))
+        return chains, self.tuning, self.moments, seen, self.target.response
 
     def restore(self, leaves: list[np.ndarray], number: int, records: list[Record]) -> None:
         """Take up a saved state."""
         tree = jax.tree.structure(self.state)
-        chains, self.tuning, self.moments = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])
+        chains, self.tuning, self.moments, seen, response = jax.tree.unflatten(tree, [jnp.asarray(x) for x in leaves])
+        self.target = replace(self.target, response=response)
+        self.vectors = [np.asarray(seen)]
         self.chains = chains._replace(key=jax.random.wrap_key_data(chains.key))
         self.number, self.records = number, records
 
@@ -247,7 +263,7 @@ class GibbsRun:
                     ends = [end for end in (*self.stages, warmup, until) if end > self.number]
                     self._chunk(min(CHUNK, min(ends) - self.number))
                 bar.advance(self.number - before, self._note() if bar.visible else "")
-                if saved is not None and self.number >= warmup:
+                if saved is not None:
                     saved.save(self, final=self.number >= until)
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
@@ -327,17 +343,27 @@ class GibbsRun:
         self.tuning = tune(prior, probe, self.tuning)
 
     def _recentre(self, vectors: np.ndarray) -> None:
-        """Fit the surrogate again at the middle of the hyperparameters so far, and take their scales for steps."""
+        """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
         recent = vectors[len(vectors) // 2 :]
-        middle = self.target.drawn(jnp.asarray(recent.mean(axis=0)))
-        prior = _prior_at(middle, self.data.X)
-        self.base = fit_surrogate(self.target.augmentation, prior, self.target.y, middle.parameters)
-        self.chains = replace_factors(self.target, self.base, self.chains, self.axes)
+        middle: Any = recent.mean(axis=0)
         covariance = np.atleast_2d(np.cov(recent.T))
         # Few and dependent draws: correlations are drawn towards 0, and no direction is given up.
         covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
-        scale = jnp.asarray(np.linalg.cholesky(covariance))
-        self.tuning = self.tuning._replace(middle=jnp.asarray(recent.mean(axis=0)), scale=scale)
+        scale: Any = np.linalg.cholesky(covariance)
+        self.base, marginals = self._fit(middle, None)
+        neighbours = [
+            (self._fit(middle + step, self.base)[1], self._fit(middle - step, self.base)[1]) for step in scale.T
+        ]
+        middle, scale = jnp.asarray(middle), jnp.asarray(scale)
+        self.target = replace(self.target, response=linear_response(marginals, middle, scale, neighbours))
+        self.chains = renew_surrogates(self.target, self.chains, self.axes)
+        self.tuning = self.tuning._replace(middle=middle, scale=scale)
+
+    def _fit(self, vector: Any, start: Surrogate | None) -> tuple[Surrogate, Marginals]:
+        """The fitted Gaussian at given hyperparameters, and its marginals."""
+        drawn = self.target.drawn(jnp.asarray(vector))
+        prior = _prior_at(drawn, self.data.X)
+        return fit_surrogate(self.target.augmentation, prior, self.target.y, drawn.parameters, start)
 
     def _no_moments(self) -> Moments:
         zeros = jnp.zeros(self.chains.latents.shape)

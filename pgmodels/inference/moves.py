@@ -10,10 +10,11 @@ from jax.scipy.linalg import solve_triangular
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference.gaussian_vi import gaussian_factors
+from pgmodels.inference.response import Response
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
 from pgmodels.latent.sequential import one_by_one, one_by_one_if_batched
-from pgmodels.latent.surrogate import Surrogate, build_surrogate
+from pgmodels.latent.surrogate import Surrogate, build_surrogate, choose_blocks
 from pgmodels.unknowns import Unknowns, with_values
 
 # The bracket of a slice step on the hyperparameters, in standard deviations of the direction taken.
@@ -43,6 +44,8 @@ class Target(eqx.Module):
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: Unknowns = eqx.field(static=True)
+    # Where something is unknown: the marginals at which the surrogate's factors are made.
+    response: Response | None = None
 
     def parameters(self, vector: Any) -> Any:
         """The likelihood's parameters at given unknowns."""
@@ -56,23 +59,30 @@ class Target(eqx.Module):
         """log p(y | f) of all data."""
         return jnp.sum(self.augmentation.log_density(self.y, latents, self.parameters(vector)))
 
-    def surrogate(self, vector: Any, like: Surrogate) -> Surrogate:
-        """The surrogate at given unknowns, its data's factors made where those of ``like`` were.
-
-        They follow the likelihood's parameters, where those are unknown: a dispersion moves the latents as a whole.
-        """
+    def prior(self, vector: Any) -> JointPrior:
+        """The latents' prior at given unknowns."""
         model = self.drawn(vector)
         groups = tuple(whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), self.X) for gp in model.gps)
-        prior = JointPrior(groups, tuple(gp.size for gp in model.gps))
-        h, W = like.potential, like.precision
-        if any(name.startswith("likelihood.") for name in self.unknowns.names):
-            h, W = gaussian_factors(self.augmentation, self.y, model.parameters, like.reference, like.blocks)
-        return build_surrogate(prior, h, W, like.reference, like.blocks)
+        return JointPrior(groups, tuple(gp.size for gp in model.gps))
+
+    def latents(self, vector: Any, whitened: Any) -> Any:
+        """The latents of whitened coordinates at given unknowns."""
+        prior = self.prior(vector)
+        return prior.latents(prior.unflatten(whitened))
+
+    def surrogate(self, vector: Any) -> Surrogate:
+        """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
+        assert self.response is not None
+        prior = self.prior(vector)
+        blocks = choose_blocks(prior)
+        h, W = gaussian_factors(self.augmentation, self.y, self.parameters(vector), self.response.at(vector), blocks)
+        return build_surrogate(prior, h, W, blocks)
 
 
 # Over chains these loop: see pgmodels.latent.sequential.
 _mean_and_deviation = one_by_one(lambda prior, key, h, w: prior.mean_and_deviation(key, h, w))
-_surrogate = one_by_one(lambda target, vector, like: target.surrogate(vector, like))
+_surrogate = one_by_one(lambda target, vector: target.surrogate(vector))
+_latents = one_by_one(lambda target, vector, whitened: target.latents(vector, whitened))
 _deviation = one_by_one_if_batched(lambda surrogate, u: surrogate.deviation(u))
 
 
@@ -149,33 +159,68 @@ def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellips
 
     Held are the surrogate's standard coordinates u, with f = m(θ) + S(θ) u. Given u the posterior density of the
     unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
-    integrated out. The step goes along an ellipse about N(middle, scale scale^T), which turns over all hyperparameters
-    at once, or, where ``ellipse`` is False, along a line in a random direction. Source: Murray and Adams 2010, with
-    Gaussian factors in the place of surrogate data; Neal 2003 and Nishihara, Murray and Adams 2014 for the slices.
+    integrated out. Source: Murray and Adams 2010, with Gaussian factors in the place of surrogate data.
     """
-    key, height_key, direction_key, place_key, shrink_key = jax.random.split(chain.key, 5)
     u = chain.surrogate.standardise(chain.whitened)
-    noise = jax.random.normal(direction_key, chain.unknowns.shape, chain.unknowns.dtype)
-    width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
-
-    def path(step: Any) -> Any:
-        turned = middle + (chain.unknowns - middle) * jnp.cos(step) + scale @ noise * jnp.sin(step)
-        return jnp.where(ellipse, turned, chain.unknowns + step * (scale @ (noise / jnp.linalg.norm(noise))))
 
     def log_density(vector: Any, latents: Any, surrogate: Surrogate) -> Any:
         ratio = target.log_likelihood(latents, vector) - surrogate.log_factor(latents)
-        density = target.unknowns.log_prior_unconstrained(vector) + surrogate.log_normalizer + ratio
-        standard = solve_triangular(scale, vector - middle, lower=True)
-        return density + jnp.where(ellipse, 0.5 * standard @ standard, 0.0)
+        return target.unknowns.log_prior_unconstrained(vector) + surrogate.log_normalizer + ratio
 
-    def at(step: Any) -> tuple[Chain, Any]:
-        vector = path(step)
-        surrogate = _surrogate(target, vector, chain.surrogate)
+    def at(vector: Any) -> tuple[Any, Any]:
+        surrogate = _surrogate(target, vector)
         whitened = surrogate.centre + _deviation(surrogate, u)
         latents = surrogate.prior.latents(surrogate.prior.unflatten(whitened))
-        return Chain(key, vector, latents, whitened, surrogate), log_density(vector, latents, surrogate)
+        return (latents, whitened, surrogate), log_density(vector, latents, surrogate)
 
-    height = log_density(chain.unknowns, chain.latents, chain.surrogate) - jax.random.exponential(height_key)
+    key, own = jax.random.split(chain.key)
+    held = chain.latents, chain.whitened, chain.surrogate
+    density = log_density(chain.unknowns, chain.latents, chain.surrogate)
+    vector, moved = _slice(own, chain.unknowns, held, density, at, middle, scale, ellipse)
+    return Chain(key, vector, *moved)
+
+
+def slice_unknowns_whitened(target: Target, chain: Chain, middle: Any, scale: Any, ellipse: Any) -> Chain:
+    """A slice step on the hyperparameters, the latents moving with the prior: their whitened coordinates are held.
+
+    It needs the prior's roots alone, and mixes where the data say little of the latents, or no Gaussian says it well.
+    Source: Murray and Adams 2010.
+    """
+
+    def log_density(vector: Any, latents: Any) -> Any:
+        return target.unknowns.log_prior_unconstrained(vector) + target.log_likelihood(latents, vector)
+
+    def at(vector: Any) -> tuple[Any, Any]:
+        latents = _latents(target, vector, chain.whitened)
+        return latents, log_density(vector, latents)
+
+    key, own = jax.random.split(chain.key)
+    density = log_density(chain.unknowns, chain.latents)
+    vector, latents = _slice(own, chain.unknowns, chain.latents, density, at, middle, scale, ellipse)
+    return Chain(key, vector, latents, chain.whitened, _surrogate(target, vector))
+
+
+def _slice(
+    key: Any, vector: Any, state: Any, density: Any, at: Any, middle: Any, scale: Any, ellipse: Any
+) -> tuple[Any, Any]:
+    """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
+
+    It goes along an ellipse about N(middle, scale scale^T), which turns over all entries at once, or, where ``ellipse``
+    is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and Adams 2014.
+    """
+    height_key, direction_key, place_key, shrink_key = jax.random.split(key, 4)
+    noise = jax.random.normal(direction_key, vector.shape, vector.dtype)
+    width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
+
+    def path(step: Any) -> Any:
+        turned = middle + (vector - middle) * jnp.cos(step) + scale @ noise * jnp.sin(step)
+        return jnp.where(ellipse, turned, vector + step * (scale @ (noise / jnp.linalg.norm(noise))))
+
+    def without_ellipse(vector: Any) -> Any:
+        standard = solve_triangular(scale, vector - middle, lower=True)
+        return jnp.where(ellipse, 0.5 * standard @ standard, 0.0)
+
+    height = density + without_ellipse(vector) - jax.random.exponential(height_key)
     high = width * jax.random.uniform(place_key)
 
     def unfinished(carry: Any) -> Any:
@@ -186,10 +231,11 @@ def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellips
         low, high, key, held, _, count = carry
         key, draw = jax.random.split(key)
         step = jax.random.uniform(draw, minval=low, maxval=high)
-        moved, density = at(step)
-        accepted = density >= height
-        held = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), moved, held)
+        proposed = path(step)
+        moved, density = at(proposed)
+        accepted = density + without_ellipse(proposed) >= height
+        held = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), held)
         return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), key, held, accepted, count + 1
 
-    start = (high - width, high, shrink_key, chain._replace(key=key), jnp.array(False), 0)
+    start = (high - width, high, shrink_key, (vector, state), jnp.array(False), 0)
     return jax.lax.while_loop(unfinished, propose, start)[3]

@@ -14,10 +14,12 @@ from pgmodels.latent.joint import JointPrior
 JOINT_LIMIT = 3000
 
 
+# Means (n, L) and covariances (n, L, L) of the latents of each datum.
+Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
+
+
 class Surrogate(eqx.Module):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
-
-    The factors were made where f has the marginals ``reference``, a mean (n, L) and covariances (n, L, L).
 
     ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
     whitened coordinates v, all latents end to end, it is N(centre, P^-1), P = I + A W A^T = R R^T, with a root R a
@@ -30,7 +32,6 @@ class Surrogate(eqx.Module):
     centre: Float[Array, " D"]
     roots: tuple[Array, ...]
     log_normalizer: Array
-    reference: tuple[Array, Array]
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def log_factor(self, f: Float[Array, "n L"]) -> Array:
@@ -47,8 +48,11 @@ class Surrogate(eqx.Module):
         pairs = zip(self.roots, self._split(u), strict=True)
         return jnp.concatenate([solve_triangular(root, part, trans="T", lower=True) for root, part in pairs])
 
-    def covariance(self) -> Float[Array, "n L L"]:
-        """The covariance of each datum's latents."""
+    def marginals(self) -> Marginals:
+        """Mean and covariance of each datum's latents."""
+        return self.prior.latents(self.prior.unflatten(self.centre)), self._covariance()
+
+    def _covariance(self) -> Float[Array, "n L L"]:
         size = self.potential.shape[1]
         V = jnp.zeros((len(self.potential), size, size), self.centre.dtype)
         factors = self.prior.factors()
@@ -68,7 +72,6 @@ def build_surrogate(
     prior: JointPrior,
     potential: Float[Array, "n L"],
     precision: Float[Array, "n L L"],
-    reference: tuple[Array, Array],
     blocks: tuple[tuple[int, ...], ...],
 ) -> Surrogate:
     """The surrogate of given factors; one Cholesky a block."""
@@ -94,7 +97,6 @@ def build_surrogate(
         centre=jnp.concatenate(centres),
         roots=tuple(roots),
         log_normalizer=log_normalizer,
-        reference=reference,
         blocks=blocks,
     )
 

@@ -8,6 +8,7 @@ estimated, so that the rate of false alarms is what it is said to be. Source: Ge
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from scipy.stats import norm
 
 from pgmodels.inference import gibbs_run, moves
 from pgmodels.inference.moves import Chain, Target
+from pgmodels.inference.response import Response
 from pgmodels.inference.tuning import Tuning
 from pgmodels.latent.prior import LowRankPrior
 from pgmodels.latent.surrogate import build_surrogate, choose_blocks
@@ -73,8 +75,9 @@ def inputs(n: int = 4) -> np.ndarray:
 class Geweke:
     """Replicas of a joint law and the kernels that the Gibbs engine is made of.
 
-    The surrogate is deliberately a poor one: a Gaussian with arbitrary factors, or, where likelihood parameters are
-    sampled, the engine's own factors for a wrong reference. Any surrogate must leave the posterior as it is.
+    The surrogate is deliberately a poor one: a Gaussian with arbitrary factors, or, where hyperparameters are sampled,
+    the engine's own factors for marginals that are wrong and follow the hyperparameters wrongly. Any
+    surrogate must leave the posterior as it is.
     """
 
     def __init__(self, law: JointLaw, seed: int):
@@ -94,13 +97,16 @@ class Geweke:
         self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
         roots = 0.4 * self.rng.normal(size=(n, size, size))
         W = roots @ np.swapaxes(roots, 1, 2)
-        reference = self.rng.normal(0.3, 0.5, (n, size)), 0.1 * np.eye(size) + W
+        marginals = jnp.asarray(self.rng.normal(0.3, 0.5, (n, size))), jnp.asarray(0.1 * np.eye(size) + W)
         h = self.rng.normal(0.2, 0.6, (n, size))
-        factors = jax.tree.map(jnp.asarray, (h, W, reference))
-        self.base = build_surrogate(prior, *factors, choose_blocks(prior))
+        self.base = build_surrogate(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
         d = len(unknowns.start())
         self.middle = jnp.asarray(unknowns.start() + 0.2)
         self.scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
+        if self.sampled:
+            slopes = (jnp.asarray(0.2 * self.rng.normal(size=(d, n, size))) for _ in range(2))
+            response = Response(*marginals, self.middle, self.scale, *slopes)
+            self.target = replace(self.target, response=response)
 
     def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:
         """Each move by itself, and an iteration of the engine."""
@@ -108,10 +114,8 @@ class Geweke:
         def sweep(relaxation: float) -> Any:
             return lambda target, chain: moves.draw_auxiliaries_then_latents(target, chain, jnp.asarray(relaxation))[0]
 
-        def unknowns(ellipse: bool) -> Any:
-            return lambda target, chain: moves.slice_unknowns(
-                target, chain, self.middle, self.scale, jnp.asarray(ellipse)
-            )
+        def unknowns(move: Any, ellipse: bool) -> Any:
+            return lambda target, chain: move(target, chain, self.middle, self.scale, jnp.asarray(ellipse))
 
         chosen = {
             "sweep": sweep(0.0),
@@ -120,7 +124,13 @@ class Geweke:
             "iterations": self.iterations,
         }
         if self.sampled:
-            chosen |= {"slice of unknowns, ellipse": unknowns(True), "slice of unknowns, line": unknowns(False)}
+            surrogate, whitened = moves.slice_unknowns, moves.slice_unknowns_whitened
+            chosen |= {
+                "slice of unknowns, ellipse": unknowns(surrogate, True),
+                "slice of unknowns, line": unknowns(surrogate, False),
+                "whitened slice of unknowns, ellipse": unknowns(whitened, True),
+                "whitened slice of unknowns, line": unknowns(whitened, False),
+            }
         return chosen
 
     def iterations(self, target: Target, chain: Chain) -> Chain:
@@ -178,7 +188,7 @@ class Geweke:
         @jax.vmap
         def move(key: Any, state: State, y: Any) -> State:
             target = eqx.tree_at(lambda t: t.y, self.target, y)
-            surrogate = target.surrogate(state.unknowns, self.base) if self.sampled else self.base
+            surrogate = target.surrogate(state.unknowns) if self.sampled else self.base
             moved = kernel(target, Chain(key, *state, surrogate))
             return State(moved.unknowns, moved.latents, moved.whitened)
 

@@ -98,6 +98,7 @@ class Planted(NamedTuple):
 
 
 ELLIPSE, LINE = "slice of unknowns, ellipse", "slice of unknowns, line"
+WHITENED = "whitened slice of unknowns, ellipse"
 
 ERRORS = (
     Planted(poisson_at_the_wrong_sign, "logistic_softmax", "sweep", False),
@@ -107,6 +108,7 @@ ERRORS = (
     Planted(overrelaxation_without_noise, "probit", "overrelaxed sweep", False),
     Planted(no_jacobian, "student_t", ELLIPSE, True),
     Planted(no_jacobian, "student_t", LINE, True),
+    Planted(no_jacobian, "student_t", WHITENED, True),
     Planted(no_normalizer, "bernoulli", ELLIPSE, True),
     Planted(no_normalizer, "stick_breaking", LINE, True),
     Planted(no_factors, "logistic_softmax", "slice of latents", False),

@@ -1,0 +1,73 @@
+"""Sampled hyperparameters: Gibbs against NUTS on the same joint model, for every likelihood, and against a grid.
+
+Means and standard deviations of the logarithms (of means of GPs: of themselves) within four joint Monte-Carlo standard
+errors, and those of the latents. Run with ``python -m pytest -m slow``. There are some 200 comparisons of
+hyperparameters and 1,000 of latents: were all independent and both samplers exact, one battery in 14 would fail by
+chance. The seeds are fixed, so that a failure is not chance twice.
+"""
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from tests.registry import NAMES
+from tests.statistical.joint import JointLaw
+from tests.statistical.reference import effective_sizes, z_scores
+from tests.test_nuts import exact_regression, regression
+
+pytestmark = pytest.mark.slow
+
+
+def unbounded(draws: pgm.Draws) -> np.ndarray:
+    """Logarithms of positive hyperparameters, and means of GPs, (chains, draws, number, 1)."""
+    columns = []
+    for name, values in draws.hyperparameters.items():
+        flat = values.reshape(draws.num_chains, draws.num_samples, -1)
+        columns.append(flat if name.endswith("mean") else np.log(flat))
+    return np.concatenate(columns, axis=2)[..., None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gibbs_agrees_with_nuts(name):
+    rng = np.random.default_rng(NAMES.index(name))
+    X = rng.uniform(-1.5, 1.5, (25, 2))
+    law = JointLaw(name, X, True)
+    # Data of the model itself, every class seen.
+    classes = getattr(law.model.likelihood.support(law.model.num_latents), "num_classes", 0)
+    candidates = (law.draw(rng, 1).y[0] for _ in range(1000))
+    y = next(y for y in candidates if len(np.unique(y)) >= classes)
+    draws = pgm.gibbs(law.model, X, y, num_samples=6_000, num_warmup=400, seed=1)
+    referee = pgm.nuts(law.model, X, y, num_samples=2_500, num_warmup=700, target_accept=0.95, seed=2)
+    pairs = {"hyperparameters": (unbounded(draws), unbounded(referee)), "f": (draws.latents, referee.latents)}
+    for what, (ours, theirs) in pairs.items():
+        sizes = [float(effective_sizes(x).min()) for x in (ours, theirs)]
+        mean, variance = (np.abs(z).max() for z in z_scores(ours, theirs))
+        print(f"{name} {what}: |z| {mean:.2f} {variance:.2f}, least ESS {sizes[0]:.0f} {sizes[1]:.0f}")
+        # Below, the standard errors are themselves too uncertain to be judged by.
+        assert min(sizes) > 400
+        assert mean < 4.0
+        assert variance < 4.0
+
+
+def test_gibbs_agrees_with_a_grid():
+    X, y, referee = regression()
+    draws = pgm.gibbs(referee.model, X, y, num_samples=10_000, num_warmup=400, seed=3)
+    weights, points, means, variances = exact_regression(X, y, X)
+    found = unbounded(draws)
+    sizes = effective_sizes(found)[:, 0]
+    columns = {"kernel.lengthscale": 0, "likelihood.scale": 1}
+    assert set(draws.hyperparameters) == set(columns)
+    for column, name in enumerate(draws.hyperparameters):
+        x, exact = found[:, :, column, 0], np.log(points[:, columns[name]])
+        center = weights @ exact
+        deviation = np.sqrt(weights @ (exact - center) ** 2)
+        error = deviation / np.sqrt(sizes[column])
+        print(f"{name}: z {(x.mean() - center) / error:.2f}, ratio of deviations {x.std() / deviation:.4f}")
+        assert abs(x.mean() - center) < 4.0 * error
+        # A tail a little heavier than a Gaussian's: 1.5 for the kurtosis.
+        assert abs(x.std() / deviation - 1.0) < 4.0 * 1.5 / np.sqrt(2.0 * sizes[column])
+    exact_mean = weights @ means
+    exact_variance = weights @ (variances + (means - exact_mean) ** 2)
+    error = np.sqrt(exact_variance / effective_sizes(draws.latents)[:, 0])
+    assert np.abs((draws.mean[:, 0] - exact_mean) / error).max() < 4.0
+    np.testing.assert_allclose(draws.variance[:, 0], exact_variance, rtol=0.08)
