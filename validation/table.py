@@ -12,8 +12,8 @@ import pandas as pd
 VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "scikit-learn")
 
 
-def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int) -> Path:
-    """Print the rows as a table and write them to validation/results/SCRIPT.md."""
+def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int, part: str = "") -> Path:
+    """Print the rows as a table and write them to validation/results/SCRIPT.md, or SCRIPT_PART.md."""
     frame = pd.DataFrame(rows)
     script = Path(sys.argv[0])
     command = " ".join(["python", f"validation/{script.name}", *sys.argv[1:]])
@@ -28,7 +28,7 @@ def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int
         f"- machine: {platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}",
         f"- versions: {', '.join(f'{name} {version(name)}' for name in VERSIONED)}",
     ]
-    path = script.resolve().parent / "results" / f"{script.stem}.md"
+    path = script.resolve().parent / "results" / f"{script.stem}{part and '_'}{part}.md"
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     print(frame.to_string(index=False))
