@@ -96,6 +96,7 @@ def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
 NAMES = ["<b>alpha", "beta & co", "gamma"]
 
 
+@pytest.mark.slow
 def test_class_names_reach_the_report(tmp_path):
     rng = np.random.default_rng(4)
     X = rng.normal(size=(42, 2))

@@ -33,8 +33,8 @@ DRAWN = {
     "own_likelihood": {"graph", "marginals"},
     "hyperparameters": {"rank", "latent"},
 }
-# 20 to 40 s each, compilation for the most part: two of them run by default.
-QUICK = {"binary", "robust_regression"}
+# 20 to 40 s each, compilation for the most part: one of them runs by default.
+QUICK = {"binary"}
 LARGEST_FIGURE = 120_000  # bytes: they are in the repository
 
 
