@@ -4,12 +4,13 @@
 referee it: densities with numpyro's and JAX's distributions, bounds as they are printed in the papers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
@@ -302,3 +303,8 @@ CASES = {
     )
 }
 NAMES = tuple(CASES)
+
+
+def by_default(*chosen: str, among: Iterable[str] = NAMES) -> list[Any]:
+    """Cases of which the chosen run by default and the others, whose rules are those of these, with ``-m slow``."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in among]

@@ -13,7 +13,7 @@ from pgmodels.inference.gibbs import gibbs
 from pgmodels.kernels import RBF, Matern12
 from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
-from tests.registry import CASES, NAMES, sigma
+from tests.registry import CASES, NAMES, by_default, sigma
 
 FEW = {"num_samples": 3, "num_warmup": 2, "num_chains": 2}
 
@@ -25,7 +25,16 @@ def assert_finite(*results):
         assert (result.variance > 0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].num_latents < 3])
+@pytest.mark.parametrize(
+    "name",
+    by_default(
+        "probit",
+        "negative_binomial",
+        "student_t",
+        "heteroscedastic",
+        among=[name for name in NAMES if CASES[name].num_latents < 3],
+    ),
+)
 def test_one_datum(name):
     case = CASES[name]
     X, y = case.data(1, seed=1)
@@ -46,13 +55,13 @@ def test_one_datum_of_several_classes_is_refused():
 # Each compiles CAVI and the sampler for three shapes; the rules of the others are those of these.
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        if name in ("probit", "negative_binomial", "logistic_softmax", "student_t", "heteroscedastic")
-        else pytest.param(name, marks=pytest.mark.slow)
-        for name in NAMES
-        if name != "own_softmax"
-    ],
+    by_default(
+        "probit",
+        "negative_binomial",
+        "logistic_softmax",
+        "heteroscedastic",
+        among=[name for name in NAMES if name != "own_softmax"],
+    ),
 )
 def test_degenerate_data(name):
     """Duplicated rows, one row twelve times, and a constant y."""
@@ -118,7 +127,9 @@ def test_latents_at_forty(name, sign):
             assert (np.asarray(w) >= 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", by_default("bernoulli", "sigmoid_poisson", "logistic_softmax", "laplace", "heteroscedastic")
+)
 def test_a_prior_that_reaches_forty(name):
     """A prior standard deviation of 20: chains start, and go, that far."""
     case = CASES[name]
@@ -130,6 +141,7 @@ def test_a_prior_that_reaches_forty(name):
     assert_finite(result, gibbs(model, X, y, **FEW))
 
 
+@pytest.mark.slow
 def test_two_thousand_rows_with_a_dense_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 2))

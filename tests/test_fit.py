@@ -16,7 +16,7 @@ from sklearn.gaussian_process import kernels as sk
 import pgmodels as pgm
 from pgmodels.inference.hyperparameters import FitWarning, Objective
 from pgmodels.unknowns import learned
-from tests.registry import CASES
+from tests.registry import CASES, by_default
 
 
 def small_data(rng, n=30):
@@ -24,9 +24,12 @@ def small_data(rng, n=30):
     return X, np.sin(2 * X[:, 0]) + 0.4
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_gradient_is_that_of_the_converged_elbo(case):
+@pytest.mark.parametrize(
+    "name", by_default("bernoulli", "sigmoid_poisson", "logistic_softmax", "heteroscedastic", "student_t")
+)
+def test_gradient_is_that_of_the_converged_elbo(name):
     """The envelope gradient against central differences of the ELBO at its inner optimum."""
+    case = CASES[name]
     X, y = case.data(25, seed=4)
     with jax.enable_x64(True):
         model = case.model()

@@ -9,7 +9,7 @@ from pgmodels.inference import gaussian_vi, gibbs_run
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.kernels import RBF, Matern12
 from pgmodels.model import GP, Model
-from tests.registry import CASES, NAMES, rbf
+from tests.registry import CASES, NAMES, by_default, rbf
 from tests.statistical.reference import effective_sizes, nuts, standard_error, z_scores
 
 
@@ -80,11 +80,7 @@ def test_the_seed_decides_every_draw(binary):
 # The formula of one's own shares LogisticSoftmax's program.
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("negative_binomial", "logistic_softmax") else pytest.param(name, marks=pytest.mark.slow)
-        for name in NAMES
-        if name != "own_softmax"
-    ],
+    by_default("negative_binomial", "logistic_softmax", among=[name for name in NAMES if name != "own_softmax"]),
 )
 def test_draws_are_reproducible_for_every_likelihood(name):
     X, y = CASES[name].data(6, seed=3)

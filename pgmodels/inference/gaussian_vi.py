@@ -19,6 +19,7 @@ from pgmodels.latent.surrogate import Marginals, Surrogate, build_surrogate, cho
 _MAX_STEPS = 40
 _TOLERANCE = 0.02
 _STEP = 0.7
+# With one latent a datum, and with more.
 _NODES = {1: 32, 2: 64}
 
 
@@ -33,7 +34,7 @@ def fit_surrogate(
     """
     surrogate = _with_factors_of(prior, y, start)
     # Before the first step the means are nowhere, so that it cannot be the last.
-    before: Any = jnp.full((y.shape[0], augmentation.size), jnp.inf)
+    before: Any = jnp.inf * jnp.ones((y.shape[0], augmentation.size))
     for step in range(_MAX_STEPS):
         length = _STEP if start is not None or step > 0 else 1.0
         surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
@@ -118,10 +119,15 @@ def _within_blocks(W: Any, blocks: tuple[tuple[int, ...], ...]) -> Any:
     return W * mask
 
 
+def num_nodes(size: int) -> int:
+    """How many nodes there are for so many latents a datum."""
+    return _NODES[min(size, 2)]
+
+
 def _nodes(size: int) -> tuple[Any, Any]:
     """Nodes (k, L) and weights (k,) of a standard normal: Gauss-Hermite for one latent, scrambled Sobol for several."""
     if size == 1:
-        nodes, weights = roots_hermitenorm(_NODES[1])
+        nodes, weights = roots_hermitenorm(num_nodes(size))
         return jnp.asarray(nodes[:, None]), jnp.asarray(weights / weights.sum())
-    points = ndtri(qmc.Sobol(size, seed=0).random(_NODES[2]))
+    points = ndtri(qmc.Sobol(size, seed=0).random(num_nodes(size)))
     return jnp.asarray(points), jnp.full(len(points), 1.0 / len(points))

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.gaussian_vi import fit_surrogate
@@ -17,16 +18,19 @@ from pgmodels.inference.moves import (
     Chain,
     Target,
     draw_auxiliaries_then_latents,
+    move_all,
+    renew,
+    renew_prior,
     slice_latents,
     slice_unknowns,
     slice_unknowns_whitened,
 )
-from pgmodels.inference.response import constant_response, linear_response
-from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, tune
+from pgmodels.inference.response import Fit, constant_response, linear_response
+from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
-from pgmodels.latent.surrogate import Marginals, Surrogate
+from pgmodels.latent.surrogate import Surrogate
 from pgmodels.model import Data, Model
 from pgmodels.numpyro_model import checked_unknowns
 from pgmodels.parameters import bare
@@ -116,10 +120,28 @@ def iterate(
         partial(draw_auxiliaries_then_latents, target, relaxation=tuning.relaxation), out_axes=(axes, 0, 0)
     )
 
-    def move_unknowns(move: Any, chains: Chain, ellipse: Any) -> Chain:
-        # One chain after the other: in a batch each would go on until the slowest has found its step.
-        move = partial(move, target, middle=tuning.middle, scale=tuning.scale, ellipse=ellipse)
-        return jax.lax.map(move, chains)
+    def move_unknowns(chain: Chain) -> tuple[Chain, Any]:
+        chain = slice_unknowns_whitened(target, chain, tuning.middle, tuning.scale, number % 2 == 0)
+        start = chain.unknowns
+        probability = jnp.zeros(())
+        if tuning.leapfrogs is not None:
+            chain, probability = jax.lax.cond(
+                tuning.leapfrogs > 0,
+                lambda chain: move_all(target, chain, tuning.step, tuning.leapfrogs),
+                lambda chain: (chain, jnp.zeros(())),
+                chain,
+            )
+        middle = chain.unknowns
+        chain = jax.lax.cond(
+            tuning.slice_steps + tuning.unknowns_slices > 0, partial(renew, target), partial(renew_prior, target), chain
+        )
+
+        def slice_once(i: Any, chain: Chain) -> Chain:
+            return slice_unknowns(target, chain, tuning.middle, tuning.scale, i % 2 == 0)
+
+        chain = jax.lax.fori_loop(0, tuning.unknowns_slices, slice_once, chain)
+        jumps = jnp.stack([middle - start, chain.unknowns - middle])
+        return chain, (probability, solve_triangular(tuning.scale, jumps.T, lower=True).T ** 2)
 
     def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
         moved, expected, finite = sweep(chains)
@@ -136,8 +158,9 @@ def iterate(
         )
 
     if target.unknowns.places:
-        chains = move_unknowns(slice_unknowns_whitened, chains, number % 2 == 0)
-        chains = jax.lax.fori_loop(0, 2, lambda i, chains: move_unknowns(slice_unknowns, chains, i == 0), chains)
+        # One chain after the other: in a batch each would go on until the slowest has found its step.
+        chains, (probabilities, jumps) = jax.lax.map(move_unknowns, chains)
+        probe = probe.add_unknowns(probabilities, jumps)
     due = number % tuning.sweep_every == 0
     chains, probe, finite = jax.lax.cond(due, with_sweep, without_sweep, chains, probe)
     chains, probe = jax.lax.fori_loop(0, tuning.slice_steps, slice_step, (chains, probe))
@@ -171,7 +194,7 @@ def run_chunk(
 
     empty = jax.eval_shape(record, chains, jnp.zeros(len(chains.latents), int))
     records = jax.tree.map(lambda leaf: jnp.zeros((CHUNK, *leaf.shape), leaf.dtype), empty)
-    return jax.lax.fori_loop(0, count, body, (chains, moments, Probe.empty(chains.latents), records))
+    return jax.lax.fori_loop(0, count, body, (chains, moments, Probe.empty(chains), records))
 
 
 @partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
@@ -188,10 +211,10 @@ def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -
     return jax.vmap(one, out_axes=axes)(keys)
 
 
-@partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
-def renew_surrogates(target: Target, chains: Chain, axes: Any) -> Chain:
+@partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+def renew_surrogates(target: Target, chains: Chain) -> Chain:
     """The chains, their states untouched, with the surrogates of another target."""
-    return chains._replace(surrogate=jax.lax.map(target.surrogate, chains.unknowns))
+    return jax.lax.map(partial(renew, target), chains)
 
 
 class GibbsRun:
@@ -204,19 +227,21 @@ class GibbsRun:
         y = jnp.asarray(data.y)
         self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
-        self.prior: JointPrior = model.prior(data.X)
-        self.base, marginals = fit_surrogate(augmentation, self.prior, y, model.parameters)
+        # With hyperparameters sampled, of the form that it has at every value of them.
+        self.prior: JointPrior = _prior_at(model, data.X) if self.unknowns.places else model.prior(data.X)
+        fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
         self.target = Target(
             model=_arrays(bare(model)),
             X=jnp.asarray(data.X),
             y=y,
             augmentation=augmentation,
             unknowns=self.unknowns,
-            response=constant_response(marginals, vector) if self.unknowns.places else None,
+            response=constant_response(fit, vector) if self.unknowns.places else None,
         )
+        self.base = fit[0]
         keys = jax.random.split(settings.key, settings.num_chains)
         self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
-        self.tuning = default_tuning(vector)
+        self.tuning = default_tuning(self.prior, vector)
         self.moments = self._no_moments()
         self.number = 0
         self.records: list[Record] = []
@@ -334,13 +359,11 @@ class GibbsRun:
 
     def _adapt(self) -> None:
         """What the warm-up does at the start of a stage: new scales for hyperparameters, and a pilot."""
-        if self.unknowns.places:
+        if self.unknowns.places and self.number < self.stages[-1]:
             self._recentre(np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1]))
             self.vectors = []
-        self.tuning = self.tuning._replace(slice_steps=jnp.asarray(4), sweep_every=jnp.asarray(1))
-        probe = self._chunk(PILOT)
-        prior = jax.tree.map(lambda leaf: leaf[0], self.chains.surrogate.prior) if self.unknowns.places else self.prior
-        self.tuning = tune(prior, probe, self.tuning)
+        self.tuning = pilot_tuning(self.tuning)
+        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning)
 
     def _recentre(self, vectors: np.ndarray) -> None:
         """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
@@ -350,17 +373,15 @@ class GibbsRun:
         # Few and dependent draws: correlations are drawn towards 0, and no direction is given up.
         covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
         scale: Any = np.linalg.cholesky(covariance)
-        self.base, marginals = self._fit(middle, None)
-        neighbours = [
-            (self._fit(middle + step, self.base)[1], self._fit(middle - step, self.base)[1]) for step in scale.T
-        ]
+        fit = self._fit(middle, None)
+        neighbours = [(self._fit(middle + step, fit[0]), self._fit(middle - step, fit[0])) for step in scale.T]
         middle, scale = jnp.asarray(middle), jnp.asarray(scale)
-        self.target = replace(self.target, response=linear_response(marginals, middle, scale, neighbours))
-        self.chains = renew_surrogates(self.target, self.chains, self.axes)
+        self.target = replace(self.target, response=linear_response(fit, middle, scale, neighbours))
+        self.chains = renew_surrogates(self.target, self.chains)
         self.tuning = self.tuning._replace(middle=middle, scale=scale)
 
-    def _fit(self, vector: Any, start: Surrogate | None) -> tuple[Surrogate, Marginals]:
-        """The fitted Gaussian at given hyperparameters, and its marginals."""
+    def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
+        """The fitted Gaussian at given hyperparameters."""
         drawn = self.target.drawn(jnp.asarray(vector))
         prior = _prior_at(drawn, self.data.X)
         return fit_surrogate(self.target.augmentation, prior, self.target.y, drawn.parameters, start)
@@ -388,8 +409,9 @@ class GibbsRun:
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
     """The iterations before which warm-up adapts; each begins with a pilot."""
     if sampled:
+        # The last one sets the numbers of moves alone.
         quarter = num_warmup // 4
-        return (quarter, 2 * quarter) if quarter > PILOT else ()
+        return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
     return (0,) if num_warmup >= PILOT else ()
 
 

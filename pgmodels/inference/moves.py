@@ -1,5 +1,6 @@
 """The moves of the Gibbs engine on one chain. Each leaves the posterior unchanged by itself."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -70,6 +71,13 @@ class Target(eqx.Module):
         prior = self.prior(vector)
         return prior.latents(prior.unflatten(whitened))
 
+    def log_posterior(self, standard: Any) -> Any:
+        """The log posterior density of the standard coordinates of ``response``, up to a constant."""
+        assert self.response is not None
+        vector, whitened = self.response.place(standard)
+        likelihood = self.log_likelihood(self.latents(vector, whitened), vector)
+        return self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened + likelihood
+
     def surrogate(self, vector: Any) -> Surrogate:
         """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
         assert self.response is not None
@@ -82,7 +90,9 @@ class Target(eqx.Module):
 # Over chains these loop: see pgmodels.latent.sequential.
 _mean_and_deviation = one_by_one(lambda prior, key, h, w: prior.mean_and_deviation(key, h, w))
 _surrogate = one_by_one(lambda target, vector: target.surrogate(vector))
+_prior = one_by_one(lambda target, vector: target.prior(vector))
 _latents = one_by_one(lambda target, vector, whitened: target.latents(vector, whitened))
+_density_and_gradient = one_by_one(lambda target, standard: jax.value_and_grad(target.log_posterior)(standard))
 _deviation = one_by_one_if_batched(lambda surrogate, u: surrogate.deviation(u))
 
 
@@ -184,7 +194,7 @@ def slice_unknowns_whitened(target: Target, chain: Chain, middle: Any, scale: An
     """A slice step on the hyperparameters, the latents moving with the prior: their whitened coordinates are held.
 
     It needs the prior's roots alone, and mixes where the data say little of the latents, or no Gaussian says it well.
-    Source: Murray and Adams 2010.
+    The surrogate is left behind: see ``renew``. Source: Murray and Adams 2010.
     """
 
     def log_density(vector: Any, latents: Any) -> Any:
@@ -197,7 +207,48 @@ def slice_unknowns_whitened(target: Target, chain: Chain, middle: Any, scale: An
     key, own = jax.random.split(chain.key)
     density = log_density(chain.unknowns, chain.latents)
     vector, latents = _slice(own, chain.unknowns, chain.latents, density, at, middle, scale, ellipse)
-    return Chain(key, vector, latents, chain.whitened, _surrogate(target, vector))
+    return Chain(key, vector, latents, chain.whitened, chain.surrogate)
+
+
+def move_all(target: Target, chain: Chain, step: Any, leapfrogs: Any) -> tuple[Chain, Any]:
+    """A Hamiltonian step on hyperparameters and latents at once; also returns how probable it was to be accepted.
+
+    In the standard coordinates of the target's response, with a unit mass and steps of a length drawn within 20 % of
+    ``step``, so that no orbit closes on itself. The surrogate is left behind: see ``renew``. Source: Neal 2011.
+    """
+    assert target.response is not None
+    key, length_key, momentum_key, accept_key = jax.random.split(chain.key, 4)
+    start = target.response.standardise(chain.unknowns, chain.whitened)
+    momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
+    step = step * jax.random.uniform(length_key, minval=0.8, maxval=1.2)
+
+    def kick_and_drift(i: Any, state: Any) -> Any:
+        x, p, first, _ = state
+        density, gradient = _density_and_gradient(target, x)
+        at_end = (i == 0) | (i == leapfrogs)
+        p = p + jnp.where(at_end, 0.5, 1.0) * step * gradient
+        return x + jnp.where(i < leapfrogs, step, 0.0) * p, p, jnp.where(i == 0, density, first), density
+
+    state = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_drift, (start, momentum, jnp.zeros(()), jnp.zeros(())))
+    standard, turned, before, after = state
+    gain = after - before - 0.5 * (turned @ turned - momentum @ momentum)
+    # What is not finite at the end is not gone to.
+    probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0.0)), 0.0)
+    accepted = jax.random.uniform(accept_key) < probability
+    vector, whitened = target.response.place(standard)
+    moved = chain._replace(unknowns=vector, latents=_latents(target, vector, whitened), whitened=whitened, key=key)
+    stayed = chain._replace(key=key)
+    return jax.lax.cond(accepted, lambda: moved, lambda: stayed), probability
+
+
+def renew(target: Target, chain: Chain) -> Chain:
+    """The chain with the surrogate of its hyperparameters."""
+    return chain._replace(surrogate=_surrogate(target, chain.unknowns))
+
+
+def renew_prior(target: Target, chain: Chain) -> Chain:
+    """The chain with the prior of its hyperparameters, which is all that a Gibbs sweep needs of the surrogate."""
+    return chain._replace(surrogate=replace(chain.surrogate, prior=_prior(target, chain.unknowns)))
 
 
 def _slice(

@@ -66,7 +66,7 @@ class GibbsKernel(MCMCKernel):
         if single:
             state = self._several(state)
         run, chains = self._run, state.chains._replace(key=state.rng_key)
-        chains, *_ = iterate(run.target, run.tuning, chains, Probe.empty(chains.latents), state.number, run.axes)
+        chains, *_ = iterate(run.target, run.tuning, chains, Probe.empty(chains), state.number, run.axes)
         state = self._state(chains, state.number + 1)
         return self._single(state) if single else state
 

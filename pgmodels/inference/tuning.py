@@ -4,9 +4,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import norm
 
+from pgmodels.inference.gaussian_vi import num_nodes
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import DensePrior
+from pgmodels.latent.surrogate import choose_blocks
 
 # Iterations of the pilot that the tuning reads.
 PILOT = 25
@@ -16,12 +19,19 @@ _MAX_SWEEP_EVERY = 10
 _STRONGEST = -0.95
 # Floating-point operations that a Pólya-Gamma draw and an evaluation of a log density are worth, by measurement.
 _DRAW, _DENSITY = 3000.0, 150.0
+# Hamiltonian steps: how far they go, in standard deviations; the length of the first; how many are to be accepted.
+_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 2.6, 0.25, 0.9
+_MAX_LEAPFROGS = 50
+# Evaluations a slice step on the hyperparameters needs; operations of a gradient in n^3, by measurement.
+_EVALUATIONS, _GRADIENT = 4.0, 10.0
 
 
 class Tuning(NamedTuple):
     """``slice_steps`` elliptical slice steps an iteration, a Gibbs sweep in every ``sweep_every``-th, and its factor.
 
-    ``middle`` (d,) and ``scale`` (d, d) are where the unconstrained hyperparameters are and how far they reach.
+    ``middle`` (d,) and ``scale`` (d, d) are where the unconstrained hyperparameters are and how far they reach. An
+    iteration has ``unknowns_slices`` slice steps on them with the surrogate, and a Hamiltonian step of ``leapfrogs``
+    steps of length ``step``, where that is not 0; it is None where such steps would cost too much to be tried.
     """
 
     slice_steps: Any
@@ -29,15 +39,36 @@ class Tuning(NamedTuple):
     relaxation: Any
     middle: Any
     scale: Any
+    unknowns_slices: Any
+    leapfrogs: Any
+    step: Any
 
 
-def default_tuning(vector: Any) -> Tuning:
+def default_tuning(prior: JointPrior, vector: Any) -> Tuning:
     """What is used until something is known, and for ever where there is no warm-up."""
-    return Tuning(jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.0), vector, jnp.eye(len(vector)))
+    moves, spread = (jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.0)), (vector, jnp.eye(len(vector)))
+    hamiltonian, slices = _costs(prior, _FIRST_STEP)
+    tried = len(vector) > 0 and hamiltonian <= slices
+    return Tuning(*moves, *spread, jnp.asarray(2), jnp.asarray(0) if tried else None, jnp.asarray(_FIRST_STEP))
+
+
+def pilot_tuning(held: Tuning) -> Tuning:
+    """What a pilot does: every move that might be chosen."""
+    return held._replace(
+        slice_steps=jnp.asarray(4),
+        sweep_every=jnp.asarray(1),
+        unknowns_slices=jnp.asarray(2),
+        leapfrogs=None if held.leapfrogs is None else jnp.asarray(_leapfrogs(float(held.step))),
+    )
 
 
 class Probe(NamedTuple):
-    """Sums over the Gibbs sweeps of a stretch: what the tuning reads. Those of f and E[f] are (chains, n, latents)."""
+    """Sums over a stretch: what the tuning reads.
+
+    Those of f and E[f] at the Gibbs sweeps are (chains, n, latents). ``jumps`` (2, d) are squared moves of the
+    standardised hyperparameters, by Hamiltonian steps and by slice steps with the surrogate; ``probabilities`` are the
+    former's of acceptance; ``moves`` counts iterations times chains.
+    """
 
     sweeps: Any
     slices: Any
@@ -46,12 +77,15 @@ class Probe(NamedTuple):
     expected: Any
     squares: Any
     products: Any
+    moves: Any
+    probabilities: Any
+    jumps: Any
 
     @classmethod
-    def empty(cls, latents: Any) -> "Probe":
+    def empty(cls, chains: Any) -> "Probe":
         """Before anything is seen."""
-        zeros = jnp.zeros_like(latents)
-        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), zeros, zeros, zeros, zeros)
+        zero, zeros = jnp.zeros(()), jnp.zeros_like(chains.latents)
+        return cls(zero, zero, zero, zeros, zeros, zeros, zeros, zero, zero, jnp.zeros((2, chains.unknowns.shape[1])))
 
     def add_sweep(self, before: Any, expected: Any) -> "Probe":
         """With a sweep from latents ``before``, whose auxiliaries give them the mean ``expected``."""
@@ -61,6 +95,14 @@ class Probe(NamedTuple):
             expected=self.expected + expected,
             squares=self.squares + before**2,
             products=self.products + before * expected,
+        )
+
+    def add_unknowns(self, probabilities: Any, jumps: Any) -> "Probe":
+        """With moves of the hyperparameters: probabilities (chains,), squared jumps (chains, 2, d)."""
+        return self._replace(
+            moves=self.moves + len(probabilities),
+            probabilities=self.probabilities + jnp.sum(probabilities),
+            jumps=self.jumps + jnp.sum(jumps, axis=0),
         )
 
     def autocorrelation(self) -> np.ndarray:
@@ -77,11 +119,40 @@ def tune(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
     # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2: enough steps for 1.5.
     steps = int(np.clip(np.ceil(1.5 / (0.85 * np.exp(-1.45 * shrinks))), 2, _MAX_SLICE_STEPS))
     every = _sweep_cost(prior) / (steps * _slice_cost(prior, shrinks))
-    return held._replace(
+    held = held._replace(
         slice_steps=jnp.asarray(steps),
         sweep_every=jnp.asarray(int(np.clip(round(every), 1, _MAX_SWEEP_EVERY))),
         relaxation=jnp.asarray(choose_relaxation(probe.autocorrelation())),
     )
+    if held.leapfrogs is None:
+        return held
+    step = choose_step(float(held.step), float(probe.probabilities / probe.moves))
+    # The hyperparameter that moves least decides.
+    hamiltonian, slices = np.asarray(probe.jumps).min(axis=1)
+    costs = _costs(prior, step)
+    if hamiltonian / costs[0] < slices / costs[1]:
+        return held._replace(leapfrogs=jnp.asarray(0), step=jnp.asarray(step))
+    # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
+    return held._replace(
+        slice_steps=jnp.asarray(0),
+        sweep_every=jnp.asarray(_MAX_SWEEP_EVERY),
+        unknowns_slices=jnp.asarray(0),
+        leapfrogs=jnp.asarray(_leapfrogs(step)),
+        step=jnp.asarray(step),
+    )
+
+
+def choose_step(step: float, probability: float) -> float:
+    """The length of steps that are accepted with the probability wanted, from that of steps of another length.
+
+    In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
+    """
+    found = norm.isf(np.clip(probability, 1e-3, 0.999) / 2.0)
+    return step * float(np.clip(np.sqrt(norm.isf(_ACCEPTANCE / 2.0) / found), 0.4, 1.6))
+
+
+def _leapfrogs(step: float) -> int:
+    return int(np.clip(np.ceil(_TRAJECTORY / step), 1, _MAX_LEAPFROGS))
 
 
 def choose_relaxation(autocorrelation: np.ndarray) -> float:
@@ -110,3 +181,22 @@ def _slice_cost(prior: JointPrior, shrinks: float) -> float:
     total = sum(len(factor) for factor in prior.factors())
     n, size = len(prior.groups[0].X), sum(prior.sizes)
     return total**2 + 2.0 * n * total + (2.0 + shrinks) * n * size * _DENSITY
+
+
+def _costs(prior: JointPrior, step: float) -> tuple[float, float]:
+    """Floating-point operations of a Hamiltonian step, and of the two slice steps in whose place it would be."""
+    return _leapfrogs(step) * _gradient_cost(prior), 2 * _EVALUATIONS * _surrogate_cost(prior)
+
+
+def _gradient_cost(prior: JointPrior) -> float:
+    """Floating-point operations of a gradient of the posterior density in hyperparameters and latents."""
+    n, size = len(prior.groups[0].X), sum(prior.sizes)
+    return _GRADIENT * n**3 * len(prior.groups) + 3.0 * n * size * _DENSITY
+
+
+def _surrogate_cost(prior: JointPrior) -> float:
+    """Floating-point operations of a surrogate at other hyperparameters."""
+    n, size = len(prior.groups[0].X), sum(prior.sizes)
+    ranks = [sum(len(prior.factors()[latent]) for latent in block) for block in choose_blocks(prior)]
+    product = sum(rank**3 / 3 + 2.0 * n * rank**2 for rank in ranks)
+    return product + n**3 / 3 * len(prior.groups) + num_nodes(size) * n * size**2 * _DENSITY

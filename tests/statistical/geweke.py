@@ -33,6 +33,8 @@ from tests.statistical.joint import Joint, JointLaw
 BATCH = 500
 # The factor of overrelaxation.
 RELAXATION = -0.7
+# Hamiltonian steps, some of which are refused: their coordinates are poor ones.
+LEAPFROGS, STEP = 3, 0.5
 
 
 class State(NamedTuple):
@@ -104,8 +106,9 @@ class Geweke:
         self.middle = jnp.asarray(unknowns.start() + 0.2)
         self.scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
         if self.sampled:
-            slopes = (jnp.asarray(0.2 * self.rng.normal(size=(d, n, size))) for _ in range(2))
-            response = Response(*marginals, self.middle, self.scale, *slopes)
+            shapes = ((d, n, size), (d, n, size), (d, len(self.base.centre)))
+            slopes = (jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes)
+            response = Response(self.base, *marginals, self.middle, self.scale, *slopes)
             self.target = replace(self.target, response=response)
 
     def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:
@@ -116,6 +119,9 @@ class Geweke:
 
         def unknowns(move: Any, ellipse: bool) -> Any:
             return lambda target, chain: move(target, chain, self.middle, self.scale, jnp.asarray(ellipse))
+
+        def hamiltonian(target: Target, chain: Chain) -> Chain:
+            return moves.move_all(target, chain, jnp.asarray(STEP), LEAPFROGS)[0]
 
         chosen = {
             "sweep": sweep(0.0),
@@ -130,6 +136,7 @@ class Geweke:
                 "slice of unknowns, line": unknowns(surrogate, False),
                 "whitened slice of unknowns, ellipse": unknowns(whitened, True),
                 "whitened slice of unknowns, line": unknowns(whitened, False),
+                "Hamiltonian step": hamiltonian,
             }
         return chosen
 
@@ -139,7 +146,9 @@ class Geweke:
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
         if not self.sampled:
             chains = chains._replace(surrogate=chain.surrogate)
-        tuning = Tuning(jnp.asarray(2), jnp.asarray(2), jnp.asarray(RELAXATION), self.middle, self.scale)
+        moves_of_latents = jnp.asarray(2), jnp.asarray(2), jnp.asarray(RELAXATION)
+        moves_of_unknowns = jnp.asarray(2), jnp.asarray(LEAPFROGS), jnp.asarray(STEP)
+        tuning = Tuning(*moves_of_latents, self.middle, self.scale, *moves_of_unknowns)
         zeros = jnp.zeros_like(chains.latents)
         moments = gibbs_run.Moments(jnp.zeros(()), zeros, zeros)
         # Without the jit around it, so that nothing compiled earlier is used.

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from pgmodels import polya_gamma
 from pgmodels.augmentation import rules
 from pgmodels.inference import gibbs_run, moves
+from pgmodels.inference.response import Response
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.surrogate import Surrogate
 from pgmodels.unknowns import Unknowns
@@ -59,6 +60,18 @@ def no_normalizer(patch: Any) -> None:
     patch.setattr(moves, "build_surrogate", lambda *args: replace(original(*args), log_normalizer=jnp.zeros(())))
 
 
+def stretched_coordinates(patch: Any) -> None:
+    """Standard coordinates of latents that are wider at larger hyperparameters, without their Jacobian."""
+    place, standardise = Response.place, Response.standardise
+
+    def stretch(self: Any, standard: Any, sign: float) -> Any:
+        z, u = jnp.split(standard, [len(self.middle)])
+        return jnp.concatenate([z, jnp.exp(0.3 * sign * z[0]) * u])
+
+    patch.setattr(Response, "place", lambda self, standard: place(self, stretch(self, standard, 1.0)))
+    patch.setattr(Response, "standardise", lambda self, *chain: stretch(self, standardise(self, *chain), -1.0))
+
+
 def no_factors(patch: Any) -> None:
     """A slice step with the likelihood where its ratio to the surrogate's factors belongs."""
     patch.setattr(Surrogate, "log_factor", lambda self, f: jnp.zeros(()))
@@ -98,7 +111,7 @@ class Planted(NamedTuple):
 
 
 ELLIPSE, LINE = "slice of unknowns, ellipse", "slice of unknowns, line"
-WHITENED = "whitened slice of unknowns, ellipse"
+WHITENED, HAMILTONIAN = "whitened slice of unknowns, ellipse", "Hamiltonian step"
 
 ERRORS = (
     Planted(poisson_at_the_wrong_sign, "logistic_softmax", "sweep", False),
@@ -109,6 +122,8 @@ ERRORS = (
     Planted(no_jacobian, "student_t", ELLIPSE, True),
     Planted(no_jacobian, "student_t", LINE, True),
     Planted(no_jacobian, "student_t", WHITENED, True),
+    Planted(no_jacobian, "student_t", HAMILTONIAN, True),
+    Planted(stretched_coordinates, "logistic_softmax", HAMILTONIAN, True),
     Planted(no_normalizer, "bernoulli", ELLIPSE, True),
     Planted(no_normalizer, "stick_breaking", LINE, True),
     Planted(no_factors, "logistic_softmax", "slice of latents", False),

@@ -1,0 +1,100 @@
+"""What warm-up chooses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import norm
+
+import pgmodels as pgm
+from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.inference.tuning import Probe, choose_step, default_tuning, pilot_tuning, tune
+from tests.registry import CASES
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def prior_of(num_latents, n):
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    likelihood = pgm.LogisticSoftmax(3) if num_latents == 3 else pgm.Bernoulli()
+    return pgm.Model(likelihood, pgm.GP(pgm.Matern32(1.0, 0.8), size=num_latents)).prior(X)
+
+
+@pytest.mark.parametrize("curvature", [2.0, 5.0])
+@pytest.mark.parametrize("step", [0.2, 0.3])
+def test_the_step_is_accepted_as_often_as_wanted_where_its_law_holds(curvature, step):
+    def probability(step):
+        return 2.0 * norm.cdf(-curvature * step**2)
+
+    assert probability(choose_step(step, probability(step))) == pytest.approx(0.9, abs=1e-12)
+
+
+def test_a_step_changes_by_a_bounded_factor():
+    assert choose_step(0.3, 0.0) == pytest.approx(0.12)
+    assert choose_step(0.3, 1.0) == pytest.approx(0.48)
+
+
+@pytest.mark.parametrize(("size", "n", "tried"), [(3, 100, True), (1, 100, False)])
+def test_hamiltonian_steps_are_tried_where_they_cost_no_more(size, n, tried):
+    pilot = pilot_tuning(default_tuning(prior_of(size, n), jnp.zeros(2)))
+    assert (pilot.leapfrogs is not None and pilot.leapfrogs > 0) == tried
+    assert int(pilot.unknowns_slices) == 2
+    assert default_tuning(prior_of(size, n), jnp.zeros(0)).leapfrogs is None
+
+
+@pytest.mark.parametrize(("slowest", "chosen"), [(0.9, True), (0.001, False)])
+def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
+    prior = prior_of(3, 100)
+    pilot = pilot_tuning(default_tuning(prior, jnp.zeros(2)))
+    ones = jnp.ones((4, 100, 3))
+    probe = Probe(
+        sweeps=jnp.asarray(10.0),
+        slices=jnp.asarray(40.0),
+        shrinks=jnp.asarray(60.0),
+        before=ones,
+        expected=ones,
+        squares=2.0 * ones,
+        products=1.5 * ones,
+        moves=jnp.asarray(40.0),
+        probabilities=jnp.asarray(32.0),
+        # However far the other hyperparameter goes.
+        jumps=40.0 * jnp.array([[3.0, slowest], [0.8, 0.7]]),
+    )
+    tuning = tune(prior, probe, pilot)
+    assert float(tuning.step) == pytest.approx(choose_step(float(pilot.step), 0.8))
+    assert (int(tuning.leapfrogs) > 0, int(tuning.unknowns_slices)) == (chosen, 0 if chosen else 2)
+    if chosen:
+        assert 2.6 <= int(tuning.leapfrogs) * float(tuning.step) < 2.6 + float(tuning.step)
+
+
+def three_classes(n):
+    X, y = CASES["logistic_softmax"].data(n, seed=3)
+    kernel = pgm.RBF(dist.LogNormal(0.5, 1.0), dist.LogNormal(0.0, 0.5))
+    return pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, size=3)), X, y
+
+
+def test_three_classes_take_hamiltonian_steps_and_slices_of_latents_none():
+    draws = pgm.gibbs(*three_classes(12), num_samples=20, num_warmup=120, num_chains=2, seed=0)
+    assert draws.tuning["leapfrogs"] > 0
+    assert draws.tuning["slice_steps"] == 0
+    assert np.isfinite(draws.latents).all()
+
+
+@pytest.mark.slow
+def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
+    def effective():
+        draws = pgm.gibbs(*three_classes(60), num_samples=1000, num_warmup=200, seed=0)
+        return float(convergence_by_latent(draws.latents)[0].min()), draws
+
+    with_steps, draws = effective()
+    assert draws.tuning["leapfrogs"] > 0
+    monkeypatch.setattr("pgmodels.inference.tuning._GRADIENT", np.inf)
+    without, draws = effective()
+    assert draws.tuning["leapfrogs"] is None
+    print(f"ESS {with_steps:.0f} against {without:.0f}")
+    assert with_steps > 1.3 * without
