@@ -40,10 +40,10 @@ def gibbs(
     a larger ``num_samples`` it goes on from the end.
 
     An iteration makes slice moves about a Gaussian fitted to the posterior beforehand, and, in every iteration or every
-    few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed. Hyperparameters
-    take slice steps, and, with several latents a datum, Hamiltonian steps together with the latents where these go
-    further at the same cost. Chains start at draws of that Gaussian; how often which move is made is set in warm-up and
-    then frozen (``draws.tuning``).
+    few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed.
+    Hyperparameters take slice steps, and, with several latents a datum, Hamiltonian steps together with the latents
+    where these go further at the same cost. Chains start at draws of that Gaussian; how often which move is made is set
+    in warm-up and then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
     finite; NoAugmentationError for a likelihood without an augmentation.
