@@ -175,6 +175,7 @@ def test_convergence_is_what_arviz_finds_on_every_latent():
     assert np.isnan(convergence(x[:1].reshape(1, 200, 30, 2))["rhat"])
 
 
+@pytest.mark.slow
 def test_three_classes_and_a_second_sampler():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(15, 1))

@@ -158,6 +158,7 @@ def exact_regression(X, y, X_new):
     return weights, np.array(points), np.array([m for m, _ in moments]), np.array([v for _, v in moments])
 
 
+@pytest.mark.slow
 def test_sampled_hyperparameters_and_predictions_against_a_grid():
     X, y, draws = regression()
     X_new = np.array([[-1.4], [0.2], [2.6]])

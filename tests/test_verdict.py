@@ -41,6 +41,7 @@ def judge(**results):
     return verdicts(compare(**results))
 
 
+@pytest.mark.slow
 def test_an_exact_approximation_and_a_second_run_are_trusted():
     vi, one, two = gaussian()
     found = judge(gibbs=one, cavi=vi, second=two)
