@@ -1,7 +1,7 @@
 """Each move of the Gibbs engine keeps the joint law of hyperparameters, latents and data; with an error it does not.
 
 A short version of tests/statistical/test_geweke.py, which takes every likelihood. Were the engine exact, 1 run of this
-file in 600 would fail by chance.
+file in 500 would fail by chance.
 """
 
 import jax
@@ -10,7 +10,7 @@ import pytest
 from tests.statistical import planted
 from tests.statistical.geweke import Geweke, inputs
 from tests.statistical.joint import JointLaw
-from tests.statistical.planted import ELLIPSE, HAMILTONIAN, LINE, WHITENED
+from tests.statistical.planted import ELLIPSE, HAMILTONIAN, LINE, WHITENED, WITHOUT_SLICES
 
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 
@@ -29,6 +29,7 @@ def _double_precision():
         ("gaussian", True, ELLIPSE),
         ("gaussian", True, WHITENED),
         ("gaussian", True, HAMILTONIAN),
+        ("gaussian", True, WITHOUT_SLICES),
     ],
 )
 def test_keeps_the_joint_law(name, sampled, kernel):
@@ -45,6 +46,7 @@ def test_keeps_the_joint_law(name, sampled, kernel):
         (planted.no_jacobian, "gaussian", True, LINE),
         (planted.no_jacobian, "gaussian", True, WHITENED),
         (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
+        (planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES),
         (planted.no_normalizer, "gaussian", True, LINE),
         (planted.no_factors, "bernoulli", False, "slice of latents"),
         (planted.one_unit_more, "bernoulli", False, "sweep"),

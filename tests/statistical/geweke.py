@@ -9,7 +9,7 @@ estimated, so that the rate of false alarms is what it is said to be. Source: Ge
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -127,7 +127,7 @@ class Geweke:
             "sweep": sweep(0.0),
             "overrelaxed sweep": sweep(RELAXATION),
             "slice of latents": lambda target, chain: moves.slice_latents(target, chain)[0],
-            "iterations": self.iterations,
+            "iterations": partial(self.iterations, slices=2),
         }
         if self.sampled:
             surrogate, whitened = moves.slice_unknowns, moves.slice_unknowns_whitened
@@ -137,17 +137,18 @@ class Geweke:
                 "whitened slice of unknowns, ellipse": unknowns(whitened, True),
                 "whitened slice of unknowns, line": unknowns(whitened, False),
                 "Hamiltonian step": hamiltonian,
+                "iterations without slices": partial(self.iterations, slices=0),
             }
         return chosen
 
-    def iterations(self, target: Target, chain: Chain) -> Chain:
-        """Two iterations as the engine makes them, a sweep in the second."""
+    def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
+        """Two iterations as the engine makes them, a sweep in the second, with so many slice steps of each kind."""
         axes = Chain(0, 0, 0, 0, 0 if self.sampled else None)
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
         if not self.sampled:
             chains = chains._replace(surrogate=chain.surrogate)
-        moves_of_latents = jnp.asarray(2), jnp.asarray(2), jnp.asarray(RELAXATION)
-        moves_of_unknowns = jnp.asarray(2), jnp.asarray(LEAPFROGS), jnp.asarray(STEP)
+        moves_of_latents = jnp.asarray(slices), jnp.asarray(2), jnp.asarray(RELAXATION)
+        moves_of_unknowns = jnp.asarray(slices), jnp.asarray(LEAPFROGS), jnp.asarray(STEP)
         tuning = Tuning(*moves_of_latents, self.middle, self.scale, *moves_of_unknowns)
         zeros = jnp.zeros_like(chains.latents)
         moments = gibbs_run.Moments(jnp.zeros(()), zeros, zeros)

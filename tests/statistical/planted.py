@@ -101,6 +101,11 @@ def latents_without_their_coordinates(patch: Any) -> None:
     patch.setattr(gibbs_run, "slice_latents", changed)
 
 
+def prior_left_behind(patch: Any) -> None:
+    """Sweeps with the prior of hyperparameters that the chain has left."""
+    patch.setattr(gibbs_run, "renew_prior", lambda target, chain: chain)
+
+
 class Planted(NamedTuple):
     """An error, and where it shows."""
 
@@ -112,6 +117,7 @@ class Planted(NamedTuple):
 
 ELLIPSE, LINE = "slice of unknowns, ellipse", "slice of unknowns, line"
 WHITENED, HAMILTONIAN = "whitened slice of unknowns, ellipse", "Hamiltonian step"
+WITHOUT_SLICES = "iterations without slices"
 
 ERRORS = (
     Planted(poisson_at_the_wrong_sign, "logistic_softmax", "sweep", False),
@@ -132,4 +138,5 @@ ERRORS = (
     Planted(no_tilt, "binomial", "sweep", False),
     Planted(no_tilt, "bernoulli", "sweep", False),
     Planted(latents_without_their_coordinates, "bernoulli", "iterations", True),
+    Planted(prior_left_behind, "logistic_softmax", WITHOUT_SLICES, True),
 )
