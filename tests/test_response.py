@@ -1,4 +1,4 @@
-"""The marginals that the sampler expects at other hyperparameters."""
+"""The Gaussian that the sampler expects at other hyperparameters."""
 
 from dataclasses import replace
 

@@ -65,11 +65,30 @@ def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
         # However far the other hyperparameter goes.
         jumps=40.0 * jnp.array([[3.0, slowest], [0.8, 0.7]]),
     )
-    tuning = tune(prior, probe, pilot)
+    tuning = tune(prior, probe, pilot, choose=True)
     assert float(tuning.step) == pytest.approx(choose_step(float(pilot.step), 0.8))
     assert (int(tuning.leapfrogs) > 0, int(tuning.unknowns_slices)) == (chosen, 0 if chosen else 2)
+    both = tune(prior, probe, pilot, choose=False)
+    assert int(both.unknowns_slices) == 2
+    assert both.leapfrogs == int(np.ceil(2.6 / float(tuning.step)))
     if chosen:
         assert 2.6 <= int(tuning.leapfrogs) * float(tuning.step) < 2.6 + float(tuning.step)
+
+
+def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
+    X, y = CASES["bernoulli"].data(12, seed=3)
+
+    class Halved(pgm.RBF):
+        """Half the variance, by a loop without a reverse mode."""
+
+        def __call__(self, X, Z):
+            K = super().__call__(X, Z)
+            return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, 0.5 * c[1]), (0, K))[1]
+
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(Halved(dist.LogNormal(0.5, 1.0), 1.0)))
+    draws = pgm.gibbs(model, X, y, num_samples=5, num_warmup=120, num_chains=2, seed=0)
+    assert draws.tuning["leapfrogs"] is None
+    assert np.isfinite(draws.latents).all()
 
 
 def three_classes(n):

@@ -41,9 +41,9 @@ def gibbs(
 
     An iteration makes slice moves about a Gaussian fitted to the posterior beforehand, and, in every iteration or every
     few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed.
-    Hyperparameters take slice steps, and, with several latents a datum, Hamiltonian steps together with the latents
-    where these go further at the same cost. Chains start at draws of that Gaussian; how often which move is made is set
-    in warm-up and then frozen (``draws.tuning``).
+    Hyperparameters take slice steps too; where a Hamiltonian step on them and the latents at once goes further for its
+    cost (often with several latents a datum), it takes the place of the slice moves. Chains start at draws of that
+    Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
     finite; NoAugmentationError for a likelihood without an augmentation.

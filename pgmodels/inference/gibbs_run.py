@@ -40,6 +40,8 @@ from pgmodels.unknowns import Unknowns
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
+# Of a saved state: one more for every change of what it holds.
+_FORMAT = 2
 # What was not finite first, in the words of the error.
 BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
@@ -131,7 +133,7 @@ def iterate(
                 lambda chain: (chain, jnp.zeros(())),
                 chain,
             )
-        middle = chain.unknowns
+        between = chain.unknowns
         chain = jax.lax.cond(
             tuning.slice_steps + tuning.unknowns_slices > 0, partial(renew, target), partial(renew_prior, target), chain
         )
@@ -140,7 +142,7 @@ def iterate(
             return slice_unknowns(target, chain, tuning.middle, tuning.scale, i % 2 == 0)
 
         chain = jax.lax.fori_loop(0, tuning.unknowns_slices, slice_once, chain)
-        jumps = jnp.stack([middle - start, chain.unknowns - middle])
+        jumps = jnp.stack([between - start, chain.unknowns - between])
         return chain, (probability, solve_triangular(tuning.scale, jumps.T, lower=True).T ** 2)
 
     def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
@@ -242,6 +244,9 @@ class GibbsRun:
         keys = jax.random.split(settings.key, settings.num_chains)
         self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
         self.tuning = default_tuning(self.prior, vector)
+        if self.tuning.leapfrogs is not None and not _has_gradient(self.target):
+            self.tuning = self.tuning._replace(leapfrogs=None)
+        self._without_unused_coordinates()
         self.moments = self._no_moments()
         self.number = 0
         self.records: list[Record] = []
@@ -251,7 +256,9 @@ class GibbsRun:
     @property
     def fingerprint(self) -> str:
         """What decides the draws: model, data, sizes and seed."""
-        digest = hashlib.sha256(repr((self.model, self.unknowns.signature, self.settings._replace(key=None))).encode())
+        digest = hashlib.sha256(
+            repr((_FORMAT, self.model, self.unknowns.signature, self.settings._replace(key=None))).encode()
+        )
         leaves = jax.tree.leaves(self.target.model)
         for array in (self.data.X, self.data.y, jax.random.key_data(self.settings.key), *leaves):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -363,7 +370,9 @@ class GibbsRun:
             self._recentre(np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1]))
             self.vectors = []
         self.tuning = pilot_tuning(self.tuning)
-        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning)
+        # The first pilot is in coordinates that are still crude: no kind of move is given up.
+        choose = self.number > self.stages[0]
+        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning, choose)
 
     def _recentre(self, vectors: np.ndarray) -> None:
         """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
@@ -377,8 +386,15 @@ class GibbsRun:
         neighbours = [(self._fit(middle + step, fit[0]), self._fit(middle - step, fit[0])) for step in scale.T]
         middle, scale = jnp.asarray(middle), jnp.asarray(scale)
         self.target = replace(self.target, response=linear_response(fit, middle, scale, neighbours))
+        self._without_unused_coordinates()
         self.chains = renew_surrogates(self.target, self.chains)
         self.tuning = self.tuning._replace(middle=middle, scale=scale)
+
+    def _without_unused_coordinates(self) -> None:
+        """Drop the matrices of the standard coordinates where no Hamiltonian step is tried."""
+        response = self.target.response
+        if response is not None and self.tuning.leapfrogs is None:
+            self.target = replace(self.target, response=replace(response, surrogate=None))
 
     def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
         """The fitted Gaussian at given hyperparameters."""
@@ -404,6 +420,18 @@ class GibbsRun:
         if trace.shape[1] < 20:
             return "sampling"
         return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
+
+
+def _has_gradient(target: Target) -> bool:
+    """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
+    assert target.response is not None
+    response = target.response
+    start = jnp.zeros(len(response.middle) + response.centre_slope.shape[1])
+    try:
+        jax.eval_shape(jax.grad(target.log_posterior), start)
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ _MAX_SHRINKS = 100
 class Chain(NamedTuple):
     """One chain: the key of what follows, hyperparameters (unconstrained), latents and their whitened coordinates.
 
-    ``surrogate`` is the Gaussian at these hyperparameters, with the prior in it.
+    ``surrogate`` is the Gaussian at these hyperparameters, with the prior in it; after ``renew_prior`` its prior alone.
     """
 
     key: Any
@@ -45,7 +45,7 @@ class Target(eqx.Module):
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: Unknowns = eqx.field(static=True)
-    # Where something is unknown: the marginals at which the surrogate's factors are made.
+    # Where something is unknown: the marginals at which the surrogate's factors are made, and standard coordinates.
     response: Response | None = None
 
     def parameters(self, vector: Any) -> Any:

@@ -20,10 +20,10 @@ class Response(eqx.Module):
     """A fitted Gaussian at ``middle``, and how it changes with z = scale^-1 (vector - middle).
 
     Linear in z are the means and log standard deviations of the latents, up to +-3, and the centre in whitened
-    coordinates.
+    coordinates. ``surrogate`` is None where the standard coordinates are not needed.
     """
 
-    surrogate: Surrogate
+    surrogate: Surrogate | None
     mean: Float[Array, "n L"]
     covariance: Float[Array, "n L L"]
     middle: Float[Array, " d"]
@@ -44,11 +44,13 @@ class Response(eqx.Module):
 
         With ``whitened`` = centre + slope^T z + R^-T u. The Jacobian is constant.
         """
+        assert self.surrogate is not None
         z = self._z(vector)
         return jnp.concatenate([z, self.surrogate.standardise(whitened - z @ self.centre_slope)])
 
     def place(self, standard: Float[Array, " d+D"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
         """Hyperparameters and whitened coordinates of standard ones."""
+        assert self.surrogate is not None
         z, u = jnp.split(standard, [len(self.middle)])
         whitened = self.surrogate.centre + z @ self.centre_slope + self.surrogate.deviation(u)
         return self.middle + self.scale @ z, whitened

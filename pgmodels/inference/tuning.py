@@ -31,7 +31,7 @@ class Tuning(NamedTuple):
 
     ``middle`` (d,) and ``scale`` (d, d) are where the unconstrained hyperparameters are and how far they reach. An
     iteration has ``unknowns_slices`` slice steps on them with the surrogate, and a Hamiltonian step of ``leapfrogs``
-    steps of length ``step``, where that is not 0; it is None where such steps would cost too much to be tried.
+    steps of length ``step``, where that is not 0; ``leapfrogs`` is None where these are not tried.
     """
 
     slice_steps: Any
@@ -45,7 +45,10 @@ class Tuning(NamedTuple):
 
 
 def default_tuning(prior: JointPrior, vector: Any) -> Tuning:
-    """What is used until something is known, and for ever where there is no warm-up."""
+    """What is used until something is known, and for ever where there is no warm-up.
+
+    Hamiltonian steps are tried where they cost no more than the slice steps in whose place they would be.
+    """
     moves, spread = (jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.0)), (vector, jnp.eye(len(vector)))
     hamiltonian, slices = _costs(prior, _FIRST_STEP)
     tried = len(vector) > 0 and hamiltonian <= slices
@@ -113,8 +116,11 @@ class Probe(NamedTuple):
         return covariance / np.maximum(variance, 1e-300)
 
 
-def tune(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
-    """The numbers of moves and the factor of overrelaxation that a pilot suggests."""
+def tune(prior: JointPrior, probe: Probe, held: Tuning, choose: bool) -> Tuning:
+    """The numbers of moves and the factor of overrelaxation that a pilot suggests.
+
+    With ``choose``, one kind of move on the hyperparameters is kept; else both, where both are tried.
+    """
     shrinks = float(probe.shrinks / probe.slices)
     # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2: enough steps for 1.5.
     steps = int(np.clip(np.ceil(1.5 / (0.85 * np.exp(-1.45 * shrinks))), 2, _MAX_SLICE_STEPS))
@@ -127,10 +133,13 @@ def tune(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
     if held.leapfrogs is None:
         return held
     step = choose_step(float(held.step), float(probe.probabilities / probe.moves))
-    # The hyperparameter that moves least decides.
-    hamiltonian, slices = np.asarray(probe.jumps).min(axis=1)
+    if not choose:
+        return held._replace(leapfrogs=jnp.asarray(_leapfrogs(step)), step=jnp.asarray(step))
+    # The standardised hyperparameter that moves least decides. An independent draw has a mean squared jump of 2; beyond
+    # it a move goes to and fro, and mixes variances no better.
+    hamiltonian, slices = np.minimum(np.asarray(probe.jumps) / float(probe.moves), 2.0).min(axis=1)
     costs = _costs(prior, step)
-    if hamiltonian / costs[0] < slices / costs[1]:
+    if hamiltonian / costs[0] <= slices / costs[1]:
         return held._replace(leapfrogs=jnp.asarray(0), step=jnp.asarray(step))
     # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
     return held._replace(
