@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.results import Approximation, CorrectedApproximation, Draws
-from tests.registry import CASES
+from tests.registry import CASES, by_default
 
 
 @cache
@@ -105,7 +105,14 @@ def test_probit_datum_has_one_of_the_two():
     np.testing.assert_allclose(auxiliary_means(vi)["u"][vi.y == 1], expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["heteroscedastic", "logistic_softmax", "probit", "stick_breaking", "student_t"])
+@pytest.mark.parametrize(
+    "name",
+    by_default(
+        "logistic_softmax",
+        "student_t",
+        among=("heteroscedastic", "logistic_softmax", "probit", "stick_breaking", "student_t"),
+    ),
+)
 def test_draws_average_what_gibbs_draws(name):
     """E[a | f, y] averaged over draws of f against auxiliaries drawn at each of them, again and again."""
     mcmc = draws(name)

@@ -200,6 +200,7 @@ def test_three_classes_and_a_second_sampler():
     assert len(result.plot().axes) == 3
 
 
+@pytest.mark.slow
 def test_binomial_test_data_take_columns_or_covariates():
     X = np.linspace(-1.0, 1.0, 6)[:, None]
     y = np.column_stack([[0, 1, 3, 4, 5, 5], [5, 5, 5, 6, 6, 9]])

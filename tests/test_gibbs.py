@@ -13,10 +13,8 @@ from tests.registry import CASES, NAMES, by_default, rbf
 from tests.statistical.reference import effective_sizes, nuts, standard_error, z_scores
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["bernoulli", *(pytest.param(name, marks=pytest.mark.slow) for name in ("logistic_softmax", "heteroscedastic"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bernoulli", "logistic_softmax", "heteroscedastic"])
 def test_agrees_with_nuts_without_auxiliaries(name):
     """A short version of tests/statistical/test_nuts.py: four joint standard errors, at 80 to 240 comparisons."""
     case = CASES[name]

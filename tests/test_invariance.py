@@ -46,7 +46,7 @@ def test_keeps_the_joint_law(name, sampled, kernel):
         (planted.no_jacobian, "gaussian", True, LINE),
         (planted.no_jacobian, "gaussian", True, WHITENED),
         (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
-        (planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES),
+        pytest.param(planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
         (planted.no_normalizer, "gaussian", True, LINE),
         (planted.no_factors, "bernoulli", False, "slice of latents"),
         (planted.one_unit_more, "bernoulli", False, "sweep"),
