@@ -20,7 +20,7 @@ from pgmodels.formulas import sum_ as sum
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import CorrectionWarning, correct
 from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.gibbs_run import SamplingError
+from pgmodels.inference.gibbs_run import MixingWarning, SamplingError
 from pgmodels.inference.hyperparameters import fit
 from pgmodels.inference.numpyro_kernel import GibbsKernel
 from pgmodels.inference.nuts import DivergenceWarning, nuts
@@ -97,6 +97,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MixingWarning",
     "Model",
     "NegativeBinomial",
     "NoAugmentationError",

@@ -3,6 +3,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 from pgmodels.inference import gaussian_vi, gibbs_run
@@ -185,6 +186,20 @@ def test_nothing_is_compiled_again_for_equal_shapes(binary):
     other = Model(CASES["bernoulli"].likelihood(), GP(RBF(3.1, 0.9), mean=-0.2))
     gibbs(other, X[::-1], 1.0 - y, num_samples=133, num_warmup=47, num_chains=2, seed=9)
     assert sizes == [f._cache_size() for f in (gibbs_run.run_chunk, gibbs_run.start_chains, gaussian_vi._refine)]
+
+
+def test_nothing_is_compiled_again_with_hyperparameters_sampled(binary):
+    _, X, y = binary
+
+    def run(num_samples, seed):
+        model = Model(CASES["bernoulli"].likelihood(), GP(RBF(dist.LogNormal(0.5, 1.0), 0.9)))
+        gibbs(model, X, y, num_samples=num_samples, num_warmup=120, num_chains=2, seed=seed)
+
+    programs = gibbs_run.run_chunk, gibbs_run.start_chains, gibbs_run.renew_surrogates, gibbs_run._prior_at
+    run(20, 4)
+    sizes = [f._cache_size() for f in (*programs, gaussian_vi._refine)]
+    run(33, 9)
+    assert sizes == [f._cache_size() for f in (*programs, gaussian_vi._refine)]
 
 
 @pytest.mark.parametrize("name", ["num_samples", "num_warmup", "num_chains"])

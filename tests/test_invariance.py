@@ -10,7 +10,7 @@ import pytest
 from tests.statistical import planted
 from tests.statistical.geweke import Geweke, inputs
 from tests.statistical.joint import JointLaw
-from tests.statistical.planted import ELLIPSE, HAMILTONIAN, LINE, WHITENED, WITHOUT_SLICES
+from tests.statistical.planted import HAMILTONIAN, SLICE, WHITENED, WITHOUT_SLICES
 
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 
@@ -26,7 +26,7 @@ def _double_precision():
     [
         ("heteroscedastic", False, "overrelaxed sweep"),
         ("stick_breaking", False, "iterations"),
-        ("gaussian", True, ELLIPSE),
+        ("gaussian", True, SLICE),
         ("gaussian", True, WHITENED),
         ("gaussian", True, HAMILTONIAN),
         ("gaussian", True, WITHOUT_SLICES),
@@ -43,11 +43,12 @@ def test_keeps_the_joint_law(name, sampled, kernel):
         (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
         (planted.overrelaxation_with_the_plain_deviation, "gaussian", False, "overrelaxed sweep"),
         (planted.overrelaxation_without_noise, "gaussian", False, "overrelaxed sweep"),
-        (planted.no_jacobian, "gaussian", True, LINE),
+        (planted.no_jacobian, "gaussian", True, SLICE),
         (planted.no_jacobian, "gaussian", True, WHITENED),
         (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
         pytest.param(planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
-        (planted.no_normalizer, "gaussian", True, LINE),
+        (planted.no_lengths, "gaussian", True, HAMILTONIAN),
+        (planted.no_normalizer, "gaussian", True, SLICE),
         (planted.no_factors, "bernoulli", False, "slice of latents"),
         (planted.one_unit_more, "bernoulli", False, "sweep"),
         (planted.latents_without_their_coordinates, "bernoulli", False, "slice of latents"),

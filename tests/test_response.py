@@ -14,6 +14,7 @@ from pgmodels.inference import gibbs_run
 from pgmodels.inference.gaussian_vi import fit_surrogate
 from pgmodels.inference.response import constant_response, linear_response
 from pgmodels.latent.surrogate import build_surrogate, choose_blocks
+from tests.registry import CASES
 
 MIDDLE = np.array([0.4, -1.0])
 SCALE = np.array([[0.5, 0.0], [0.2, 0.3]])
@@ -49,31 +50,50 @@ def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations(
 
     axes = np.eye(2)
     response = linear_response(fit(np.zeros(2)), MIDDLE, SCALE, [(fit(e), fit(-e)) for e in axes])
-    np.testing.assert_allclose(response.centre_slope, centre_slope, rtol=1e-12)
+    np.testing.assert_allclose(response.frame.slope, centre_slope, rtol=1e-12)
     for z, held in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
         found = response.at(MIDDLE + SCALE @ jnp.array(z))
         for one, other in zip(found, marginals(np.array(held)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_standard_coordinates_are_undone_and_have_a_constant_jacobian():
-    rng = np.random.default_rng(2)
+def fits_that_widen(rng):
+    """A fit, and neighbours with other centres, whose precisions are multiples of its own."""
     one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
-    neighbours = [tuple(gaussian(rng.normal(size=3), one) for _ in range(2)) for _ in range(2)]
-    response = linear_response(gaussian([0.1, -0.2, 0.9], one), MIDDLE, SCALE, neighbours)
+
+    def fit(centre, log_width):
+        found, _ = gaussian(centre, one)
+        return replace(found, roots=(np.exp(-log_width) * found.roots[0],)), one
+
+    neighbours = [(fit(rng.normal(size=3), 0.4), fit(rng.normal(size=3), -0.2)), (fit(rng.normal(size=3), 0.0),) * 2]
+    return fit([0.1, -0.2, 0.9], 0.0), neighbours
+
+
+def test_standard_coordinates_follow_the_centre_and_the_width():
+    fit, neighbours = fits_that_widen(np.random.default_rng(2))
+    response = linear_response(fit, MIDDLE, SCALE, neighbours)
+    frame, P = response.frame, fit[0].roots[0] @ fit[0].roots[0].T
     # At the middle and its centre is the origin; one deviation of a hyperparameter on, the centre has moved.
-    np.testing.assert_allclose(response.standardise(MIDDLE, response.surrogate.centre), 0.0, atol=1e-14)
+    np.testing.assert_allclose(response.standardise(MIDDLE, frame.centre), 0.0, atol=1e-14)
     moved = response.place(jnp.array([0.0, 1.0, 0.0, 0.0, 0.0]))
     np.testing.assert_allclose(moved[0], MIDDLE + SCALE[:, 1])
-    np.testing.assert_allclose(moved[1], response.surrogate.centre + response.centre_slope[1])
-    determinants = []
+    np.testing.assert_allclose(moved[1], frame.centre + frame.slope[1])
+    # At z_0 the whitened coordinates have the covariance P^-1, exp(2 0.3 z_0) times as large, up to z_0 = 3.
+    for z, width in ((0.0, 1.0), (2.0, np.exp(0.6)), (-1.0, np.exp(-0.3)), (7.0, np.exp(0.9))):
+        spread = jax.jacobian(lambda u, z=z: frame.place(jnp.array([z, 0.4]), u))(jnp.zeros(3))
+        np.testing.assert_allclose(spread @ spread.T, width**2 * np.linalg.inv(P), rtol=1e-11)
+
+
+def test_standard_coordinates_are_undone_and_know_their_jacobian():
+    rng = np.random.default_rng(2)
+    fit, neighbours = fits_that_widen(rng)
+    response = linear_response(fit, MIDDLE, SCALE, neighbours)
     for standard in rng.normal(size=(3, 5)):
         np.testing.assert_allclose(response.standardise(*response.place(jnp.asarray(standard))), standard, atol=1e-12)
         jacobian = jax.jacobian(lambda x: jnp.concatenate(response.place(x)))(jnp.asarray(standard))
-        determinants.append(np.linalg.slogdet(jacobian)[1])
-    # u has the precision P = R R^T of the surrogate.
-    expected = np.log(np.diag(SCALE)).sum() - np.log(np.diag(response.surrogate.roots[0])).sum()
-    np.testing.assert_allclose(determinants, expected, rtol=1e-12)
+        # Up to a constant.
+        expected = response.log_jacobian(jnp.asarray(standard)) + np.log(np.diag(SCALE)).sum()
+        np.testing.assert_allclose(np.linalg.slogdet(jacobian)[1], expected, rtol=1e-12)
 
 
 def test_a_neighbour_that_failed_gives_no_slope():
@@ -82,7 +102,31 @@ def test_a_neighbour_that_failed_gives_no_slope():
     response = linear_response(good, MIDDLE, SCALE, [(good, bad), (bad, good)])
     for one, other in zip(response.at(MIDDLE + 1.0), good[1], strict=True):
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(response.centre_slope, np.zeros((2, 3)))
+    np.testing.assert_array_equal(response.frame.slope, np.zeros((2, 3)))
+
+
+def some_classes():
+    X, y = CASES["logistic_softmax"].data(8, seed=3)
+    kernel = pgm.RBF(dist.LogNormal(0.5, 1.0), dist.LogNormal(0.0, 0.5))
+    return pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, size=3)), X, y
+
+
+@pytest.mark.parametrize(("failing", "message"), [(1, "the hyperparameters' middle"), (3, "1 of 4 neighbours")])
+def test_a_gaussian_that_cannot_be_fitted_is_reported(failing, message, monkeypatch):
+    fits = []
+
+    def fit(*args):
+        surrogate, marginals = fit_surrogate(*args)
+        fits.append(1)
+        return (
+            (surrogate, (jnp.nan * marginals[0], marginals[1])) if len(fits) == failing + 1 else (surrogate, marginals)
+        )
+
+    monkeypatch.setattr(gibbs_run, "fit_surrogate", fit)
+    with pytest.warns(pgm.MixingWarning, match=message) as caught:
+        draws = pgm.gibbs(*some_classes(), num_samples=5, num_warmup=120, num_chains=2, seed=0)
+    assert [str(warning.filename) for warning in caught] == [__file__]
+    assert np.isfinite(draws.latents).all()
 
 
 def test_it_foresees_the_gaussian_fitted_at_another_dispersion():

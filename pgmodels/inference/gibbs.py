@@ -46,7 +46,8 @@ def gibbs(
     Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
-    finite; NoAugmentationError for a likelihood without an augmentation.
+    finite; NoAugmentationError for a likelihood without an augmentation. Warns with MixingWarning where no Gaussian can
+    be fitted in warm-up, so that the moves are short.
     """
     start = time.perf_counter()
     data = model.check(X, y)

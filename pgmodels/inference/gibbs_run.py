@@ -2,15 +2,14 @@
 
 import copy
 import hashlib
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.gaussian_vi import fit_surrogate
@@ -18,6 +17,7 @@ from pgmodels.inference.moves import (
     Chain,
     Target,
     draw_auxiliaries_then_latents,
+    joint_prior,
     move_all,
     renew,
     renew_prior,
@@ -28,7 +28,6 @@ from pgmodels.inference.moves import (
 from pgmodels.inference.response import Fit, constant_response, linear_response
 from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import whitened_prior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.latent.surrogate import Surrogate
 from pgmodels.model import Data, Model
@@ -41,7 +40,7 @@ from pgmodels.unknowns import Unknowns
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
 # Of a saved state: one more for every change of what it holds.
-_FORMAT = 2
+_FORMAT = 3
 # What was not finite first, in the words of the error.
 BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
@@ -52,6 +51,10 @@ class SamplingError(ValueError):
     def __init__(self, message: str, draws: Draws | None):
         super().__init__(message)
         self.draws = draws
+
+
+class MixingWarning(UserWarning):
+    """Draws that are exact may be strongly correlated."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,11 @@ def iterate(
         partial(draw_auxiliaries_then_latents, target, relaxation=tuning.relaxation), out_axes=(axes, 0, 0)
     )
 
+    def slice_whitened(chain: Chain) -> Chain:
+        return slice_unknowns_whitened(target, chain, number % 4 == 0)
+
     def move_unknowns(chain: Chain) -> tuple[Chain, Any]:
-        chain = slice_unknowns_whitened(target, chain, tuning.middle, tuning.scale, number % 2 == 0)
+        chain = jax.lax.cond(number % 2 == 0, slice_whitened, lambda chain: chain, chain)
         start = chain.unknowns
         probability = jnp.zeros(())
         if tuning.leapfrogs is not None:
@@ -139,11 +145,11 @@ def iterate(
         )
 
         def slice_once(i: Any, chain: Chain) -> Chain:
-            return slice_unknowns(target, chain, tuning.middle, tuning.scale, i % 2 == 0)
+            return slice_unknowns(target, chain)
 
         chain = jax.lax.fori_loop(0, tuning.unknowns_slices, slice_once, chain)
         jumps = jnp.stack([between - start, chain.unknowns - between])
-        return chain, (probability, solve_triangular(tuning.scale, jumps.T, lower=True).T ** 2)
+        return chain, (probability, jax.vmap(target.response.standard)(jumps) ** 2)
 
     def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
         moved, expected, finite = sweep(chains)
@@ -230,7 +236,9 @@ class GibbsRun:
         self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
-        self.prior: JointPrior = _prior_at(model, data.X) if self.unknowns.places else model.prior(data.X)
+        self.prior: JointPrior = (
+            _prior_at(_arrays(bare(model)), data.X) if self.unknowns.places else model.prior(data.X)
+        )
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
         self.target = Target(
             model=_arrays(bare(model)),
@@ -243,7 +251,7 @@ class GibbsRun:
         self.base = fit[0]
         keys = jax.random.split(settings.key, settings.num_chains)
         self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
-        self.tuning = default_tuning(self.prior, vector)
+        self.tuning = default_tuning(self.prior, bool(self.unknowns.places))
         if self.tuning.leapfrogs is not None and not _has_gradient(self.target):
             self.tuning = self.tuning._replace(leapfrogs=None)
         self._without_unused_coordinates()
@@ -303,7 +311,7 @@ class GibbsRun:
         records = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples], *self.records)
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
-        prior = self.prior if not hyperparameters else _prior_at(model, self.data.X)
+        prior = self.prior if not hyperparameters else _prior_at(_arrays(bare(model)), self.data.X)
         whitened = None if records.whitened is None else _by_group(prior, records.whitened)
         return Draws(
             model=model,
@@ -369,10 +377,8 @@ class GibbsRun:
         if self.unknowns.places and self.number < self.stages[-1]:
             self._recentre(np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1]))
             self.vectors = []
-        self.tuning = pilot_tuning(self.tuning)
-        # The first pilot is in coordinates that are still crude: no kind of move is given up.
-        choose = self.number > self.stages[0]
-        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning, choose)
+        self.tuning = pilot_tuning(self.tuning, self.stages.index(self.number))
+        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning)
 
     def _recentre(self, vectors: np.ndarray) -> None:
         """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
@@ -383,18 +389,31 @@ class GibbsRun:
         covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
         scale: Any = np.linalg.cholesky(covariance)
         fit = self._fit(middle, None)
+        if not _is_finite(fit):
+            self._warn("the hyperparameters' middle: moves go on about the Gaussian fitted before")
+            return
         neighbours = [(self._fit(middle + step, fit[0]), self._fit(middle - step, fit[0])) for step in scale.T]
+        failed = sum(not _is_finite(one) for pair in neighbours for one in pair)
+        if failed:
+            self._warn(f"{failed} of {2 * len(neighbours)} neighbours: in their directions it is held as it is")
         middle, scale = jnp.asarray(middle), jnp.asarray(scale)
         self.target = replace(self.target, response=linear_response(fit, middle, scale, neighbours))
         self._without_unused_coordinates()
         self.chains = renew_surrogates(self.target, self.chains)
-        self.tuning = self.tuning._replace(middle=middle, scale=scale)
+
+    def _warn(self, where: str) -> None:
+        warnings.warn(
+            f"gibbs, iteration {self.number} of the warm-up: no Gaussian could be fitted at {where}. The draws are "
+            "exact all the same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
+            MixingWarning,
+            stacklevel=8,
+        )
 
     def _without_unused_coordinates(self) -> None:
         """Drop the matrices of the standard coordinates where no Hamiltonian step is tried."""
         response = self.target.response
         if response is not None and self.tuning.leapfrogs is None:
-            self.target = replace(self.target, response=replace(response, surrogate=None))
+            self.target = replace(self.target, response=replace(response, frame=None))
 
     def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
         """The fitted Gaussian at given hyperparameters."""
@@ -422,11 +441,14 @@ class GibbsRun:
         return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
 
 
+def _is_finite(fit: Fit) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (fit[0].centre, *fit[1]))
+
+
 def _has_gradient(target: Target) -> bool:
     """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
-    assert target.response is not None
     response = target.response
-    start = jnp.zeros(len(response.middle) + response.centre_slope.shape[1])
+    start = jnp.zeros(len(response.middle) + response.frame.slope.shape[1])
     try:
         jax.eval_shape(jax.grad(target.log_posterior), start)
     except (NotImplementedError, TypeError, ValueError):
@@ -460,11 +482,6 @@ def _constrain(unknowns: Unknowns, vectors: Any) -> list[Any]:
     return jax.vmap(unknowns.constrain)(vectors)
 
 
-def _prior_at(model: Any, X: np.ndarray) -> JointPrior:
-    groups = tuple(_whitened(bare(gp.kernel), jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in model.gps)
-    return JointPrior(groups, tuple(gp.size for gp in model.gps))
-
-
-@eqx.filter_jit
-def _whitened(kernel: Any, mean: Any, X: Any) -> Any:
-    return whitened_prior(kernel, mean, X)
+@jax.jit
+def _prior_at(model: Any, X: Any) -> JointPrior:
+    return joint_prior(model, X)

@@ -7,18 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference.gaussian_vi import gaussian_factors
-from pgmodels.inference.response import Response
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import whitened_prior
 from pgmodels.latent.sequential import one_by_one, one_by_one_if_batched
 from pgmodels.latent.surrogate import Surrogate, build_surrogate, choose_blocks
 from pgmodels.unknowns import Unknowns, with_values
 
-# The bracket of a slice step on the hyperparameters, in standard deviations of the direction taken.
+# Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
+_FREEDOM = 8.0
+# The bracket of one along a line, in standard deviations of the direction taken.
 _WIDTH = 4.0
 # An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
 _MAX_SHRINKS = 100
@@ -45,8 +45,8 @@ class Target(eqx.Module):
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: Unknowns = eqx.field(static=True)
-    # Where something is unknown: the marginals at which the surrogate's factors are made, and standard coordinates.
-    response: Response | None = None
+    # A Response where something is unknown: marginals at which the surrogate's factors are made, standard coordinates.
+    response: Any = None
 
     def parameters(self, vector: Any) -> Any:
         """The likelihood's parameters at given unknowns."""
@@ -62,9 +62,7 @@ class Target(eqx.Module):
 
     def prior(self, vector: Any) -> JointPrior:
         """The latents' prior at given unknowns."""
-        model = self.drawn(vector)
-        groups = tuple(whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), self.X) for gp in model.gps)
-        return JointPrior(groups, tuple(gp.size for gp in model.gps))
+        return joint_prior(self.drawn(vector), self.X)
 
     def latents(self, vector: Any, whitened: Any) -> Any:
         """The latents of whitened coordinates at given unknowns."""
@@ -73,18 +71,23 @@ class Target(eqx.Module):
 
     def log_posterior(self, standard: Any) -> Any:
         """The log posterior density of the standard coordinates of ``response``, up to a constant."""
-        assert self.response is not None
         vector, whitened = self.response.place(standard)
         likelihood = self.log_likelihood(self.latents(vector, whitened), vector)
-        return self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened + likelihood
+        prior = self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened
+        return prior + likelihood + self.response.log_jacobian(standard)
 
     def surrogate(self, vector: Any) -> Surrogate:
         """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
-        assert self.response is not None
         prior = self.prior(vector)
         blocks = choose_blocks(prior)
         h, W = gaussian_factors(self.augmentation, self.y, self.parameters(vector), self.response.at(vector), blocks)
         return build_surrogate(prior, h, W, blocks)
+
+
+def joint_prior(model: Any, X: Any) -> JointPrior:
+    """The latents' prior in the form that it has at every value of the hyperparameters; usable under ``jit``."""
+    groups = tuple(whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), X) for gp in model.gps)
+    return JointPrior(groups, tuple(gp.size for gp in model.gps))
 
 
 # Over chains these loop: see pgmodels.latent.sequential.
@@ -164,7 +167,7 @@ def slice_latents(target: Target, chain: Chain) -> tuple[Chain, Any]:
     return chain._replace(key=key, latents=at(angle), whitened=whitened), count
 
 
-def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellipse: Any) -> Chain:
+def slice_unknowns(target: Target, chain: Chain) -> Chain:
     """A slice step on the hyperparameters, the latents moving with the surrogate.
 
     Held are the surrogate's standard coordinates u, with f = m(θ) + S(θ) u. Given u the posterior density of the
@@ -186,11 +189,11 @@ def slice_unknowns(target: Target, chain: Chain, middle: Any, scale: Any, ellips
     key, own = jax.random.split(chain.key)
     held = chain.latents, chain.whitened, chain.surrogate
     density = log_density(chain.unknowns, chain.latents, chain.surrogate)
-    vector, moved = _slice(own, chain.unknowns, held, density, at, middle, scale, ellipse)
+    vector, moved = _slice(own, target.response, chain.unknowns, held, density, at, True)
     return Chain(key, vector, *moved)
 
 
-def slice_unknowns_whitened(target: Target, chain: Chain, middle: Any, scale: Any, ellipse: Any) -> Chain:
+def slice_unknowns_whitened(target: Target, chain: Chain, ellipse: Any) -> Chain:
     """A slice step on the hyperparameters, the latents moving with the prior: their whitened coordinates are held.
 
     It needs the prior's roots alone, and mixes where the data say little of the latents, or no Gaussian says it well.
@@ -206,30 +209,33 @@ def slice_unknowns_whitened(target: Target, chain: Chain, middle: Any, scale: An
 
     key, own = jax.random.split(chain.key)
     density = log_density(chain.unknowns, chain.latents)
-    vector, latents = _slice(own, chain.unknowns, chain.latents, density, at, middle, scale, ellipse)
+    vector, latents = _slice(own, target.response, chain.unknowns, chain.latents, density, at, ellipse)
     return Chain(key, vector, latents, chain.whitened, chain.surrogate)
 
 
 def move_all(target: Target, chain: Chain, step: Any, leapfrogs: Any) -> tuple[Chain, Any]:
     """A Hamiltonian step on hyperparameters and latents at once; also returns how probable it was to be accepted.
 
-    In the standard coordinates of the target's response, with a unit mass and steps of a length drawn within 20 % of
-    ``step``, so that no orbit closes on itself. The surrogate is left behind: see ``renew``. Source: Neal 2011.
+    In the standard coordinates of the target's response, with a unit mass. The number of steps is drawn between half
+    of ``leapfrogs`` and all of them, and their length within 20 % of ``step``, so that neither means nor squares come
+    back to where they were. The surrogate is left behind: see ``renew``. Source: Neal 2011.
     """
-    assert target.response is not None
-    key, length_key, momentum_key, accept_key = jax.random.split(chain.key, 4)
+    key, number_key, length_key, momentum_key, accept_key = jax.random.split(chain.key, 5)
+    leapfrogs = jax.random.randint(number_key, (), (leapfrogs + 1) // 2, leapfrogs + 1)
     start = target.response.standardise(chain.unknowns, chain.whitened)
     momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
     step = step * jax.random.uniform(length_key, minval=0.8, maxval=1.2)
 
-    def kick_and_drift(i: Any, state: Any) -> Any:
+    def kick_and_turn(i: Any, state: Any) -> Any:
         x, p, first, _ = state
         density, gradient = _density_and_gradient(target, x)
         at_end = (i == 0) | (i == leapfrogs)
-        p = p + jnp.where(at_end, 0.5, 1.0) * step * gradient
-        return x + jnp.where(i < leapfrogs, step, 0.0) * p, p, jnp.where(i == 0, density, first), density
+        p = p + jnp.where(at_end, 0.5, 1.0) * step * (gradient + x)
+        angle = jnp.where(i < leapfrogs, step, 0.0)
+        x, p = x * jnp.cos(angle) + p * jnp.sin(angle), p * jnp.cos(angle) - x * jnp.sin(angle)
+        return x, p, jnp.where(i == 0, density, first), density
 
-    state = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_drift, (start, momentum, jnp.zeros(()), jnp.zeros(())))
+    state = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_turn, (start, momentum, jnp.zeros(()), jnp.zeros(())))
     standard, turned, before, after = state
     gain = after - before - 0.5 * (turned @ turned - momentum @ momentum)
     # What is not finite at the end is not gone to.
@@ -251,25 +257,26 @@ def renew_prior(target: Target, chain: Chain) -> Chain:
     return chain._replace(surrogate=replace(chain.surrogate, prior=_prior(target, chain.unknowns)))
 
 
-def _slice(
-    key: Any, vector: Any, state: Any, density: Any, at: Any, middle: Any, scale: Any, ellipse: Any
-) -> tuple[Any, Any]:
+def _slice(key: Any, response: Any, vector: Any, state: Any, density: Any, at: Any, ellipse: Any) -> tuple[Any, Any]:
     """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
 
-    It goes along an ellipse about N(middle, scale scale^T), which turns over all entries at once, or, where ``ellipse``
-    is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and Adams 2014.
+    It goes along an ellipse, which turns over all entries at once, of the t distribution with the response's middle and
+    scale, or, where ``ellipse`` is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and
+    Adams 2014.
     """
-    height_key, direction_key, place_key, shrink_key = jax.random.split(key, 4)
+    middle, scale = response.middle, response.scale
+    height_key, direction_key, width_key, place_key, shrink_key = jax.random.split(key, 5)
     noise = jax.random.normal(direction_key, vector.shape, vector.dtype)
+    relative = _draw_width(width_key, response.standard(vector - middle))
     width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
 
     def path(step: Any) -> Any:
-        turned = middle + (vector - middle) * jnp.cos(step) + scale @ noise * jnp.sin(step)
+        turned = middle + (vector - middle) * jnp.cos(step) + relative * scale @ noise * jnp.sin(step)
         return jnp.where(ellipse, turned, vector + step * (scale @ (noise / jnp.linalg.norm(noise))))
 
     def without_ellipse(vector: Any) -> Any:
-        standard = solve_triangular(scale, vector - middle, lower=True)
-        return jnp.where(ellipse, 0.5 * standard @ standard, 0.0)
+        standard = response.standard(vector - middle)
+        return jnp.where(ellipse, 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM), 0.0)
 
     height = density + without_ellipse(vector) - jax.random.exponential(height_key)
     high = width * jax.random.uniform(place_key)
@@ -290,3 +297,9 @@ def _slice(
 
     start = (high - width, high, shrink_key, (vector, state), jnp.array(False), 0)
     return jax.lax.while_loop(unfinished, propose, start)[3]
+
+
+def _draw_width(key: Any, standard: Any) -> Any:
+    """The width of the normal distribution that a t distribution is where its standardised vector is this."""
+    chi_square = 2.0 * jax.random.gamma(key, (_FREEDOM + len(standard)) / 2.0)
+    return jnp.sqrt((_FREEDOM + standard @ standard) / chi_square)

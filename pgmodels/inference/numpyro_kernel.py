@@ -56,7 +56,8 @@ class GibbsKernel(MCMCKernel):
         run = self._run
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
         keys = rng_key if several else rng_key[None]
-        chains = start_chains(run.target, run.base, run.tuning.middle, keys, run.axes)
+        vector = run.target.response.middle if run.unknowns.places else jnp.zeros(0)
+        chains = start_chains(run.target, run.base, vector, keys, run.axes)
         state = self._state(chains, jnp.zeros((), int))
         return state if several else self._single(state)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.latent.joint import JointPrior
+from pgmodels.inference.frame import log_lengths, still_frame
 from pgmodels.latent.surrogate import Marginals, Surrogate
 
 # Beyond so many standard deviations of the hyperparameters a straight line is no guide.
@@ -19,44 +19,42 @@ _FURTHEST = 3.0
 class Response(eqx.Module):
     """A fitted Gaussian at ``middle``, and how it changes with z = scale^-1 (vector - middle).
 
-    Linear in z are the means and log standard deviations of the latents, up to +-3, and the centre in whitened
-    coordinates. ``surrogate`` is None where the standard coordinates are not needed.
+    Linear in z are the means and log standard deviations of the latents, up to +-3. ``frame`` is None where the
+    standard coordinates are not needed.
     """
 
-    surrogate: Surrogate | None
+    frame: Any
     mean: Float[Array, "n L"]
     covariance: Float[Array, "n L L"]
     middle: Float[Array, " d"]
     scale: Float[Array, "d d"]
     mean_slope: Float[Array, "d n L"]
     log_deviation_slope: Float[Array, "d n L"]
-    centre_slope: Float[Array, "d D"]
 
     def at(self, vector: Float[Array, " d"]) -> Marginals:
         """Means and covariances of the latents at given hyperparameters."""
-        z = jnp.clip(self._z(vector), -_FURTHEST, _FURTHEST)
+        z = jnp.clip(self.standard(vector - self.middle), -_FURTHEST, _FURTHEST)
         factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
         mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
         return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
 
     def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
-        """Coordinates (z, u), nearly standard normal where the Gaussian is near the posterior.
-
-        With ``whitened`` = centre + slope^T z + R^-T u. The Jacobian is constant.
-        """
-        assert self.surrogate is not None
-        z = self._z(vector)
-        return jnp.concatenate([z, self.surrogate.standardise(whitened - z @ self.centre_slope)])
+        """Coordinates (z, u), nearly standard normal where the Gaussian is near the posterior."""
+        z = self.standard(vector - self.middle)
+        return jnp.concatenate([z, self.frame.standardise(z, whitened)])
 
     def place(self, standard: Float[Array, " d+D"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
         """Hyperparameters and whitened coordinates of standard ones."""
-        assert self.surrogate is not None
         z, u = jnp.split(standard, [len(self.middle)])
-        whitened = self.surrogate.centre + z @ self.centre_slope + self.surrogate.deviation(u)
-        return self.middle + self.scale @ z, whitened
+        return self.middle + self.scale @ z, self.frame.place(z, u)
 
-    def _z(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
-        return solve_triangular(self.scale, vector - self.middle, lower=True)
+    def log_jacobian(self, standard: Float[Array, " d+D"]) -> Array:
+        """The log of the volume, in hyperparameters and whitened coordinates, of a unit of standard ones."""
+        return self.frame.log_jacobian(standard[: len(self.middle)])
+
+    def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
+        """A difference of hyperparameters in standard coordinates."""
+        return solve_triangular(self.scale, difference, lower=True)
 
 
 # A fitted Gaussian and the marginals at which its factors were made.
@@ -67,23 +65,18 @@ def constant_response(fit: Fit, vector: Any) -> Response:
     """A Gaussian whose marginals and whitened centre are the same everywhere."""
     surrogate, marginals = fit
     slope = jnp.zeros((len(vector), *marginals[0].shape))
-    still = jnp.zeros((len(vector), len(surrogate.centre)))
-    return Response(_alone(surrogate), *marginals, vector, jnp.eye(len(vector)), slope, slope, still)
+    return Response(still_frame(surrogate, len(vector)), *marginals, vector, jnp.eye(len(vector)), slope, slope)
 
 
 def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]]) -> Response:
     """Through the fit at ``middle``, with slopes from those at middle +- each column of ``scale``."""
-    slopes = [
-        jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours]) for of in (_mean, _log_deviation, _centre)
-    ]
+    frame = still_frame(fit[0], len(middle))
+    parts = (_mean, _log_deviation, _centre, lambda fit: log_lengths(fit[0], frame.axes))
+    slopes = [jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours]) for of in parts]
     # A fit that failed at a neighbour gives no slope: what is made of this is a proposal, and stays one.
     slopes = [jnp.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) for slope in slopes]
-    return Response(_alone(fit[0]), *fit[1], middle, scale, *slopes)
-
-
-def _alone(surrogate: Surrogate) -> Surrogate:
-    """Without its prior, whose matrices are large and say nothing of the whitened coordinates."""
-    return replace(surrogate, prior=JointPrior((), ()))
+    frame = replace(frame, slope=slopes[2], log_length_slope=slopes[3])
+    return Response(frame, *fit[1], middle, scale, *slopes[:2])
 
 
 def _mean(fit: Fit) -> Any:

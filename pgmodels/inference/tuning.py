@@ -19,8 +19,11 @@ _MAX_SWEEP_EVERY = 10
 _STRONGEST = -0.95
 # Floating-point operations that a Pólya-Gamma draw and an evaluation of a log density are worth, by measurement.
 _DRAW, _DENSITY = 3000.0, 150.0
-# Hamiltonian steps: how far they go, in standard deviations; the length of the first; how many are to be accepted.
-_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 2.6, 0.25, 0.9
+# Slice steps on the hyperparameters with the surrogate, an iteration.
+_UNKNOWNS_SLICES = 2
+# Hamiltonian steps: how far the longest go, in standard deviations, and the mean of that; the length of the first; how
+# many are to be accepted.
+_TRAJECTORY, _MEAN_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 3.2, 0.75, 0.4, 0.95
 _MAX_LEAPFROGS = 50
 # Evaluations a slice step on the hyperparameters needs; operations of a gradient in n^3, by measurement.
 _EVALUATIONS, _GRADIENT = 4.0, 10.0
@@ -29,40 +32,50 @@ _EVALUATIONS, _GRADIENT = 4.0, 10.0
 class Tuning(NamedTuple):
     """``slice_steps`` elliptical slice steps an iteration, a Gibbs sweep in every ``sweep_every``-th, and its factor.
 
-    ``middle`` (d,) and ``scale`` (d, d) are where the unconstrained hyperparameters are and how far they reach. An
-    iteration has ``unknowns_slices`` slice steps on them with the surrogate, and a Hamiltonian step of ``leapfrogs``
-    steps of length ``step``, where that is not 0; ``leapfrogs`` is None where these are not tried.
+    An iteration has ``unknowns_slices`` slice steps on the hyperparameters with the surrogate, and a Hamiltonian step
+    of at most ``leapfrogs`` steps of length ``step``, where that is not 0; it is None where these are not tried.
     """
 
     slice_steps: Any
     sweep_every: Any
     relaxation: Any
-    middle: Any
-    scale: Any
     unknowns_slices: Any
     leapfrogs: Any
     step: Any
 
 
-def default_tuning(prior: JointPrior, vector: Any) -> Tuning:
+def default_tuning(prior: JointPrior, sampled: bool) -> Tuning:
     """What is used until something is known, and for ever where there is no warm-up.
 
     Hamiltonian steps are tried where they cost no more than the slice steps in whose place they would be.
     """
-    moves, spread = (jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.0)), (vector, jnp.eye(len(vector)))
-    hamiltonian, slices = _costs(prior, _FIRST_STEP)
-    tried = len(vector) > 0 and hamiltonian <= slices
-    return Tuning(*moves, *spread, jnp.asarray(2), jnp.asarray(0) if tried else None, jnp.asarray(_FIRST_STEP))
-
-
-def pilot_tuning(held: Tuning) -> Tuning:
-    """What a pilot does: every move that might be chosen."""
-    return held._replace(
+    hamiltonian, slice_step = _costs(prior, _FIRST_STEP)
+    tried = sampled and hamiltonian <= _UNKNOWNS_SLICES * slice_step
+    return Tuning(
         slice_steps=jnp.asarray(4),
         sweep_every=jnp.asarray(1),
-        unknowns_slices=jnp.asarray(2),
-        leapfrogs=None if held.leapfrogs is None else jnp.asarray(_leapfrogs(float(held.step))),
+        relaxation=jnp.asarray(0.0),
+        unknowns_slices=jnp.asarray(1 if tried else _UNKNOWNS_SLICES),
+        leapfrogs=jnp.asarray(0) if tried else None,
+        step=jnp.asarray(_FIRST_STEP),
     )
+
+
+def pilot_tuning(held: Tuning, stage: int) -> Tuning:
+    """What the pilot of a stage of warm-up does: a sweep in every iteration, and the moves that are tried.
+
+    The first pilot finds the length of Hamiltonian steps, the second compares them to slice steps, and the last has the
+    moves that were chosen.
+    """
+    held = held._replace(sweep_every=jnp.asarray(1))
+    if held.leapfrogs is None or stage == 1:
+        held = held._replace(slice_steps=jnp.asarray(4))
+    if held.leapfrogs is None or stage > 1:
+        return held
+    if stage == 0:
+        zero = jnp.asarray(0)
+        return held._replace(leapfrogs=jnp.asarray(_leapfrogs(_FIRST_STEP)), unknowns_slices=zero, slice_steps=zero)
+    return held._replace(unknowns_slices=jnp.asarray(1))
 
 
 class Probe(NamedTuple):
@@ -116,38 +129,42 @@ class Probe(NamedTuple):
         return covariance / np.maximum(variance, 1e-300)
 
 
-def tune(prior: JointPrior, probe: Probe, held: Tuning, choose: bool) -> Tuning:
+def tune(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
     """The numbers of moves and the factor of overrelaxation that a pilot suggests.
 
-    With ``choose``, one kind of move on the hyperparameters is kept; else both, where both are tried.
+    Of the two kinds of move on the hyperparameters, one is kept.
     """
+    held = held._replace(relaxation=jnp.asarray(choose_relaxation(probe.autocorrelation())))
+    if held.leapfrogs is not None and held.leapfrogs > 0:
+        step = choose_step(float(held.step), float(probe.probabilities / probe.moves))
+        held = held._replace(leapfrogs=jnp.asarray(_leapfrogs(step)), step=jnp.asarray(step))
+        if held.unknowns_slices > 0:
+            held = _choose_kind(prior, probe, held)
+    if held.unknowns_slices == 0:
+        # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
+        return held._replace(slice_steps=jnp.asarray(0), sweep_every=jnp.asarray(_MAX_SWEEP_EVERY))
+    return _with_slice_steps(prior, probe, held)
+
+
+def _choose_kind(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
+    """With the kind of move that goes further for its cost alone."""
+    # The standardised hyperparameter that moves least decides. An independent draw has a mean squared jump of 2; beyond
+    # it a move goes to and fro, and mixes variances no better.
+    hamiltonian, slices = np.minimum(np.asarray(probe.jumps) / float(probe.moves), 2.0).min(axis=1)
+    costs = _costs(prior, float(held.step))
+    if hamiltonian / costs[0] <= slices / costs[1]:
+        return held._replace(leapfrogs=jnp.asarray(0), unknowns_slices=jnp.asarray(_UNKNOWNS_SLICES))
+    return held._replace(unknowns_slices=jnp.asarray(0))
+
+
+def _with_slice_steps(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
+    """With so many slice steps on the latents, and sweeps, as the pilot suggests."""
     shrinks = float(probe.shrinks / probe.slices)
     # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2: enough steps for 1.5.
     steps = int(np.clip(np.ceil(1.5 / (0.85 * np.exp(-1.45 * shrinks))), 2, _MAX_SLICE_STEPS))
     every = _sweep_cost(prior) / (steps * _slice_cost(prior, shrinks))
-    held = held._replace(
-        slice_steps=jnp.asarray(steps),
-        sweep_every=jnp.asarray(int(np.clip(round(every), 1, _MAX_SWEEP_EVERY))),
-        relaxation=jnp.asarray(choose_relaxation(probe.autocorrelation())),
-    )
-    if held.leapfrogs is None:
-        return held
-    step = choose_step(float(held.step), float(probe.probabilities / probe.moves))
-    if not choose:
-        return held._replace(leapfrogs=jnp.asarray(_leapfrogs(step)), step=jnp.asarray(step))
-    # The standardised hyperparameter that moves least decides. An independent draw has a mean squared jump of 2; beyond
-    # it a move goes to and fro, and mixes variances no better.
-    hamiltonian, slices = np.minimum(np.asarray(probe.jumps) / float(probe.moves), 2.0).min(axis=1)
-    costs = _costs(prior, step)
-    if hamiltonian / costs[0] <= slices / costs[1]:
-        return held._replace(leapfrogs=jnp.asarray(0), step=jnp.asarray(step))
-    # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
     return held._replace(
-        slice_steps=jnp.asarray(0),
-        sweep_every=jnp.asarray(_MAX_SWEEP_EVERY),
-        unknowns_slices=jnp.asarray(0),
-        leapfrogs=jnp.asarray(_leapfrogs(step)),
-        step=jnp.asarray(step),
+        slice_steps=jnp.asarray(steps), sweep_every=jnp.asarray(int(np.clip(round(every), 1, _MAX_SWEEP_EVERY)))
     )
 
 
@@ -193,8 +210,9 @@ def _slice_cost(prior: JointPrior, shrinks: float) -> float:
 
 
 def _costs(prior: JointPrior, step: float) -> tuple[float, float]:
-    """Floating-point operations of a Hamiltonian step, and of the two slice steps in whose place it would be."""
-    return _leapfrogs(step) * _gradient_cost(prior), 2 * _EVALUATIONS * _surrogate_cost(prior)
+    """Floating-point operations of a Hamiltonian step, and of a slice step on the hyperparameters."""
+    gradients = 1.0 + _MEAN_TRAJECTORY * _leapfrogs(step)
+    return gradients * _gradient_cost(prior), _EVALUATIONS * _surrogate_cost(prior)
 
 
 def _gradient_cost(prior: JointPrior) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.stats import norm
 
 from pgmodels.inference import gibbs_run, moves
+from pgmodels.inference.frame import still_frame
 from pgmodels.inference.moves import Chain, Target
 from pgmodels.inference.response import Response
 from pgmodels.inference.tuning import Tuning
@@ -34,7 +35,7 @@ BATCH = 500
 # The factor of overrelaxation.
 RELAXATION = -0.7
 # Hamiltonian steps, some of which are refused: their coordinates are poor ones.
-LEAPFROGS, STEP = 3, 0.5
+LEAPFROGS, STEP = 3, 0.2
 
 
 class State(NamedTuple):
@@ -106,9 +107,11 @@ class Geweke:
         self.middle = jnp.asarray(unknowns.start() + 0.2)
         self.scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
         if self.sampled:
-            shapes = ((d, n, size), (d, n, size), (d, len(self.base.centre)))
-            slopes = (jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes)
-            response = Response(self.base, *marginals, self.middle, self.scale, *slopes)
+            D = len(self.base.centre)
+            shapes = ((d, n, size), (d, n, size), (d, D), (d, D))
+            slopes = [jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes]
+            frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
+            response = Response(frame, *marginals, self.middle, self.scale, *slopes[:2])
             self.target = replace(self.target, response=response)
 
     def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:
@@ -117,8 +120,8 @@ class Geweke:
         def sweep(relaxation: float) -> Any:
             return lambda target, chain: moves.draw_auxiliaries_then_latents(target, chain, jnp.asarray(relaxation))[0]
 
-        def unknowns(move: Any, ellipse: bool) -> Any:
-            return lambda target, chain: move(target, chain, self.middle, self.scale, jnp.asarray(ellipse))
+        def whitened(ellipse: bool) -> Any:
+            return lambda target, chain: moves.slice_unknowns_whitened(target, chain, jnp.asarray(ellipse))
 
         def hamiltonian(target: Target, chain: Chain) -> Chain:
             return moves.move_all(target, chain, jnp.asarray(STEP), LEAPFROGS)[0]
@@ -130,31 +133,29 @@ class Geweke:
             "iterations": partial(self.iterations, slices=2),
         }
         if self.sampled:
-            surrogate, whitened = moves.slice_unknowns, moves.slice_unknowns_whitened
             chosen |= {
-                "slice of unknowns, ellipse": unknowns(surrogate, True),
-                "slice of unknowns, line": unknowns(surrogate, False),
-                "whitened slice of unknowns, ellipse": unknowns(whitened, True),
-                "whitened slice of unknowns, line": unknowns(whitened, False),
+                "slice of unknowns": moves.slice_unknowns,
+                "whitened slice of unknowns, ellipse": whitened(True),
+                "whitened slice of unknowns, line": whitened(False),
                 "Hamiltonian step": hamiltonian,
                 "iterations without slices": partial(self.iterations, slices=0),
             }
         return chosen
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
-        """Two iterations as the engine makes them, a sweep in the second, with so many slice steps of each kind."""
+        """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind."""
         axes = Chain(0, 0, 0, 0, 0 if self.sampled else None)
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
         if not self.sampled:
             chains = chains._replace(surrogate=chain.surrogate)
         moves_of_latents = jnp.asarray(slices), jnp.asarray(2), jnp.asarray(RELAXATION)
         moves_of_unknowns = jnp.asarray(slices), jnp.asarray(LEAPFROGS), jnp.asarray(STEP)
-        tuning = Tuning(*moves_of_latents, self.middle, self.scale, *moves_of_unknowns)
+        tuning = Tuning(*moves_of_latents, *moves_of_unknowns)
         zeros = jnp.zeros_like(chains.latents)
         moments = gibbs_run.Moments(jnp.zeros(()), zeros, zeros)
         # Without the jit around it, so that nothing compiled earlier is used.
         run = gibbs_run.run_chunk.__wrapped__
-        chains, *_ = run(target, tuning, chains, moments, 1, 2, gibbs_run.Keep("moments"), axes)
+        chains, *_ = run(target, tuning, chains, moments, 3, 2, gibbs_run.Keep("moments"), axes)
         return jax.tree.map(lambda leaf: leaf[0], chains._replace(surrogate=None))
 
     def scores(self, kernel: Callable[[Target, Chain], Chain], replicas: int, steps: int = 3) -> Scores:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 REPLICAS, STEPS = 20_000, 3
 # Kernels in all: four with hyperparameters fixed, ten with them sampled, and four of a low-rank prior.
-NUM_KERNELS = 14 * len(NAMES) + 4
+NUM_KERNELS = 13 * len(NAMES) + 4
 FALSE_ALARMS = 0.01 / NUM_KERNELS
 
 
