@@ -10,7 +10,7 @@ import pytest
 from tests.statistical import planted
 from tests.statistical.geweke import Geweke, inputs
 from tests.statistical.joint import JointLaw
-from tests.statistical.planted import HAMILTONIAN, SLICE, WHITENED, WITHOUT_SLICES
+from tests.statistical.planted import HAMILTONIAN, LINE, SLICE, WITHOUT_SLICES
 
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 
@@ -27,7 +27,7 @@ def _double_precision():
         ("heteroscedastic", False, "overrelaxed sweep"),
         ("stick_breaking", False, "iterations"),
         ("gaussian", True, SLICE),
-        ("gaussian", True, WHITENED),
+        ("gaussian", True, LINE),
         ("gaussian", True, HAMILTONIAN),
         ("gaussian", True, WITHOUT_SLICES),
     ],
@@ -44,7 +44,7 @@ def test_keeps_the_joint_law(name, sampled, kernel):
         (planted.overrelaxation_with_the_plain_deviation, "gaussian", False, "overrelaxed sweep"),
         (planted.overrelaxation_without_noise, "gaussian", False, "overrelaxed sweep"),
         (planted.no_jacobian, "gaussian", True, SLICE),
-        (planted.no_jacobian, "gaussian", True, WHITENED),
+        (planted.no_jacobian, "gaussian", True, LINE),
         (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
         pytest.param(planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
         (planted.no_lengths, "gaussian", True, HAMILTONIAN),

@@ -74,6 +74,9 @@ def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
     assert (int(tuning.slice_steps) == 0, int(tuning.sweep_every) == 10) == (chosen, chosen)
     if chosen:
         assert 3.2 <= int(tuning.leapfrogs) * float(tuning.step) < 3.2 + float(tuning.step)
+    # Where Hamiltonian steps alone fail, slice steps come back.
+    rare = tune(prior, probe._replace(probabilities=jnp.asarray(1.0)), pilot_tuning(default_tuning(prior, True), 0))
+    assert (int(rare.unknowns_slices), int(rare.slice_steps), int(rare.sweep_every)) == (1, 4, 1)
     # The last pilot has the chosen kind, and changes it no more.
     last = tune(prior, probe, pilot_tuning(tuning, 2))
     assert (int(last.leapfrogs) > 0, int(last.unknowns_slices)) == (chosen, 0 if chosen else 2)
@@ -92,7 +95,14 @@ def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(Halved(dist.LogNormal(0.5, 1.0), 1.0)))
     draws = pgm.gibbs(model, X, y, num_samples=5, num_warmup=120, num_chains=2, seed=0)
     assert draws.tuning["leapfrogs"] is None
+    assert draws.tuning["unknowns_slices"] == 2
     assert np.isfinite(draws.latents).all()
+
+
+def test_without_warm_up_hyperparameters_take_slice_steps():
+    draws = pgm.gibbs(*three_classes(9), num_samples=5, num_warmup=0, num_chains=2, seed=0)
+    assert draws.tuning["leapfrogs"] is None
+    assert draws.tuning["unknowns_slices"] == 2
 
 
 def three_classes(n):

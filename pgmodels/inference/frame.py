@@ -53,8 +53,10 @@ class Frame(eqx.Module):
 def still_frame(surrogate: Surrogate, num_unknowns: int) -> Frame:
     """The principal axes of a Gaussian, the same everywhere."""
     values, axes = zip(*(jnp.linalg.eigh(root @ root.T) for root in surrogate.roots), strict=True)
+    # All are 1 at least, but for rounding.
+    precisions = jnp.maximum(jnp.concatenate(values), 1.0)
     zeros = jnp.zeros((num_unknowns, len(surrogate.centre)))
-    return Frame(surrogate.centre, zeros, tuple(axes), -0.5 * jnp.log(jnp.concatenate(values)), zeros)
+    return Frame(surrogate.centre, zeros, tuple(axes), -0.5 * jnp.log(precisions), zeros)
 
 
 def log_lengths(surrogate: Surrogate, axes: tuple[Any, ...]) -> Any:

@@ -46,8 +46,8 @@ def gibbs(
     Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
-    finite; NoAugmentationError for a likelihood without an augmentation. Warns with MixingWarning where no Gaussian can
-    be fitted in warm-up, so that the moves are short.
+    finite; NoAugmentationError for a likelihood without an augmentation. Warns with MixingWarning where,
+    with hyperparameters sampled, no Gaussian can be fitted again in warm-up, so that moves may be short.
     """
     start = time.perf_counter()
     data = model.check(X, y)
@@ -58,6 +58,7 @@ def gibbs(
     if saved is not None:
         saved.restore(run)
     run.advance(num_warmup + num_samples, saved, progress)
+    run.warn_of_failed_fits(stacklevel=4)
     return run.draws(num_samples, time.perf_counter() - start)
 
 

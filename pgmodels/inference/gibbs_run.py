@@ -236,30 +236,30 @@ class GibbsRun:
         self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
-        self.prior: JointPrior = (
-            _prior_at(_arrays(bare(model)), data.X) if self.unknowns.places else model.prior(data.X)
-        )
+        sampled = bool(self.unknowns.places)
+        self.prior: JointPrior = _prior_at(_arrays(bare(model)), data.X) if sampled else model.prior(data.X)
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
+        self.base = fit[0]
         self.target = Target(
             model=_arrays(bare(model)),
             X=jnp.asarray(data.X),
             y=y,
             augmentation=augmentation,
             unknowns=self.unknowns,
-            response=constant_response(fit, vector) if self.unknowns.places else None,
         )
-        self.base = fit[0]
+        self.stages = _stages(settings.num_warmup, sampled)
+        # Without warm-up nothing finds the length of Hamiltonian steps.
+        possible = sampled and len(self.stages) > 0 and _has_gradient(self.target, vector, self.base.centre)
+        self.tuning = default_tuning(self.prior, possible)
+        if sampled:
+            self.target = replace(self.target, response=constant_response(fit, vector, self._framed))
         keys = jax.random.split(settings.key, settings.num_chains)
         self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
-        self.tuning = default_tuning(self.prior, bool(self.unknowns.places))
-        if self.tuning.leapfrogs is not None and not _has_gradient(self.target):
-            self.tuning = self.tuning._replace(leapfrogs=None)
-        self._without_unused_coordinates()
         self.moments = self._no_moments()
         self.number = 0
         self.records: list[Record] = []
         self.vectors: list[np.ndarray] = []
-        self.stages = _stages(settings.num_warmup, bool(self.unknowns.places))
+        self.failed_fits: list[str] = []
 
     @property
     def fingerprint(self) -> str:
@@ -305,6 +305,16 @@ class GibbsRun:
                 bar.advance(self.number - before, self._note() if bar.visible else "")
                 if saved is not None:
                     saved.save(self, final=self.number >= until)
+
+    def warn_of_failed_fits(self, stacklevel: int) -> None:
+        """Warn with MixingWarning where no Gaussian could be fitted in warm-up."""
+        if self.failed_fits:
+            warnings.warn(
+                f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "
+                "same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
+                MixingWarning,
+                stacklevel=stacklevel + 1,
+            )
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
@@ -390,30 +400,22 @@ class GibbsRun:
         scale: Any = np.linalg.cholesky(covariance)
         fit = self._fit(middle, None)
         if not _is_finite(fit):
-            self._warn("the hyperparameters' middle: moves go on about the Gaussian fitted before")
+            self.failed_fits.append(f"iteration {self.number}: moves go on about the Gaussian fitted before")
             return
         neighbours = [(self._fit(middle + step, fit[0]), self._fit(middle - step, fit[0])) for step in scale.T]
-        failed = sum(not _is_finite(one) for pair in neighbours for one in pair)
-        if failed:
-            self._warn(f"{failed} of {2 * len(neighbours)} neighbours: in their directions it is held as it is")
-        middle, scale = jnp.asarray(middle), jnp.asarray(scale)
-        self.target = replace(self.target, response=linear_response(fit, middle, scale, neighbours))
-        self._without_unused_coordinates()
+        bad = [not (_is_finite(up) and _is_finite(down)) for up, down in neighbours]
+        if any(bad):
+            where = f"iteration {self.number}, {sum(bad)} of {len(bad)} directions of the hyperparameters"
+            self.failed_fits.append(f"{where}: the Gaussian is held as it is along them")
+        neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
+        response = linear_response(fit, jnp.asarray(middle), jnp.asarray(scale), neighbours, self._framed)
+        self.target = replace(self.target, response=response)
         self.chains = renew_surrogates(self.target, self.chains)
 
-    def _warn(self, where: str) -> None:
-        warnings.warn(
-            f"gibbs, iteration {self.number} of the warm-up: no Gaussian could be fitted at {where}. The draws are "
-            "exact all the same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
-            MixingWarning,
-            stacklevel=8,
-        )
-
-    def _without_unused_coordinates(self) -> None:
-        """Drop the matrices of the standard coordinates where no Hamiltonian step is tried."""
-        response = self.target.response
-        if response is not None and self.tuning.leapfrogs is None:
-            self.target = replace(self.target, response=replace(response, frame=None))
+    @property
+    def _framed(self) -> bool:
+        """Whether Hamiltonian steps are tried, which need standard coordinates."""
+        return self.tuning.leapfrogs is not None
 
     def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
         """The fitted Gaussian at given hyperparameters."""
@@ -442,15 +444,14 @@ class GibbsRun:
 
 
 def _is_finite(fit: Fit) -> bool:
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (fit[0].centre, *fit[1]))
+    surrogate, marginals = fit
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (surrogate.centre, *surrogate.roots, *marginals))
 
 
-def _has_gradient(target: Target) -> bool:
+def _has_gradient(target: Target, vector: Any, whitened: Any) -> bool:
     """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
-    response = target.response
-    start = jnp.zeros(len(response.middle) + response.frame.slope.shape[1])
     try:
-        jax.eval_shape(jax.grad(target.log_posterior), start)
+        jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
     except (NotImplementedError, TypeError, ValueError):
         return False
     return True

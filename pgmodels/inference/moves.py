@@ -69,12 +69,14 @@ class Target(eqx.Module):
         prior = self.prior(vector)
         return prior.latents(prior.unflatten(whitened))
 
+    def log_joint(self, vector: Any, whitened: Any) -> Any:
+        """The log posterior density of unconstrained unknowns and whitened coordinates, up to a constant."""
+        prior = self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened
+        return prior + self.log_likelihood(self.latents(vector, whitened), vector)
+
     def log_posterior(self, standard: Any) -> Any:
         """The log posterior density of the standard coordinates of ``response``, up to a constant."""
-        vector, whitened = self.response.place(standard)
-        likelihood = self.log_likelihood(self.latents(vector, whitened), vector)
-        prior = self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened
-        return prior + likelihood + self.response.log_jacobian(standard)
+        return self.log_joint(*self.response.place(standard)) + self.response.log_jacobian(standard)
 
     def surrogate(self, vector: Any) -> Surrogate:
         """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""

@@ -33,7 +33,8 @@ class GibbsKernel(MCMCKernel):
     The moves are those of ``gibbs``, tuned when the kernel is made, with ``seed``; ``run(key)`` takes no model
     arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` and the hyperparameters
     that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be "sequential" or "vectorized".
-    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data.
+    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data;
+    warns as ``gibbs`` does.
     """
 
     sample_field = "z"
@@ -44,6 +45,7 @@ class GibbsKernel(MCMCKernel):
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(model.resolve(data.X), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)
+        self._run.warn_of_failed_fits(stacklevel=3)
 
     def init(
         self, rng_key: Any, num_warmup: int, init_params: Any, model_args: Any, model_kwargs: Any

@@ -1,6 +1,6 @@
 """How the Gaussian near the posterior follows the hyperparameters, to first order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,22 +61,26 @@ class Response(eqx.Module):
 Fit = tuple[Surrogate, Marginals]
 
 
-def constant_response(fit: Fit, vector: Any) -> Response:
-    """A Gaussian whose marginals and whitened centre are the same everywhere."""
+def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:
+    """A Gaussian that is the same everywhere; with standard coordinates only where ``framed``."""
     surrogate, marginals = fit
     slope = jnp.zeros((len(vector), *marginals[0].shape))
-    return Response(still_frame(surrogate, len(vector)), *marginals, vector, jnp.eye(len(vector)), slope, slope)
+    frame = still_frame(surrogate, len(vector)) if framed else None
+    return Response(frame, *marginals, vector, jnp.eye(len(vector)), slope, slope)
 
 
-def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]]) -> Response:
+def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], framed: bool) -> Response:
     """Through the fit at ``middle``, with slopes from those at middle +- each column of ``scale``."""
-    frame = still_frame(fit[0], len(middle))
-    parts = (_mean, _log_deviation, _centre, lambda fit: log_lengths(fit[0], frame.axes))
-    slopes = [jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours]) for of in parts]
-    # A fit that failed at a neighbour gives no slope: what is made of this is a proposal, and stays one.
-    slopes = [jnp.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) for slope in slopes]
-    frame = replace(frame, slope=slopes[2], log_length_slope=slopes[3])
-    return Response(frame, *fit[1], middle, scale, *slopes[:2])
+
+    def slope(of: Callable[[Fit], Any]) -> Any:
+        return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])
+
+    frame = None
+    if framed:
+        still = still_frame(fit[0], len(middle))
+        lengths = slope(lambda fit: log_lengths(fit[0], still.axes))
+        frame = replace(still, slope=slope(lambda fit: fit[0].centre), log_length_slope=lengths)
+    return Response(frame, *fit[1], middle, scale, slope(_mean), slope(_log_deviation))
 
 
 def _mean(fit: Fit) -> Any:
@@ -85,7 +89,3 @@ def _mean(fit: Fit) -> Any:
 
 def _log_deviation(fit: Fit) -> Any:
     return 0.5 * jnp.log(jnp.diagonal(fit[1][1], axis1=1, axis2=2))
-
-
-def _centre(fit: Fit) -> Any:
-    return fit[0].centre

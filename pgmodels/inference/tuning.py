@@ -24,8 +24,9 @@ _UNKNOWNS_SLICES = 2
 # Hamiltonian steps: how far the longest go, in standard deviations, and the mean of that; the length of the first; how
 # many are to be accepted.
 _TRAJECTORY, _MEAN_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 3.2, 0.75, 0.4, 0.95
-_MAX_LEAPFROGS = 50
-# Evaluations a slice step on the hyperparameters needs; operations of a gradient in n^3, by measurement.
+_SELDOM, _MAX_LEAPFROGS = 0.3, 50
+# Surrogates that a slice step on the hyperparameters is worth, with the slice steps on latents in its train; operations
+# of a gradient in n^3, by measurement.
 _EVALUATIONS, _GRADIENT = 4.0, 10.0
 
 
@@ -33,7 +34,7 @@ class Tuning(NamedTuple):
     """``slice_steps`` elliptical slice steps an iteration, a Gibbs sweep in every ``sweep_every``-th, and its factor.
 
     An iteration has ``unknowns_slices`` slice steps on the hyperparameters with the surrogate, and a Hamiltonian step
-    of at most ``leapfrogs`` steps of length ``step``, where that is not 0; it is None where these are not tried.
+    of at most ``leapfrogs`` steps of length ``step``, where that is not 0; ``leapfrogs`` is None where none is tried.
     """
 
     slice_steps: Any
@@ -44,13 +45,14 @@ class Tuning(NamedTuple):
     step: Any
 
 
-def default_tuning(prior: JointPrior, sampled: bool) -> Tuning:
+def default_tuning(prior: JointPrior, hamiltonian: bool) -> Tuning:
     """What is used until something is known, and for ever where there is no warm-up.
 
-    Hamiltonian steps are tried where they cost no more than the slice steps in whose place they would be.
+    Hamiltonian steps, if they can be made, are tried where they cost no more than slice steps in whose place they
+    would be.
     """
-    hamiltonian, slice_step = _costs(prior, _FIRST_STEP)
-    tried = sampled and hamiltonian <= _UNKNOWNS_SLICES * slice_step
+    cost, slice_cost = _costs(prior, _FIRST_STEP)
+    tried = hamiltonian and cost <= _UNKNOWNS_SLICES * slice_cost
     return Tuning(
         slice_steps=jnp.asarray(4),
         sweep_every=jnp.asarray(1),
@@ -132,14 +134,18 @@ class Probe(NamedTuple):
 def tune(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
     """The numbers of moves and the factor of overrelaxation that a pilot suggests.
 
-    Of the two kinds of move on the hyperparameters, one is kept.
+    Of two kinds of move on the hyperparameters one is kept; both, where Hamiltonian steps alone are seldom accepted.
     """
     held = held._replace(relaxation=jnp.asarray(choose_relaxation(probe.autocorrelation())))
     if held.leapfrogs is not None and held.leapfrogs > 0:
-        step = choose_step(float(held.step), float(probe.probabilities / probe.moves))
+        probability = float(probe.probabilities / probe.moves)
+        step = choose_step(float(held.step), probability)
         held = held._replace(leapfrogs=jnp.asarray(_leapfrogs(step)), step=jnp.asarray(step))
         if held.unknowns_slices > 0:
             held = _choose_kind(prior, probe, held)
+        elif probability < _SELDOM:
+            one = jnp.asarray(1)
+            return held._replace(unknowns_slices=one, slice_steps=jnp.asarray(4), sweep_every=one)
     if held.unknowns_slices == 0:
         # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
         return held._replace(slice_steps=jnp.asarray(0), sweep_every=jnp.asarray(_MAX_SWEEP_EVERY))

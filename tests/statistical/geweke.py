@@ -104,14 +104,14 @@ class Geweke:
         h = self.rng.normal(0.2, 0.6, (n, size))
         self.base = build_surrogate(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
         d = len(unknowns.start())
-        self.middle = jnp.asarray(unknowns.start() + 0.2)
-        self.scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
+        middle = jnp.asarray(unknowns.start() + 0.2)
+        scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
         if self.sampled:
             D = len(self.base.centre)
             shapes = ((d, n, size), (d, n, size), (d, D), (d, D))
             slopes = [jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes]
             frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
-            response = Response(frame, *marginals, self.middle, self.scale, *slopes[:2])
+            response = Response(frame, *marginals, middle, scale, *slopes[:2])
             self.target = replace(self.target, response=response)
 
     def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:

@@ -136,7 +136,8 @@ class Planted(NamedTuple):
 
 
 SLICE = "slice of unknowns"
-WHITENED, HAMILTONIAN = "whitened slice of unknowns, ellipse", "Hamiltonian step"
+WHITENED, LINE = "whitened slice of unknowns, ellipse", "whitened slice of unknowns, line"
+HAMILTONIAN = "Hamiltonian step"
 WITHOUT_SLICES = "iterations without slices"
 
 ERRORS = (
@@ -147,6 +148,7 @@ ERRORS = (
     Planted(overrelaxation_without_noise, "probit", "overrelaxed sweep", False),
     Planted(no_jacobian, "student_t", SLICE, True),
     Planted(no_jacobian, "student_t", WHITENED, True),
+    Planted(no_jacobian, "student_t", LINE, True),
     Planted(no_jacobian, "student_t", HAMILTONIAN, True),
     Planted(stretched_coordinates, "logistic_softmax", HAMILTONIAN, True),
     Planted(no_lengths, "logistic_softmax", HAMILTONIAN, True),
