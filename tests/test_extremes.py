@@ -58,7 +58,6 @@ def test_one_datum_of_several_classes_is_refused():
     by_default(
         "probit",
         "negative_binomial",
-        "logistic_softmax",
         "heteroscedastic",
         among=[name for name in NAMES if name != "own_softmax"],
     ),

@@ -25,11 +25,11 @@ def _double_precision():
     ("name", "sampled", "kernel"),
     [
         ("heteroscedastic", False, "overrelaxed sweep"),
-        ("stick_breaking", False, "iterations"),
+        pytest.param("stick_breaking", False, "iterations", marks=pytest.mark.slow),
         ("gaussian", True, SLICE),
         ("gaussian", True, LINE),
         ("gaussian", True, HAMILTONIAN),
-        ("gaussian", True, WITHOUT_SLICES),
+        pytest.param("gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
     ],
 )
 def test_keeps_the_joint_law(name, sampled, kernel):

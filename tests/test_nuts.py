@@ -188,6 +188,7 @@ def ess(values):
     return float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean"))
 
 
+@pytest.mark.slow
 def test_predictions_use_the_hyperparameters_of_each_draw():
     X, _, draws = regression()
     X_new = np.array([[0.3], [2.1]])

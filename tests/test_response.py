@@ -118,7 +118,10 @@ def some_classes():
 
 @pytest.mark.parametrize(
     ("failing", "message"),
-    [((1, 2), "iteration 30: moves go on about"), ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters")],
+    [
+        pytest.param((1, 2), "iteration 30: moves go on about", marks=pytest.mark.slow),
+        ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters"),
+    ],
 )
 def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing, message, monkeypatch):
     fits = []
