@@ -290,8 +290,8 @@ class CallableKernel(Kernel):
     def __init__(self, function: Callable[[Any, Any], Any]):
         if not callable(function):
             raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
-        opaque = jax.tree.leaves(function) == [function]
-        self.function = jax.tree_util.Partial(function) if opaque else function
+        # Functions among the leaves, often the only one, are no data to compiled code.
+        self.function = jax.tree.map(lambda leaf: jax.tree_util.Partial(leaf) if callable(leaf) else leaf, function)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         matrix = jnp.asarray(self.function(X, Z))

@@ -1,6 +1,6 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,9 +13,9 @@ from pgmodels.augmentation.derive import Augmentation, derive_formula
 from pgmodels.formulas import Environment
 from pgmodels.kernels import Kernel, as_kernel
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import build_prior
+from pgmodels.latent.prior import LatentPrior, build_prior, whitened_prior
 from pgmodels.likelihood import Likelihood, LikelihoodFamily, trace
-from pgmodels.parameters import Fixed, Parameter, as_parameter, is_parameter
+from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.supports import Classes
 
 
@@ -150,10 +150,14 @@ class Model(eqx.Module):
 
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
-    def prior(self, X: np.ndarray) -> JointPrior:
-        """The latent GPs at the inputs."""
-        groups = tuple(build_prior(gp.kernel, jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in self.gps)
+    def prior(self, X: Any, build: Callable[[Any, Any, Any], LatentPrior] = build_prior) -> JointPrior:
+        """The latent GPs at the inputs, each group in the form that ``build`` gives it."""
+        groups = tuple(build(gp.kernel, jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in self.gps)
         return JointPrior(groups, tuple(gp.size for gp in self.gps))
+
+    def dense_prior(self, X: Any) -> JointPrior:
+        """The latent GPs at the inputs in the form that they have at every value of the hyperparameters; compiled."""
+        return _dense_prior(jax.tree.map(jnp.asarray, bare(self)), X)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -225,3 +229,8 @@ def _check_finite(array: np.ndarray, name: str) -> None:
             f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). "
             "Drop or impute these rows."
         )
+
+
+@jax.jit
+def _dense_prior(model: Model, X: Any) -> JointPrior:
+    return model.prior(X, whitened_prior)

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+from pgmodels import model as model_module
 from pgmodels.inference import gaussian_vi, gibbs_run
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.kernels import RBF, Matern12
@@ -195,7 +196,7 @@ def test_nothing_is_compiled_again_with_hyperparameters_sampled(binary):
         model = Model(CASES["bernoulli"].likelihood(), GP(RBF(dist.LogNormal(0.5, 1.0), 0.9)))
         gibbs(model, X, y, num_samples=num_samples, num_warmup=120, num_chains=2, seed=seed)
 
-    programs = gibbs_run.run_chunk, gibbs_run.start_chains, gibbs_run.renew_surrogates, gibbs_run._prior_at
+    programs = gibbs_run.run_chunk, gibbs_run.start_chains, gibbs_run.renew_surrogates, model_module._dense_prior
     run(20, 4)
     sizes = [f._cache_size() for f in (*programs, gaussian_vi._refine)]
     run(33, 9)

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +9,7 @@ import pytest
 from scipy.spatial.distance import pdist
 from sklearn.gaussian_process import kernels as sk
 
+import pgmodels as pgm
 from pgmodels import kernels
 from pgmodels.kernels import (
     RBF,
@@ -20,7 +24,7 @@ from pgmodels.kernels import (
     White,
     as_kernel,
 )
-from pgmodels.parameters import Fixed
+from pgmodels.parameters import Fixed, bare
 
 ARD = np.array([0.7, 1.3, 2.1])
 RADIAL = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
@@ -206,6 +210,26 @@ def test_callables_as_kernels():
         as_kernel(2.0)
     with pytest.raises(ValueError, match=r"Did you mean RBF\(\)"):
         as_kernel(RBF)
+
+
+class Warped(eqx.Module):
+    """A user's module with a function among its leaves."""
+
+    warp: Callable
+    weight: float
+
+    def __call__(self, X, Z):
+        return self.weight * self.warp(X) @ self.warp(Z).T
+
+
+def test_a_callable_may_hold_functions_and_numbers():
+    X, Z = inputs()
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(Warped(jnp.tanh, 3.0)))
+    np.testing.assert_allclose(
+        jax.jit(lambda m: m.gps[0].kernel(X, Z))(bare(model)), 3.0 * np.tanh(X) @ np.tanh(Z).T, rtol=1e-12
+    )
+    factor = model.dense_prior(X).groups[0].factor
+    np.testing.assert_allclose(factor.T @ factor, 3.0 * np.tanh(X) @ np.tanh(X).T, rtol=1e-6, atol=1e-6)
 
 
 def test_errors_name_the_parameter():

@@ -123,8 +123,8 @@ def some_classes():
         ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters"),
     ],
 )
-def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing, message, monkeypatch):
-    fits = []
+def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing, message, monkeypatch, tmp_path):
+    fits, sizes = [], {"num_samples": 5, "num_warmup": 120, "num_chains": 2, "seed": 0}
 
     def fit(*args):
         surrogate, (mean, covariance) = fit_surrogate(*args)
@@ -133,11 +133,14 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
 
     monkeypatch.setattr(gibbs_run, "fit_surrogate", fit)
     with pytest.warns(pgm.MixingWarning, match=message) as caught:
-        draws = pgm.gibbs(*some_classes(), num_samples=5, num_warmup=120, num_chains=2, seed=0)
+        draws = pgm.gibbs(*some_classes(), **sizes, checkpoint=tmp_path)
     assert [str(warning.filename) for warning in caught] == [__file__]
     assert np.isfinite(draws.latents).all()
     moves = np.abs(draws.run.target.response.frame.slope).max(axis=1) > 0
     assert moves.tolist() == ([False, False] if 1 in failing else [False, True])
+    # Nor is it forgotten by a run that is taken up again.
+    with pytest.warns(pgm.MixingWarning, match=message):
+        pgm.gibbs(*some_classes(), **sizes, checkpoint=tmp_path)
 
 
 def test_it_foresees_the_gaussian_fitted_at_another_dispersion():

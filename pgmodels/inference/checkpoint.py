@@ -46,7 +46,7 @@ class Checkpoint:
         records = [_read(self.folder / name) for name in self.parts]
         with np.load(self.folder / index["state"]) as stored:
             leaves = [stored[f"leaf_{i}"] for i in range(len(stored.files))]
-        run.restore(leaves, index["number"], records)
+        run.restore(leaves, index["number"], records, index["failed_fits"])
         self.saved = len(records)
 
     def save(self, run: GibbsRun, final: bool) -> None:
@@ -68,6 +68,7 @@ class Checkpoint:
             "number": run.number,
             "state": state,
             "parts": self.parts,
+            "failed_fits": run.failed_fits,
         }
         temporary = self.folder / "index.json.tmp"
         temporary.write_text(json.dumps(index), encoding="utf-8")

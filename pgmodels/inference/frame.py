@@ -4,20 +4,19 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.latent.surrogate import Surrogate
+from pgmodels.latent.surrogate import Surrogate, split_over
 
-# Beyond so many standard deviations of the hyperparameters lengths change no more.
-_FURTHEST = 3.0
+# Beyond so many standard deviations of the hyperparameters a straight line is no guide.
+FURTHEST = 3.0
 
 
 class Frame(eqx.Module):
     """Coordinates u of whitened ones: v = centre + slope^T z + sum of axes, each times its length at z and its u.
 
     z are the standardised hyperparameters. ``axes`` are orthonormal, a matrix a block of latents; their lengths' logs
-    are linear in z.
+    are linear in z, up to +-3.
     """
 
     centre: Float[Array, " D"]
@@ -28,13 +27,13 @@ class Frame(eqx.Module):
 
     def standardise(self, z: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " D"]:
         """u of whitened coordinates."""
-        parts = self._split(whitened - self.centre - z @ self.slope)
+        parts = split_over(self.axes, whitened - self.centre - z @ self.slope)
         turned = jnp.concatenate([axes.T @ part for axes, part in zip(self.axes, parts, strict=True)])
         return jnp.exp(-self._log_lengths(z)) * turned
 
     def place(self, z: Float[Array, " d"], u: Float[Array, " D"]) -> Float[Array, " D"]:
         """Whitened coordinates of u."""
-        parts = self._split(jnp.exp(self._log_lengths(z)) * u)
+        parts = split_over(self.axes, jnp.exp(self._log_lengths(z)) * u)
         turned = jnp.concatenate([axes @ part for axes, part in zip(self.axes, parts, strict=True)])
         return self.centre + z @ self.slope + turned
 
@@ -43,11 +42,7 @@ class Frame(eqx.Module):
         return jnp.sum(self._log_lengths(z))
 
     def _log_lengths(self, z: Array) -> Array:
-        return self.log_length + jnp.clip(z, -_FURTHEST, _FURTHEST) @ self.log_length_slope
-
-    def _split(self, flat: Array) -> list[Array]:
-        ends = np.cumsum([len(axes) for axes in self.axes])[:-1]
-        return jnp.split(flat, ends)
+        return self.log_length + jnp.clip(z, -FURTHEST, FURTHEST) @ self.log_length_slope
 
 
 def still_frame(surrogate: Surrogate, num_unknowns: int) -> Frame:

@@ -42,8 +42,9 @@ def gibbs(
     An iteration makes slice moves about a Gaussian fitted to the posterior beforehand, and, in every iteration or every
     few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed.
     Hyperparameters take slice steps too; where a Hamiltonian step on them and the latents at once goes further for its
-    cost (often with several latents a datum), it takes the place of the slice moves. Chains start at draws of that
-    Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
+    cost (often with several latents a datum), it takes the place of the slice moves; not for a kernel that JAX cannot
+    differentiate backwards. Chains start at draws of that Gaussian; how often which move is made is set in warm-up and
+    then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
     finite; NoAugmentationError for a likelihood without an augmentation. Warns with MixingWarning where,

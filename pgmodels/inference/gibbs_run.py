@@ -17,7 +17,6 @@ from pgmodels.inference.moves import (
     Chain,
     Target,
     draw_auxiliaries_then_latents,
-    joint_prior,
     move_all,
     renew,
     renew_prior,
@@ -40,7 +39,7 @@ from pgmodels.unknowns import Unknowns
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
 # Of a saved state: one more for every change of what it holds.
-_FORMAT = 3
+_FORMAT = 4
 # What was not finite first, in the words of the error.
 BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
@@ -237,7 +236,7 @@ class GibbsRun:
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
         sampled = bool(self.unknowns.places)
-        self.prior: JointPrior = _prior_at(_arrays(bare(model)), data.X) if sampled else model.prior(data.X)
+        self.prior: JointPrior = model.dense_prior(data.X) if sampled else model.prior(data.X)
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
         self.base = fit[0]
         self.target = Target(
@@ -279,14 +278,14 @@ class GibbsRun:
         seen = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *self.chains.unknowns.shape))
         return chains, self.tuning, self.moments, seen, self.target.response
 
-    def restore(self, leaves: list[np.ndarray], number: int, records: list[Record]) -> None:
+    def restore(self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]) -> None:
         """Take up a saved state."""
         tree = jax.tree.structure(self.state)
         chains, self.tuning, self.moments, seen, response = jax.tree.unflatten(tree, [jnp.asarray(x) for x in leaves])
         self.target = replace(self.target, response=response)
         self.vectors = [np.asarray(seen)]
         self.chains = chains._replace(key=jax.random.wrap_key_data(chains.key))
-        self.number, self.records = number, records
+        self.number, self.records, self.failed_fits = number, records, failed_fits
 
     def advance(self, until: int, saved: Any, progress: bool | None) -> None:
         """Iterate up to ``until`` iterations in all."""
@@ -321,7 +320,7 @@ class GibbsRun:
         records = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples], *self.records)
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
-        prior = self.prior if not hyperparameters else _prior_at(_arrays(bare(model)), self.data.X)
+        prior = self.prior if not hyperparameters else model.dense_prior(self.data.X)
         whitened = None if records.whitened is None else _by_group(prior, records.whitened)
         return Draws(
             model=model,
@@ -420,7 +419,7 @@ class GibbsRun:
     def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
         """The fitted Gaussian at given hyperparameters."""
         drawn = self.target.drawn(jnp.asarray(vector))
-        prior = _prior_at(drawn, self.data.X)
+        prior = drawn.dense_prior(self.data.X)
         return fit_surrogate(self.target.augmentation, prior, self.target.y, drawn.parameters, start)
 
     def _no_moments(self) -> Moments:
@@ -481,8 +480,3 @@ def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:
 @partial(jax.jit, static_argnames="unknowns")
 def _constrain(unknowns: Unknowns, vectors: Any) -> list[Any]:
     return jax.vmap(unknowns.constrain)(vectors)
-
-
-@jax.jit
-def _prior_at(model: Any, X: Any) -> JointPrior:
-    return joint_prior(model, X)

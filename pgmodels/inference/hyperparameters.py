@@ -51,8 +51,7 @@ def collapsed_bound(augmentation: Augmentation, model: Model, X: Any, y: Any, m:
 
 
 def _joint(model: Model, X: Any) -> JointPrior:
-    groups = tuple(covariance_prior(gp.kernel, jnp.asarray(gp.mean.value), X) for gp in model.gps)
-    return JointPrior(groups, tuple(gp.size for gp in model.gps))
+    return model.prior(X, covariance_prior)
 
 
 @eqx.filter_jit

@@ -62,7 +62,7 @@ class Target(eqx.Module):
 
     def prior(self, vector: Any) -> JointPrior:
         """The latents' prior at given unknowns."""
-        return joint_prior(self.drawn(vector), self.X)
+        return self.drawn(vector).prior(self.X, whitened_prior)
 
     def latents(self, vector: Any, whitened: Any) -> Any:
         """The latents of whitened coordinates at given unknowns."""
@@ -84,12 +84,6 @@ class Target(eqx.Module):
         blocks = choose_blocks(prior)
         h, W = gaussian_factors(self.augmentation, self.y, self.parameters(vector), self.response.at(vector), blocks)
         return build_surrogate(prior, h, W, blocks)
-
-
-def joint_prior(model: Any, X: Any) -> JointPrior:
-    """The latents' prior in the form that it has at every value of the hyperparameters; usable under ``jit``."""
-    groups = tuple(whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), X) for gp in model.gps)
-    return JointPrior(groups, tuple(gp.size for gp in model.gps))
 
 
 # Over chains these loop: see pgmodels.latent.sequential.
@@ -218,9 +212,11 @@ def slice_unknowns_whitened(target: Target, chain: Chain, ellipse: Any) -> Chain
 def move_all(target: Target, chain: Chain, step: Any, leapfrogs: Any) -> tuple[Chain, Any]:
     """A Hamiltonian step on hyperparameters and latents at once; also returns how probable it was to be accepted.
 
-    In the standard coordinates of the target's response, with a unit mass. The number of steps is drawn between half
-    of ``leapfrogs`` and all of them, and their length within 20 % of ``step``, so that neither means nor squares come
-    back to where they were. The surrogate is left behind: see ``renew``. Source: Neal 2011.
+    In the standard coordinates x of the target's response, with a unit mass. Between kicks by the gradient of what the
+    density has besides N(x; 0, I), position and momentum turn exactly, as N(x; 0, I) alone has them do. The number of
+    steps is drawn between half of ``leapfrogs`` and all of them, and their length within 20 % of ``step``, so that
+    neither means nor squares come back to where they were. The surrogate is left behind: see ``renew``. Source: Neal
+    2011; Shahbaba, Lan, Johnson and Neal 2014.
     """
     key, number_key, length_key, momentum_key, accept_key = jax.random.split(chain.key, 5)
     leapfrogs = jax.random.randint(number_key, (), (leapfrogs + 1) // 2, leapfrogs + 1)

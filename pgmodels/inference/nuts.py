@@ -5,18 +5,13 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import MCMC, NUTS
 
 from pgmodels.inference.gibbs import as_key, check_sizes
 from pgmodels.interop import pointwise_log_likelihood
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import whitened_prior
 from pgmodels.model import Model
 from pgmodels.numpyro_model import WHITENED, Program
-from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
 from pgmodels.progress import shows_progress
 from pgmodels.results import Draws
@@ -83,7 +78,7 @@ def nuts(
         model=model,
         X=data.X,
         y=data.y,
-        prior=_dense_prior(model, data.X),
+        prior=model.dense_prior(data.X),
         whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(found["f"]),
         hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},
@@ -105,13 +100,3 @@ def _warn_divergent(count: int, total: int, target_accept: float) -> None:
             DivergenceWarning,
             stacklevel=5,
         )
-
-
-def _dense_prior(model: Model, X: np.ndarray) -> JointPrior:
-    groups = tuple(_whitened(bare(gp.kernel), jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in model.gps)
-    return JointPrior(groups, tuple(gp.size for gp in model.gps))
-
-
-@eqx.filter_jit
-def _whitened(kernel: Any, mean: Any, X: Any) -> Any:
-    return whitened_prior(kernel, mean, X)

@@ -9,11 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.inference.frame import log_lengths, still_frame
+from pgmodels.inference.frame import FURTHEST, log_lengths, still_frame
 from pgmodels.latent.surrogate import Marginals, Surrogate
-
-# Beyond so many standard deviations of the hyperparameters a straight line is no guide.
-_FURTHEST = 3.0
 
 
 class Response(eqx.Module):
@@ -33,7 +30,7 @@ class Response(eqx.Module):
 
     def at(self, vector: Float[Array, " d"]) -> Marginals:
         """Means and covariances of the latents at given hyperparameters."""
-        z = jnp.clip(self.standard(vector - self.middle), -_FURTHEST, _FURTHEST)
+        z = jnp.clip(self.standard(vector - self.middle), -FURTHEST, FURTHEST)
         factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
         mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
         return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
@@ -49,7 +46,7 @@ class Response(eqx.Module):
         return self.middle + self.scale @ z, self.frame.place(z, u)
 
     def log_jacobian(self, standard: Float[Array, " d+D"]) -> Array:
-        """The log of the volume, in hyperparameters and whitened coordinates, of a unit of standard ones."""
+        """The log of the volume that a unit of standard coordinates takes in the others, up to a constant."""
         return self.frame.log_jacobian(standard[: len(self.middle)])
 
     def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -40,12 +40,12 @@ class Surrogate(eqx.Module):
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
-        parts = self._split(flat - self.centre)
+        parts = split_over(self.roots, flat - self.centre)
         return jnp.concatenate([root.T @ part for root, part in zip(self.roots, parts, strict=True)])
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """The deviation R^-T u of whitened coordinates from the centre."""
-        pairs = zip(self.roots, self._split(u), strict=True)
+        pairs = zip(self.roots, split_over(self.roots, u), strict=True)
         return jnp.concatenate([solve_triangular(root, part, trans="T", lower=True) for root, part in pairs])
 
     def marginals(self) -> Marginals:
@@ -62,10 +62,6 @@ class Surrogate(eqx.Module):
             own = np.ix_(range(len(V)), block, block)
             V = V.at[own].set(jnp.einsum("dli,dki->ilk", U, U))
         return V
-
-    def _split(self, flat: Array) -> list[Array]:
-        ends = np.cumsum([len(root) for root in self.roots])[:-1]
-        return jnp.split(flat, ends)
 
 
 def build_surrogate(
@@ -99,6 +95,11 @@ def build_surrogate(
         log_normalizer=log_normalizer,
         blocks=blocks,
     )
+
+
+def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
+    """A vector over all blocks in parts, one as long as each block's matrix."""
+    return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
 
 
 def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
