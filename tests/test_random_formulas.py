@@ -226,17 +226,17 @@ def outcome(rng: np.random.Generator) -> str:
     return "verified"
 
 
-# Some 30 formulas by default: compilation takes half a second each.
+# Eight formulas by default: compilation takes seconds each.
 @pytest.mark.parametrize(
-    "chunk",
-    [chunk if chunk == 5 else pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(CHUNKS)],
+    ("chunk", "number", "least"),
+    [(5, 8, 1), *(pytest.param(chunk, FORMULAS, 6, marks=pytest.mark.slow) for chunk in range(CHUNKS))],
 )
-def test_each_formula_is_verified_or_refused(chunk):
+def test_each_formula_is_verified_or_refused(chunk, number, least):
     rng = np.random.default_rng([2024, chunk])
     with jax.enable_x64(True):
-        outcomes = Counter(outcome(rng) for _ in range(FORMULAS))
-    # Both happen often: with 30 formulas and shares near one half, fewer than 6 has a probability below 1e-3.
-    assert min(outcomes["verified"], outcomes["refused"]) >= 6
+        outcomes = Counter(outcome(rng) for _ in range(number))
+    # Both happen often: with shares near one half, fewer has a probability below 1e-2 (8 formulas) or 1e-3.
+    assert min(outcomes["verified"], outcomes["refused"]) >= least
 
 
 F2 = Latents(2)

@@ -118,15 +118,6 @@ def three_classes(n):
     return pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, size=3)), X, y
 
 
-def test_a_run_has_one_kind_of_move_on_hyperparameters():
-    X, y = CASES["bernoulli"].data(12, seed=3)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.5, 1.0), 1.0)))
-    tuning = pgm.gibbs(model, X, y, num_samples=20, num_warmup=120, num_chains=2, seed=0).tuning
-    # With so few data the expectations behind a surrogate are the dearer: tried, then chosen or not.
-    assert tuning["leapfrogs"] is not None
-    assert (tuning["leapfrogs"] > 0) == (tuning["unknowns_slices"] == 0) == (tuning["slice_steps"] == 0)
-
-
 @pytest.mark.slow
 def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
     def effective():
