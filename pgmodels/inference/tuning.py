@@ -13,7 +13,10 @@ from pgmodels.latent.surrogate import choose_blocks
 
 # Iterations of the pilot that the tuning reads.
 PILOT = 25
-_MAX_SLICE_STEPS = 12
+# Effective draws of the latents that slice steps are to give an iteration, and how many steps it may take. Slice steps
+# on hyperparameters cost several factorisations each: beside them these cost next to nothing.
+_DRAWS, _MAX_SLICE_STEPS = 1.5, 12
+_DRAWS_BESIDE_UNKNOWNS, _MAX_SLICE_STEPS_BESIDE_UNKNOWNS = 6.0, 24
 _MAX_SWEEP_EVERY = 10
 # The nearer to -1, the longer the draws go round in circles.
 _STRONGEST = -0.95
@@ -166,11 +169,14 @@ def _choose_kind(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
 def _with_slice_steps(prior: JointPrior, probe: Probe, held: Tuning) -> Tuning:
     """With so many slice steps on the latents, and sweeps, as the pilot suggests."""
     shrinks = float(probe.shrinks / probe.slices)
-    # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2: enough steps for 1.5.
-    steps = int(np.clip(np.ceil(1.5 / (0.85 * np.exp(-1.45 * shrinks))), 2, _MAX_SLICE_STEPS))
+    sampled = bool(probe.jumps.size)
+    wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
+    most = _MAX_SLICE_STEPS_BESIDE_UNKNOWNS if sampled else _MAX_SLICE_STEPS
+    # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2.
+    steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * shrinks))), 2, most))
     # As much work for sweeps as for the other moves. Slice steps on hyperparameters cost more than a sweep each, and
     # sweeps reach where no Gaussian does.
-    other = np.inf if probe.jumps.size else steps * _slice_cost(prior, shrinks)
+    other = np.inf if sampled else steps * _slice_cost(prior, shrinks)
     every = _sweep_cost(prior) / other
     return held._replace(
         slice_steps=jnp.asarray(steps), sweep_every=jnp.asarray(int(np.clip(round(every), 1, _MAX_SWEEP_EVERY)))
