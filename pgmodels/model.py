@@ -157,7 +157,11 @@ class Model(eqx.Module):
 
     def dense_prior(self, X: Any) -> JointPrior:
         """The latent GPs at the inputs in the form that they have at every value of the hyperparameters; compiled."""
-        return _dense_prior(jax.tree.map(jnp.asarray, bare(self)), X)
+        return _dense_prior(self.bare(), X)
+
+    def bare(self) -> "Model":
+        """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
+        return jax.tree.map(jnp.asarray, bare(self))
 
     @property
     def parameters(self) -> dict[str, Any]:

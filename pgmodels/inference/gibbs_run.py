@@ -31,7 +31,6 @@ from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.latent.surrogate import Surrogate
 from pgmodels.model import Data, Model
 from pgmodels.numpyro_model import checked_unknowns
-from pgmodels.parameters import bare
 from pgmodels.progress import progress_bar
 from pgmodels.results import Draws
 from pgmodels.unknowns import Unknowns
@@ -240,7 +239,7 @@ class GibbsRun:
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
         self.base = fit[0]
         self.target = Target(
-            model=_arrays(bare(model)),
+            model=model.bare(),
             X=jnp.asarray(data.X),
             y=y,
             augmentation=augmentation,
@@ -463,10 +462,6 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
         quarter = num_warmup // 4
         return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
     return (0,) if num_warmup >= PILOT else ()
-
-
-def _arrays(model: Any) -> Any:
-    return jax.tree.map(jnp.asarray, model)
 
 
 def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:

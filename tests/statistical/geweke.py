@@ -26,7 +26,6 @@ from pgmodels.inference.response import Response
 from pgmodels.inference.tuning import Tuning
 from pgmodels.latent.prior import LowRankPrior
 from pgmodels.latent.surrogate import build_surrogate, choose_blocks
-from pgmodels.parameters import bare
 from pgmodels.unknowns import uncertain
 from tests.statistical.joint import Joint, JointLaw
 
@@ -90,7 +89,7 @@ class Geweke:
         self.sampled = bool(unknowns.places)
         placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
         self.target = Target(
-            model=jax.tree.map(jnp.asarray, bare(model)),
+            model=model.bare(),
             X=jnp.asarray(law.X),
             y=placeholder,
             augmentation=model.augmentation,

@@ -85,6 +85,8 @@ def log_likelihood(model: Model, truth: Joint) -> float:
 def ranks(law: JointLaw, truth: Joint, seed: int) -> np.ndarray:
     """How many of the draws are below the truth, for each quantity."""
     draws = gibbs(law.model, X, truth.y, seed=seed, progress=False, **OPTIONS)
+    # Hamiltonian steps are tried, or cannot be: see ``choose``.
+    assert (draws.tuning["leapfrogs"] is None) == np.isinf(tuning._GRADIENT)
     ends = [0, len(X) - 1]
     columns = [draws.latents[:, :, ends].reshape(*draws.latents.shape[:2], -1)]
     columns += [draws.hyperparameters[name].reshape(*draws.latents.shape[:2], -1) for name in law.priors]
