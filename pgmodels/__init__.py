@@ -1,11 +1,23 @@
 """Gaussian process models from the formula of their likelihood."""
 
+from pgmodels.augmentation.derivation import Derivation, derive
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
-from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
-from pgmodels.formulas import (
+from pgmodels.inference.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.correction import CorrectionWarning, correct
+from pgmodels.inference.fit import fit
+from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.inference.nuts import DivergenceWarning, nuts
+from pgmodels.interop.arviz import to_arviz
+from pgmodels.interop.numpyro_kernel import GibbsKernel
+from pgmodels.interop.numpyro_model import to_numpyro
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from pgmodels.language.formulas import (
     exp,
     gamma,
     log,
@@ -16,29 +28,9 @@ from pgmodels.formulas import (
     sigmoid,
     sqrt,
 )
-from pgmodels.formulas import sum_ as sum
-from pgmodels.inference.cavi import ConvergenceWarning, cavi
-from pgmodels.inference.correction import CorrectionWarning, correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.gibbs_run import MixingWarning, SamplingError
-from pgmodels.inference.hyperparameters import fit
-from pgmodels.inference.numpyro_kernel import GibbsKernel
-from pgmodels.inference.nuts import DivergenceWarning, nuts
-from pgmodels.interop import to_arviz
-from pgmodels.kernels import (
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    RationalQuadratic,
-    White,
-)
-from pgmodels.likelihood import Likelihood, likelihood
-from pgmodels.likelihoods import (
+from pgmodels.language.formulas import sum_ as sum
+from pgmodels.language.likelihood import Likelihood, likelihood
+from pgmodels.language.likelihoods import (
     Bernoulli,
     Binomial,
     Gaussian,
@@ -51,8 +43,8 @@ from pgmodels.likelihoods import (
     StickBreaking,
     StudentT,
 )
+from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 from pgmodels.model import GP, Model
-from pgmodels.numpyro_model import to_numpyro
 from pgmodels.parameters import Fixed, Parameter
 from pgmodels.plots.auxiliaries import plot_auxiliaries
 from pgmodels.plots.calibration import plot_reliability
@@ -63,9 +55,9 @@ from pgmodels.plots.graph import plot_graph
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
-from pgmodels.prediction import PredictionWarning, Predictive
-from pgmodels.results import Approximation, CorrectedApproximation, Draws
-from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import PredictionWarning, Predictive
 
 __all__ = [
     "GP",

@@ -11,9 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from pgmodels import kernels, likelihoods
-from pgmodels.derivation import derive
-from pgmodels.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.augmentation.derivation import derive
+from pgmodels.kernels import stationary as kernels
+from pgmodels.language import likelihoods
+from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.validation import DEFAULT_STUDIES, Study, validate
 

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation, derive_formula
-from pgmodels.formulas import Environment
-from pgmodels.kernels import Kernel, as_kernel
+from pgmodels.kernels.kernel import Kernel, as_kernel
+from pgmodels.language.formulas import Environment
+from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
+from pgmodels.language.supports import Classes
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import LatentPrior, build_prior, whitened_prior
-from pgmodels.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
-from pgmodels.supports import Classes
 
 
 class GP(eqx.Module):
@@ -193,7 +193,7 @@ class Model(eqx.Module):
         return f"Model({self.likelihood!r}, {gps})"
 
     def _repr_html_(self) -> str:
-        from pgmodels.summaries import model_html
+        from pgmodels.report.summaries import model_html
 
         return model_html(self)
 

@@ -13,15 +13,15 @@ from rich.console import Console
 from pgmodels.datasets import Dataset, load, split
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import diagnose
-from pgmodels.diagnostics.report import write_report
 from pgmodels.environment import environment
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import check_sizes, gibbs
-from pgmodels.inference.hyperparameters import fit
-from pgmodels.likelihood import Likelihood
-from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
+from pgmodels.inference.fit import fit
+from pgmodels.inference.gibbs.sampler import check_sizes, gibbs
+from pgmodels.language.likelihood import Likelihood
+from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
+from pgmodels.report.report import write_report
 
 # Latents, over all data: calibration on simulated data repeats CAVI for each of them.
 _DIAGNOSED = 2000

@@ -14,10 +14,10 @@ import pytest
 from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
-from pgmodels.formulas import sigmoid, sum_
-from pgmodels.kernels import RBF
-from pgmodels.likelihood import Likelihood, likelihood
-from pgmodels.likelihoods import (
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.formulas import sigmoid, sum_
+from pgmodels.language.likelihood import Likelihood, likelihood
+from pgmodels.language.likelihoods import (
     Bernoulli,
     Binomial,
     Gaussian,

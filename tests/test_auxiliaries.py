@@ -11,7 +11,8 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
-from pgmodels.results import Approximation, CorrectedApproximation, Draws
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
 from tests.registry import CASES, by_default
 
 

@@ -8,10 +8,10 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_wine
 
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
-from pgmodels.kernels import RBF, Matern12
+from pgmodels.kernels.stationary import RBF, Matern12
+from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.prior import DensePrior, LowRankPrior, build_prior
-from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from tests.registry import CASES, NAMES, rbf, sigma
 

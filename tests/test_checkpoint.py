@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import checkpoint
+from pgmodels.inference.gibbs import checkpoint
 from tests.registry import CASES
 
 ROOT = Path(__file__).parents[1]

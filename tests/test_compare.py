@@ -17,10 +17,10 @@ from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.interop import pointwise_log_likelihood
-from pgmodels.kernels import RBF
-from pgmodels.likelihoods import Bernoulli, Binomial, Gaussian, LogisticSoftmax
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import Bernoulli, Binomial, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
 
 

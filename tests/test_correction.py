@@ -11,9 +11,10 @@ from sklearn.model_selection import train_test_split
 
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.correction import CorrectionWarning, correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF, Linear
-from pgmodels.likelihoods import Bernoulli, Binomial
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.others import Linear
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import Bernoulli, Binomial
 from pgmodels.model import GP, Model
 from tests.registry import CASES, NAMES, by_default
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.diagnostics.diagnosis_text import sentences
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.report.diagnosis_text import sentences
 
 
 @cache

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels import formulas as F  # noqa: N812
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.explain import bound_formula, conditional_sites, expectations, explain
 from pgmodels.augmentation.symbols import VARIANCE
-from pgmodels.formulas import Environment, Latents
-from pgmodels.likelihood import trace
+from pgmodels.language import formulas as F  # noqa: N812
+from pgmodels.language.formulas import Environment, Latents
+from pgmodels.language.likelihood import trace
 
 S = F.sigmoid
 VALUES = {"r": 2.5, "df": 4.0, "s": 0.7, "p": 3.0}

@@ -9,9 +9,9 @@ import pytest
 
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF, Matern12
-from pgmodels.likelihoods import Bernoulli, LogisticSoftmax
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.stationary import RBF, Matern12
+from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from tests.registry import CASES, NAMES, by_default, sigma
 

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels.inference.hyperparameters import FitWarning, Objective
+from pgmodels.inference.fit import FitWarning, Objective
 from pgmodels.unknowns import learned
 from tests.registry import CASES, by_default
 

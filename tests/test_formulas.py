@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 from scipy.special import gamma as gamma_function
 
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Constant,
     Environment,
     Latent,

@@ -13,8 +13,8 @@ from scipy.special import roots_hermitenorm
 from pgmodels import polya_gamma
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.inference.cavi import cavi
-from pgmodels.kernels import RBF
-from pgmodels.likelihoods import Bernoulli, Binomial, Gaussian, Laplace, StudentT
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import Bernoulli, Binomial, Gaussian, Laplace, StudentT
 from pgmodels.model import GP, Model
 from tests.registry import CASES
 

@@ -7,9 +7,10 @@ import numpyro.distributions as dist
 import pytest
 
 from pgmodels import model as model_module
-from pgmodels.inference import gaussian_vi, gibbs_run
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF, Matern12
+from pgmodels.inference import gaussian_vi
+from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.model import GP, Model
 from tests.registry import CASES, NAMES, by_default, rbf
 from tests.statistical.reference import effective_sizes, nuts, standard_error, z_scores

@@ -11,8 +11,8 @@ from scipy.special import expit
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import _weigh, _widened, importance_estimate, pareto_k
 from pgmodels.inference.cavi import cavi
-from pgmodels.kernels import RBF
-from pgmodels.likelihoods import Bernoulli, Gaussian, LogisticSoftmax
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import Bernoulli, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
 
 

@@ -11,11 +11,11 @@ from scipy.special import expit
 
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.interop import InteropWarning, to_arviz
-from pgmodels.kernels import RBF
-from pgmodels.likelihood import likelihood
-from pgmodels.likelihoods import Bernoulli, Binomial, Gaussian
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.interop.arviz import InteropWarning, to_arviz
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihood import likelihood
+from pgmodels.language.likelihoods import Bernoulli, Binomial, Gaussian
 from pgmodels.model import GP, Model
 
 GROUPS = {"posterior", "posterior_predictive", "log_likelihood", "observed_data", "sample_stats"}
@@ -144,7 +144,7 @@ def test_real_values_are_drawn_for_some_of_the_draws():
 def test_what_cannot_be_exported():
     from dataclasses import replace
 
-    from pgmodels.formulas import sigmoid
+    from pgmodels.language.formulas import sigmoid
 
     with pytest.raises(ValueError, match="num_draws"):
         to_arviz(results()["cavi"], num_draws=0)

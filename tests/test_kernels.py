@@ -10,20 +10,10 @@ from scipy.spatial.distance import pdist
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels import kernels
-from pgmodels.kernels import (
-    RBF,
-    CallableKernel,
-    Constant,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    RationalQuadratic,
-    White,
-    as_kernel,
-)
+from pgmodels.kernels.distance import squared_distance
+from pgmodels.kernels.kernel import CallableKernel, as_kernel
+from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters import Fixed, bare
 
 ARD = np.array([0.7, 1.3, 2.1])
@@ -186,7 +176,7 @@ def test_repr():
     assert repr((Linear(ARD) + White()) * Constant(2.0)) == (
         "(Linear(variance=[0.7, 1.3, 2.1]) + White(variance=1.0)) * Constant(variance=2.0)"
     )
-    assert repr(CallableKernel(kernels.squared_distance)) == "CallableKernel(squared_distance)"
+    assert repr(CallableKernel(squared_distance)) == "CallableKernel(squared_distance)"
 
 
 def test_callables_as_kernels():

@@ -6,11 +6,12 @@ import numpyro.distributions as dist
 import pytest
 
 from pgmodels.inference import cavi as cavi_module
-from pgmodels.inference import gibbs_run
 from pgmodels.inference.cavi import cavi
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF, White
-from pgmodels.likelihoods import (
+from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.others import White
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import (
     Bernoulli,
     Binomial,
     Gaussian,

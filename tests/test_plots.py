@@ -26,7 +26,8 @@ from pgmodels.diagnostics.calibration import reliability_bins
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
 from pgmodels.diagnostics.predictions import prediction_errors
-from pgmodels.results import Approximation, CorrectedApproximation, Draws
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
 from tests.registry import CASES
 
 ONE_INPUT = ("negative_binomial", "student_t", "heteroscedastic")

@@ -8,10 +8,10 @@ from scipy import integrate, stats
 from scipy.special import expit
 
 from pgmodels.inference.cavi import cavi
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF
-from pgmodels.likelihood import likelihood
-from pgmodels.likelihoods import (
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihood import likelihood
+from pgmodels.language.likelihoods import (
     Bernoulli,
     Binomial,
     Gaussian,
@@ -24,9 +24,9 @@ from pgmodels.likelihoods import (
     StickBreaking,
     StudentT,
 )
+from pgmodels.language.sampling import SamplingWarning, draw_observations
 from pgmodels.model import GP, Model
-from pgmodels.prediction import DrawNodes, GaussianNodes, PredictionWarning, Predictive
-from pgmodels.sampling import SamplingWarning, draw_observations
+from pgmodels.results.predictive import DrawNodes, GaussianNodes, PredictionWarning, Predictive
 
 MEAN = np.array([0.7, -1.3, 2.1])
 VARIANCE = np.array([0.5, 1.7, 0.02])
@@ -139,7 +139,7 @@ def test_binomial_takes_trials_as_covariates():
 def test_unresolved_integrals_are_reported():
     @likelihood(num_latents=1)
     def comb(y, f):
-        from pgmodels.formulas import sigmoid
+        from pgmodels.language.formulas import sigmoid
 
         return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
@@ -288,8 +288,8 @@ def test_trials_differ_between_data():
 
 
 def test_draws_need_a_declared_and_normalised_formula():
-    from pgmodels.formulas import sigmoid
-    from pgmodels.supports import Counts
+    from pgmodels.language.formulas import sigmoid
+    from pgmodels.language.supports import Counts
 
     @likelihood
     def undeclared(y, f):
@@ -306,8 +306,8 @@ def test_draws_need_a_declared_and_normalised_formula():
 
 
 def test_lost_probability_is_reported():
-    from pgmodels.formulas import sigmoid
-    from pgmodels.supports import Counts
+    from pgmodels.language.formulas import sigmoid
+    from pgmodels.language.supports import Counts
 
     @likelihood(support=Counts())
     def geometric(y, f):

@@ -9,7 +9,7 @@ import pytest
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Environment,
     Expression,
     Latent,
@@ -27,7 +27,7 @@ from pgmodels.formulas import (
     sqrt,
     sum_,
 )
-from pgmodels.supports import Binary, Classes, Counts, Real, Support
+from pgmodels.language.supports import Binary, Classes, Counts, Real, Support
 
 CHUNKS, FORMULAS = 10, 30
 PARAMETERS = {"r": 1.7}

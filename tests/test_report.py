@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.diagnostics.report import write_report
 from pgmodels.diagnostics.verdict import verdicts
-from pgmodels.results import FitReport
+from pgmodels.report.report import write_report
+from pgmodels.results.approximation import FitReport
 from tests.test_html import NASTY, Reader
 
 LOADS = re.compile(

@@ -10,10 +10,10 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference import gibbs_run
-from pgmodels.inference.frame import log_lengths, still_frame
 from pgmodels.inference.gaussian_vi import fit_surrogate
-from pgmodels.inference.response import constant_response, linear_response
+from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs.frame import log_lengths, still_frame
+from pgmodels.inference.gibbs.response import constant_response, linear_response
 from pgmodels.latent.surrogate import build_surrogate, choose_blocks
 from tests.registry import CASES
 

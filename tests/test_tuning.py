@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference.gibbs_run import GibbsRun, Keep, Settings
-from pgmodels.inference.tuning import Probe, choose_step, default_tuning, pilot_tuning, tune
+from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
+from pgmodels.inference.gibbs.tuning import Probe, choose_step, default_tuning, pilot_tuning, tune
 from tests.registry import CASES
 
 
@@ -126,7 +126,7 @@ def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
 
     with_steps, draws = effective()
     assert draws.tuning["leapfrogs"] > 0
-    monkeypatch.setattr("pgmodels.inference.tuning._GRADIENT", np.inf)
+    monkeypatch.setattr("pgmodels.inference.gibbs.tuning._GRADIENT", np.inf)
     without, draws = effective()
     assert draws.tuning["leapfrogs"] is None
     print(f"ESS {with_steps:.0f} against {without:.0f}")

@@ -11,9 +11,9 @@ from pgmodels.diagnostics.compare import compare
 from pgmodels.diagnostics.verdict import verdicts
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.correction import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.kernels import RBF
-from pgmodels.likelihoods import Bernoulli, Gaussian
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihoods import Bernoulli, Gaussian
 from pgmodels.model import GP, Model
 
 

@@ -17,7 +17,7 @@ from pgmodels.augmentation.rules import (
 )
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Latent,
     Latents,
     Observation,
@@ -32,7 +32,7 @@ from pgmodels.formulas import (
     sqrt,
     sum_,
 )
-from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
+from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
 
 Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
 F2, F3 = Latents(2), Latents(3)

@@ -13,7 +13,7 @@ from pgmodels.diagnostics import vsbc
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.inference.cavi import cavi
-from pgmodels.sampling import draw_observations
+from pgmodels.language.sampling import draw_observations
 
 pytestmark = pytest.mark.slow
 

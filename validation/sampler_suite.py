@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 import pgmodels as pgm
 from pgmodels.datasets import load
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
-from pgmodels.numpyro_model import Program
+from pgmodels.interop.numpyro_model import Program
 
 
 class Case(NamedTuple):

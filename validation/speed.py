@@ -11,7 +11,7 @@ from table import write_table
 
 import pgmodels as pgm
 from pgmodels.inference import cavi
-from pgmodels.inference.gibbs_run import GibbsRun, Keep, Settings, run_chunk
+from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, run_chunk
 
 
 def seconds(function: Callable[[], object], repeats: int = 7) -> float:

@@ -24,7 +24,7 @@ from pgmodels.augmentation.rules import (
     Rule,
     TruncatedGaussianRule,
 )
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Call,
     Comparison,
     Constant,

@@ -13,7 +13,7 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.notation import plain, words
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.symbols import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Call,
     Constant,
     Environment,

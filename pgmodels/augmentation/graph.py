@@ -8,7 +8,7 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule
 from pgmodels.augmentation.symbols import auxiliaries_of
-from pgmodels.formulas import Expression, Latents, ParameterSymbol
+from pgmodels.language.formulas import Expression, Latents, ParameterSymbol
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class AugmentedGraph:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        from pgmodels.summaries import graph_html
+        from pgmodels.report.summaries import graph_html
 
         return graph_html(self)
 

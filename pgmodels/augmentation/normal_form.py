@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine, latents_of
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Call,
     Comparison,
     Constant,

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Constant,
     Environment,
     Expression,

@@ -7,7 +7,18 @@ import jax.numpy as jnp
 
 from pgmodels.augmentation.normal_form import Term
 from pgmodels.augmentation.predictor import Predictor, affine
-from pgmodels.formulas import Constant, Environment, Expression, Latent, Latents, Power, Reduction, add, multiply, power
+from pgmodels.language.formulas import (
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Power,
+    Reduction,
+    add,
+    multiply,
+    power,
+)
 
 
 @dataclass(frozen=True)

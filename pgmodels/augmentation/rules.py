@@ -33,7 +33,7 @@ from pgmodels.augmentation.symbols import (
     substitute,
     variance_of,
 )
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Constant,
     Environment,
     Expression,
@@ -45,8 +45,8 @@ from pgmodels.formulas import (
     normal_cdf,
     power,
 )
-from pgmodels.formulas import gamma as gamma_of
-from pgmodels.formulas import sigmoid as sigmoid_of
+from pgmodels.language.formulas import gamma as gamma_of
+from pgmodels.language.formulas import sigmoid as sigmoid_of
 
 Site = tuple[Any, Any]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.stable import log_sigmoid_tilde
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Call,
     Comparison,
     Environment,

@@ -21,9 +21,9 @@ from pgmodels.augmentation.rules import (
     Rule,
     TruncatedGaussianRule,
 )
-from pgmodels.formulas import Environment, Expression, multiply, power, sigmoid
+from pgmodels.language.formulas import Environment, Expression, multiply, power, sigmoid
+from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
-from pgmodels.supports import Support
 
 ROWS = 8
 DRAWS = 2000

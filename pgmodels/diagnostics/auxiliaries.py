@@ -10,9 +10,11 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.explain import expectations
 from pgmodels.augmentation.rules import InverseGaussianMixtureRule, TruncatedGaussianRule
 from pgmodels.augmentation.symbols import VARIANCE
-from pgmodels.formulas import Environment
+from pgmodels.language.formulas import Environment
 from pgmodels.precision import double_precision
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result
 
 # Latent values evaluated at a time.
 _CHUNK = 2_000_000

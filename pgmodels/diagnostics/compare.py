@@ -13,11 +13,13 @@ from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
-from pgmodels.diagnostics.table import METRICS, as_html, as_text, number_text
 from pgmodels.environment import environment
 from pgmodels.precision import double_precision
-from pgmodels.prediction import Predictive
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result, same_hyperparameters
+from pgmodels.report.table import METRICS, as_html, as_text, number_text
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import Predictive
+from pgmodels.results.result import Result, same_hyperparameters
 
 # Values of (draws, latents) at a time.
 _CHUNK = 4_000_000
@@ -112,7 +114,7 @@ class Comparison:
         ``seed``; under the name ``command``, how to run it again.
         Raises ValueError where class_names do not fit the classes.
         """
-        from pgmodels.diagnostics.report import write_report
+        from pgmodels.report.report import write_report
 
         recorded = {**(settings or {}), **environment()}
         return write_report(path, self, title=title, settings=recorded, class_names=class_names)

@@ -9,7 +9,8 @@ import pandas as pd
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
-from pgmodels.results import Approximation, CorrectedApproximation, Draws
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
 
 # Below this many draws k-hat is fitted to fewer than 20 of them.
 _FEWEST_DRAWS = 100
@@ -62,12 +63,12 @@ class Diagnosis:
         return pd.DataFrame({name: value.ravel() for name, value in columns.items()}, index=index)
 
     def __str__(self) -> str:
-        from pgmodels.diagnostics.diagnosis_text import as_text
+        from pgmodels.report.diagnosis_text import as_text
 
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from pgmodels.diagnostics.diagnosis_text import as_html
+        from pgmodels.report.diagnosis_text import as_html
 
         return as_html(self)
 

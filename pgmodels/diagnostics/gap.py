@@ -11,8 +11,8 @@ from scipy.stats import qmc
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.precision import double_precision
-from pgmodels.prediction import log_density
-from pgmodels.results import Approximation
+from pgmodels.results.approximation import Approximation
+from pgmodels.results.predictive import log_density
 
 # One latent: Gauss-Legendre rules of these orders on pieces of (-12, 12) deviations, halved until they agree to
 # _TOLERANCE of the terms' size. A kink or a spike closes in on its own piece: 2^-40 of the range is below rounding.

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
 
-from pgmodels.interop import pointwise_log_likelihood
+from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPrior
 from pgmodels.precision import double_precision
-from pgmodels.results import Approximation
+from pgmodels.results.approximation import Approximation
 
 # Proposals tried: the sites' precisions are multiplied by these. q is often too narrow, and weights need the tails.
 _WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)

@@ -6,8 +6,8 @@ import numpy as np
 
 from pgmodels.diagnostics.convergence import standard_errors
 from pgmodels.precision import double_precision
-from pgmodels.prediction import log_density
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import log_density
 
 # Densities evaluated at a time.
 _CHUNK = 4_000_000

@@ -8,7 +8,9 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result, same_hyperparameters
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result, same_hyperparameters
 
 LEVELS = ("trust", "care", "distrust")
 # Vehtari et al. 2021 ask for R-hat below 1.01 and an effective size above 400; at the second pair nothing is readable.

@@ -13,12 +13,12 @@ from scipy.stats import t as student_t
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.cavi import CaviState, init, step
+from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
-from pgmodels.results import Approximation
-from pgmodels.sampling import draw_observations
+from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
 
 # Central intervals whose coverage is reported.

@@ -14,7 +14,7 @@ from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
-from pgmodels.results import Approximation
+from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.precision import double_precision
-from pgmodels.results import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
 
 
 class CorrectionWarning(UserWarning):

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpyro.infer import MCMC, NUTS
 
-from pgmodels.inference.gibbs import as_key, check_sizes
-from pgmodels.interop import pointwise_log_likelihood
+from pgmodels.inference.gibbs.sampler import as_key, check_sizes
+from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.interop.numpyro_model import WHITENED, Program
 from pgmodels.model import Model
-from pgmodels.numpyro_model import WHITENED, Program
 from pgmodels.precision import double_precision
 from pgmodels.progress import shows_progress
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
 from pgmodels.threads import one_thread_if_small
 
 # What NumPyro records of each draw, and ArviZ's names for it.

@@ -11,7 +11,7 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
-from pgmodels.results import CorrectedApproximation
+from pgmodels.results.approximation import CorrectedApproximation
 
 # Auxiliaries of up to so many latents have a panel each; those of more share one.
 _SEPARATE = 4

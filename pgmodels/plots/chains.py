@@ -10,7 +10,7 @@ from scipy.stats import gaussian_kde, rankdata
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, LINES, legend_below, literal, new_figure, open_axes
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
 
 # Drawn with matplotlib itself: arviz_plots makes its figures with pyplot, which keeps every one of them.
 

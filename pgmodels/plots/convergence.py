@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, legend_below, new_figure, open_axes
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
 
 # Thresholds of effective sizes and of R-hat: recommended, and beyond which nothing is to be read.
 _MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}

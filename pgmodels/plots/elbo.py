@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import legend_below, line_handle, literal, new_figure, open_axes, styles
-from pgmodels.results import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
 
 
 def plot_elbo(results: Any) -> Figure:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.prediction import DrawNodes, Predictive
-from pgmodels.results import Draws, Result
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.result import Result
 
 
 def labelled(results: Any) -> dict[str, Result]:

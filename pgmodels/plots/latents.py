@@ -12,11 +12,12 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.inference.correction import CorrectionWarning
+from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.plots.inputs import labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
-from pgmodels.prediction import Predictive
-from pgmodels.results import Draws, Result
-from pgmodels.supports import SuccessesOfTrials
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import Predictive
+from pgmodels.results.result import Result
 
 _NUM_POINTS = 200
 _MAX_DRAWS = 2000

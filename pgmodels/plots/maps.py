@@ -10,12 +10,13 @@ from matplotlib.ticker import MaxNLocator
 from scipy.special import ndtri
 from scipy.stats import qmc
 
+from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.latent.prior import LowRankPrior
 from pgmodels.plots.inputs import smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
-from pgmodels.prediction import DrawNodes, Predictive
-from pgmodels.results import Draws, Result
-from pgmodels.supports import SuccessesOfTrials
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.result import Result
 
 _MAX_DRAWS = 1000
 # Evaluations of the likelihood on the grid: about ten seconds.

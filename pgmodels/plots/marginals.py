@@ -23,7 +23,8 @@ from pgmodels.plots.style import (
     settle,
     styles,
 )
-from pgmodels.results import Draws, Result
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result
 
 _GREY = "0.8"
 

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from pgmodels.inference import gibbs_run, moves
-from pgmodels.inference.frame import still_frame
-from pgmodels.inference.moves import Chain, Target
-from pgmodels.inference.response import Response
-from pgmodels.inference.tuning import Tuning
+from pgmodels.inference.gibbs import moves
+from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs.frame import still_frame
+from pgmodels.inference.gibbs.moves import Chain, Target
+from pgmodels.inference.gibbs.response import Response
+from pgmodels.inference.gibbs.tuning import Tuning
 from pgmodels.latent.prior import LowRankPrior
 from pgmodels.latent.surrogate import build_surrogate, choose_blocks
 from pgmodels.unknowns import uncertain

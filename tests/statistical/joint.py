@@ -8,8 +8,8 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import biject_to
 
-from pgmodels.kernels import RBF, Matern32
-from pgmodels.likelihoods import (
+from pgmodels.kernels.stationary import RBF, Matern32
+from pgmodels.language.likelihoods import (
     Gaussian,
     HeteroscedasticGaussian,
     Laplace,

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from pgmodels import polya_gamma
 from pgmodels.augmentation import rules
-from pgmodels.inference import gibbs_run, moves
-from pgmodels.inference.frame import Frame
-from pgmodels.inference.response import Response
+from pgmodels.inference.gibbs import moves
+from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs.frame import Frame
+from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.surrogate import Surrogate
 from pgmodels.unknowns import Unknowns

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference import tuning
-from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.gibbs import tuning
+from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.language.supports import Classes
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
-from pgmodels.supports import Classes
 from tests.registry import NAMES
 from tests.statistical import planted
 from tests.statistical.geweke import inputs

@@ -13,7 +13,7 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.gaussian_vi import fit_surrogate
-from pgmodels.inference.moves import (
+from pgmodels.inference.gibbs.moves import (
     Chain,
     Target,
     draw_auxiliaries_then_latents,
@@ -24,15 +24,15 @@ from pgmodels.inference.moves import (
     slice_unknowns,
     slice_unknowns_whitened,
 )
-from pgmodels.inference.response import Fit, constant_response, linear_response
-from pgmodels.inference.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
+from pgmodels.inference.gibbs.response import Fit, constant_response, linear_response
+from pgmodels.inference.gibbs.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
+from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.latent.surrogate import Surrogate
 from pgmodels.model import Data, Model
-from pgmodels.numpyro_model import checked_unknowns
 from pgmodels.progress import progress_bar
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.

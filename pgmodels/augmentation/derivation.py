@@ -6,8 +6,8 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation
-from pgmodels.kernels import RBF
-from pgmodels.likelihood import Likelihood
+from pgmodels.kernels.stationary import RBF
+from pgmodels.language.likelihood import Likelihood
 from pgmodels.model import GP, Model
 from pgmodels.precision import double_precision
 
@@ -41,7 +41,7 @@ class Derivation:
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
 
     def _repr_html_(self) -> str:
-        from pgmodels.summaries import derivation_html
+        from pgmodels.report.summaries import derivation_html
 
         return derivation_html(self)
 

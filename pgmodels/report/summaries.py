@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.augmentation.derivation import Derivation
 from pgmodels.augmentation.explain import Section, explain_sections
 from pgmodels.augmentation.graph import AugmentedGraph
-from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
-from pgmodels.html import Html, element, formula_line, join, picture, table
 from pgmodels.model import Model
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.report.html import Html, element, formula_line, join, picture, table
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result
 from pgmodels.unknowns import Unknowns
 
 WIDTH = 100

@@ -13,10 +13,10 @@ import numpy as np
 from scipy.special import logsumexp, ndtri, roots_hermitenorm
 from scipy.stats import qmc
 
-from pgmodels.formulas import Environment
-from pgmodels.likelihood import Likelihood, is_normalised, trace
+from pgmodels.language.formulas import Environment
+from pgmodels.language.likelihood import Likelihood, is_normalised, trace
+from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
-from pgmodels.supports import Support
 
 # Values of (nodes, rows, latents) evaluated at a time: about 32 MB an intermediate array.
 _CHUNK = 4_000_000

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.html import Html, element, picture
 from pgmodels.plots.auxiliaries import plot_auxiliaries
 from pgmodels.plots.calibration import plot_reliability
 from pgmodels.plots.chains import plot_rank, plot_trace
@@ -17,7 +16,10 @@ from pgmodels.plots.elbo import plot_elbo
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
+from pgmodels.report.html import Html, element, picture
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result
 
 # The fewest draws of a chain that its figures are made of.
 _FEWEST_DRAWS = 4

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.derivation import derive
+from pgmodels.augmentation.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.diagnostics.illustrations import illustrate_diagnosis, illustrations
-from pgmodels.diagnostics.report_data import check_class_names, class_table, observation_table, worst_latents
 from pgmodels.diagnostics.verdict import Verdict, verdicts
-from pgmodels.html import Html, bullets, element, html, join, table
-from pgmodels.results import Approximation, FitReport
-from pgmodels.summaries import derivation_html, graph_html, result_facts
+from pgmodels.report.html import Html, bullets, element, html, join, table
+from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
+from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
+from pgmodels.report.summaries import derivation_html, graph_html, result_facts
+from pgmodels.results.approximation import Approximation, FitReport
 
 _LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
 
@@ -57,7 +57,7 @@ def write_report(
 
 def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
     """The document: headings in order, an index, and the sections."""
-    style = (files("pgmodels.diagnostics") / "report.css").read_text(encoding="utf-8")
+    style = (files("pgmodels.report") / "report.css").read_text(encoding="utf-8")
     index = [element("a", name, href=f"#s{i}") for i, name in enumerate(sections)]
     parts = [
         element("section", element("h2", name), body, id=f"s{i}") for i, (name, body) in enumerate(sections.items())

@@ -10,9 +10,9 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from pgmodels.formulas import Environment
+from pgmodels.language.formulas import Environment
+from pgmodels.language.likelihood import Likelihood, is_normalised, trace
 from pgmodels.latent.prior import whitened_root
-from pgmodels.likelihood import Likelihood, is_normalised, trace
 from pgmodels.model import Data, Model
 from pgmodels.parameters import bare, is_parameter
 from pgmodels.precision import double_precision

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.inference.checkpoint import Checkpoint
-from pgmodels.inference.gibbs_run import GibbsRun, Keep, Settings
+from pgmodels.inference.gibbs.checkpoint import Checkpoint
+from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
-from pgmodels.results import Draws
+from pgmodels.results.draws import Draws
 from pgmodels.threads import one_thread_if_small, one_thread_up_to
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.inference.frame import FURTHEST, log_lengths, still_frame
+from pgmodels.inference.gibbs.frame import FURTHEST, log_lengths, still_frame
 from pgmodels.latent.surrogate import Marginals, Surrogate
 
 

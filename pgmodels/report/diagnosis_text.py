@@ -9,7 +9,7 @@ from scipy.stats import t as student_t
 
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
-from pgmodels.html import Html, bullets, join, table
+from pgmodels.report.html import Html, bullets, join, table
 
 WIDTH = 100
 # A test of simulated data speaks below this p-value, shared among the latents.

@@ -14,16 +14,17 @@ from scipy.optimize import minimize
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, ascend
-from pgmodels.kernels import Stationary, median_distance
+from pgmodels.kernels.distance import median_distance
+from pgmodels.kernels.stationary import Stationary
+from pgmodels.language.likelihood import is_normalised
 from pgmodels.latent.joint import JointPrior, columns
 from pgmodels.latent.prior import covariance_prior
 from pgmodels.latent.sites import log_normalizer_of_kernel
-from pgmodels.likelihood import is_normalised
 from pgmodels.model import Data, Model
 from pgmodels.parameters import Parameter, bare, is_parameter
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
-from pgmodels.results import Approximation, FitReport
+from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
 

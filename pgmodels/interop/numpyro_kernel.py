@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from numpyro.infer.mcmc import MCMCKernel
 
-from pgmodels.inference.gibbs import as_key
-from pgmodels.inference.gibbs_run import GibbsRun, Keep, Settings, iterate, start_chains
-from pgmodels.inference.moves import Chain
-from pgmodels.inference.tuning import Probe
+from pgmodels.inference.gibbs.moves import Chain
+from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, iterate, start_chains
+from pgmodels.inference.gibbs.sampler import as_key
+from pgmodels.inference.gibbs.tuning import Probe
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
 

@@ -7,10 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.language.sampling import draw_observations
 from pgmodels.precision import double_precision
-from pgmodels.prediction import log_density
-from pgmodels.results import Approximation, CorrectedApproximation, Draws, Result
-from pgmodels.sampling import draw_observations
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.draws import Draws
+from pgmodels.results.predictive import log_density
+from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
 
 # Densities evaluated at a time: 16 MB an array.

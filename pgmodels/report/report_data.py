@@ -7,8 +7,8 @@ import numpy as np
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.verdict import Verdict
-from pgmodels.html import Html, element, table
-from pgmodels.results import Result
+from pgmodels.report.html import Html, element, table
+from pgmodels.results.result import Result
 
 # Latents to distrust that are listed for each result.
 _LISTED = 10

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.formulas import (
+from pgmodels.language.formulas import (
     Environment,
     Expression,
     Latent,
@@ -20,8 +20,8 @@ from pgmodels.formulas import (
     Selected,
     as_expression,
 )
+from pgmodels.language.supports import Classes, Real, Support, Undeclared
 from pgmodels.parameters import Parameter, as_parameter
-from pgmodels.supports import Classes, Real, Support, Undeclared
 
 Formula = Callable[..., Expression]
 

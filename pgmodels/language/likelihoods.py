@@ -2,9 +2,20 @@
 
 import math
 
-from pgmodels.formulas import Expression, exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
-from pgmodels.likelihood import Likelihood, likelihood
-from pgmodels.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.language.formulas import (
+    Expression,
+    exp,
+    gamma,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
+from pgmodels.language.likelihood import Likelihood, likelihood
+from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 
 
 @likelihood(support=Binary(), num_latents=1)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.inference.gibbs_run import GibbsRun, Record
+from pgmodels.inference.gibbs.run import GibbsRun, Record
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pgmodels.html import Html, bullets, element, join, table
+from pgmodels.report.html import Html, bullets, element, join, table
 
 WIDTH = 100
 # Column, its words in the printed table, and which way is better.

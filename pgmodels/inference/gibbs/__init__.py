@@ -1,0 +1,1 @@
+"""The Gibbs sampler: its moves, what tunes them, its runs."""

@@ -1,0 +1,162 @@
+"""What a kernel is, and how kernels combine; any callable ``(X, Z) -> matrix`` can be one too."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from pgmodels.kernels.distance import Inputs, median_distance
+from pgmodels.parameters import Parameter, as_parameter, is_parameter
+
+
+class Kernel(eqx.Module):
+    """A covariance function: ``kernel(X, Z)`` is the (n, m) matrix of prior covariances between two sets of rows.
+
+    Kernels add and multiply. Hyperparameters are ``Parameter`` fields, and their values are the leaves of the pytree.
+    """
+
+    @abstractmethod
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        """The covariances between the rows of X and those of Z. Raises ValueError before an open lengthscale is set."""
+
+    @abstractmethod
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        """The prior variances at the rows of X, without the matrix."""
+
+    def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
+        """A copy in which every lengthscale left open (None) is the median distance between distinct rows of X."""
+        parameters = jax.tree.leaves(self, is_leaf=is_parameter)
+        if not any(is_parameter(p) and p.value is None for p in parameters):
+            return self
+        distance = median_distance(X)
+
+        def settle(node: Any) -> Any:
+            return node.with_value(distance) if is_parameter(node) and node.value is None else node
+
+        return jax.tree.map(settle, self, is_leaf=is_parameter)
+
+    def check(self, num_columns: int) -> None:
+        """Raise ValueError where a hyperparameter given for each column does not have ``num_columns`` entries."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Kernel):
+                value.check(num_columns)
+            elif is_parameter(value) and np.shape(value.value) not in ((), (num_columns,)):
+                raise ValueError(
+                    f"{field.name} of {type(self).__name__} has shape {np.shape(value.value)}, but X has {num_columns} "
+                    f"column(s): give one number, or a 1-D array of {num_columns} number(s), one for each column."
+                )
+
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum(self, as_kernel(other))
+
+    def __mul__(self, other: Any) -> "Kernel":
+        return Product(self, as_kernel(other))
+
+    def __repr__(self) -> str:
+        shown = [f"{f.name}={_show(v)}" for f in fields(self) if is_parameter(v := getattr(self, f.name))]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@final
+class Sum(Kernel):
+    """The sum of two kernels: the kernel of a sum of independent processes."""
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.left(X, Z) + self.right(X, Z)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self.left.diagonal(X) + self.right.diagonal(X)
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} + {self.right!r}"
+
+
+@final
+class Product(Kernel):
+    """The product of two kernels, entry by entry."""
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.left(X, Z) * self.right(X, Z)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self.left.diagonal(X) * self.right.diagonal(X)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
+
+
+@final
+class CallableKernel(Kernel):
+    """Any callable ``(X, Z) -> matrix`` written in JAX, as a kernel without hyperparameters.
+
+    A callable that is itself a pytree (a module of another library, a ``jax.tree_util.Partial``) keeps its leaves.
+    """
+
+    function: Callable[[Any, Any], Any]
+
+    def __init__(self, function: Callable[[Any, Any], Any]):
+        if not callable(function):
+            raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
+        # Functions among the leaves, often the only one, are no data to compiled code.
+        self.function = jax.tree.map(lambda leaf: jax.tree_util.Partial(leaf) if callable(leaf) else leaf, function)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        matrix = jnp.asarray(self.function(X, Z))
+        if matrix.shape != (X.shape[0], Z.shape[0]):
+            raise ValueError(
+                f"{self!r} returned shape {matrix.shape} for X with {X.shape[0]} row(s) and Z with {Z.shape[0]}: "
+                f"expected {(X.shape[0], Z.shape[0])}, the covariance of each row of X with each row of Z."
+            )
+        return matrix
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(jnp.asarray(X))
+
+    def __repr__(self) -> str:
+        inner = self.function.func if isinstance(self.function, jax.tree_util.Partial) else self.function
+        return f"CallableKernel({getattr(inner, '__name__', type(inner).__name__)})"
+
+
+def as_kernel(obj: Any) -> Kernel:
+    """A kernel as it is, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
+    if isinstance(obj, Kernel):
+        return obj
+    if callable(obj) and not isinstance(obj, type):
+        return CallableKernel(obj)
+    hint = f" Did you mean {obj.__name__}()?" if isinstance(obj, type) and issubclass(obj, Kernel) else ""
+    raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
+
+
+def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
+    """The same variance at each row."""
+    return jnp.broadcast_to(jnp.asarray(variance.value), (X.shape[0],))
+
+
+def scalar(value: Any, name: str, owner: Kernel) -> Parameter:
+    """A hyperparameter that is one number."""
+    label = f"{name} of {type(owner).__name__}"
+    parameter = as_parameter(value, label)
+    if np.ndim(parameter.value):
+        raise ValueError(f"{label} must be one number; got an array of shape {np.shape(parameter.value)}.")
+    return parameter
+
+
+def _show(parameter: Parameter) -> str:
+    value = parameter.value
+    concrete = value is not None and not isinstance(value, jax.core.Tracer)
+    text = repr(np.asarray(value).tolist()) if concrete else str(value)
+    return f"Fixed({text})" if parameter.fixed else text

@@ -1,0 +1,92 @@
+"""Kernels that are not functions of the distance alone."""
+
+from typing import Any, final
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
+from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
+from pgmodels.parameters import Parameter, as_parameter
+
+
+@final
+class Periodic(Kernel):
+    """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²) (MacKay 1998)."""
+
+    variance: Parameter
+    lengthscale: Parameter
+    period: Parameter
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = 1.0):
+        self.variance = scalar(variance, "variance", self)
+        self.lengthscale = as_parameter(lengthscale, "lengthscale of Periodic")
+        self.period = scalar(period, "period", self)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on one circle for each column.
+        lengthscale = jnp.asarray(self.lengthscale.value)
+        if lengthscale.ndim:
+            lengthscale = jnp.concatenate([lengthscale, lengthscale])
+        squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
+        return jnp.asarray(self.variance.value) * jnp.exp(-0.5 * squared)
+
+    def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2d"]:
+        angles = 2.0 * jnp.pi * jnp.asarray(X) / jnp.asarray(self.period.value)
+        return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return constant_diagonal(X, self.variance)
+
+
+@final
+class Linear(Kernel):
+    """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d."""
+
+    variance: Parameter
+
+    def __init__(self, variance: Any = 1.0):
+        self.variance = as_parameter(variance, "variance of Linear")
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return (jnp.asarray(X) * jnp.asarray(self.variance.value)) @ jnp.asarray(Z).T
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return jnp.sum(jnp.asarray(self.variance.value) * jnp.square(jnp.asarray(X)), axis=1)
+
+
+@final
+class Constant(Kernel):
+    """The kernel of a constant function: the same covariance everywhere."""
+
+    variance: Parameter
+
+    def __init__(self, variance: Any = 1.0):
+        self.variance = scalar(variance, "variance", self)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return jnp.broadcast_to(jnp.asarray(self.variance.value), (X.shape[0], Z.shape[0]))
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return constant_diagonal(X, self.variance)
+
+
+@final
+class White(Kernel):
+    """Independent noise for each distinct row: ``variance`` where two rows are equal, 0 elsewhere.
+
+    It is a function of the inputs alone, so duplicated rows share their noise, in one data set and across two.
+    """
+
+    variance: Parameter
+
+    def __init__(self, variance: Any = 1.0):
+        self.variance = scalar(variance, "variance", self)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        equal = squared_distance(jnp.asarray(X), jnp.asarray(Z)) == 0.0
+        return jnp.where(equal, jnp.asarray(self.variance.value), 0.0)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return constant_diagonal(X, self.variance)

@@ -1,0 +1,104 @@
+"""Kernels of the distance between inputs."""
+
+from abc import abstractmethod
+from typing import Any, final
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from pgmodels.kernels.distance import Inputs, safe_sqrt, scaled_squared_distance
+from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
+from pgmodels.parameters import Parameter, as_parameter
+
+
+class Stationary(Kernel):
+    """A kernel of the scaled distance r = |x - z| / lengthscale; subclasses give its ``profile``.
+
+    ``lengthscale`` is one number, an array with one number for each column, or None: the median Euclidean distance
+    between distinct rows of X, set when data arrive.
+    """
+
+    variance: Parameter
+    lengthscale: Parameter
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        self.variance = scalar(variance, "variance", self)
+        self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
+
+    @abstractmethod
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """The correlation as a function of r²."""
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        if self.lengthscale.value is None:
+            raise ValueError(
+                f"lengthscale of {type(self).__name__} is None, to be set from the data: call "
+                "kernel.resolve(X) first, or give a number."
+            )
+        lengthscale = jnp.asarray(self.lengthscale.value)
+        return jnp.asarray(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return constant_diagonal(X, self.variance)
+
+
+@final
+class RBF(Stationary):
+    """The squared exponential kernel, variance · exp(-r²/2)."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return jnp.exp(-0.5 * squared)
+
+
+@final
+class Matern12(Stationary):
+    """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return jnp.exp(-safe_sqrt(squared))
+
+
+@final
+class Matern32(Stationary):
+    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        s = safe_sqrt(3.0 * squared)
+        return (1.0 + s) * jnp.exp(-s)
+
+
+@final
+class Matern52(Stationary):
+    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+        super().__init__(variance, lengthscale)
+
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        s = safe_sqrt(5.0 * squared)
+        return (1.0 + s + s**2 / 3.0) * jnp.exp(-s)
+
+
+@final
+class RationalQuadratic(Stationary):
+    """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
+
+    alpha: Parameter
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None, alpha: Any = 1.0):
+        super().__init__(variance, lengthscale)
+        self.alpha = scalar(alpha, "alpha", self)
+
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        alpha = jnp.asarray(self.alpha.value)
+        return jnp.exp(-alpha * jnp.log1p(squared / (2.0 * alpha)))

@@ -1,0 +1,1 @@
+"""The language of likelihoods: formulas, supports, the named likelihoods."""

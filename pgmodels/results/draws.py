@@ -1,0 +1,169 @@
+"""Draws from the posterior."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.prior import whitened_prior
+from pgmodels.parameters import bare
+from pgmodels.precision import double_precision
+from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.result import Result
+from pgmodels.unknowns import uncertain, with_values
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class Draws(Result):
+    """Draws from the posterior.
+
+    ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
+    ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of values that were
+    sampled, by name, (chains, draws, ...); the values of ``model`` are then their posterior medians. ``statistics`` are
+    the sampler's own figures by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` follow
+    from ``whitened`` and one prior. Where not all latents were kept, ``whitened`` is None, ``rows`` are those of X that
+    were, and ``moments`` holds running means and variances, (n, latents) each. ``tuning`` is what warm-up chose, and
+    ``run`` what ``extend`` goes on from.
+    """
+
+    whitened: tuple[np.ndarray, ...] | None
+    log_likelihood_trace: np.ndarray
+    num_warmup: int
+    hyperparameters: dict[str, np.ndarray] = field(default_factory=dict)
+    statistics: dict[str, np.ndarray] = field(default_factory=dict)
+    stored_latents: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    moments: tuple[np.ndarray, np.ndarray] | None = None
+    tuning: dict[str, Any] = field(default_factory=dict)
+    run: Any = None
+
+    @cached_property
+    def latents(self) -> np.ndarray:
+        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were kept.
+
+        Raises ValueError where only running moments were kept.
+        """
+        if self.stored_latents is not None:
+            return self.stored_latents
+        if self.whitened is None:
+            raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
+        parts = [_colour(group, v) for group, v in zip(self.prior.groups, self.whitened, strict=True)]
+        return np.concatenate(parts, axis=-1)
+
+    @property
+    def likelihood_values(self) -> dict[str, np.ndarray]:
+        """Draws of likelihood parameters by their own names, (chains, draws, 1, 1), where they were sampled."""
+        named = {name.removeprefix("likelihood."): v for name, v in self.hyperparameters.items()}
+        return {name: named[name][..., None, None] for name in self.model.likelihood.parameters if name in named}
+
+    @property
+    def num_chains(self) -> int:
+        """The number of chains."""
+        return self.log_likelihood_trace.shape[0]
+
+    @property
+    def num_samples(self) -> int:
+        """The number of draws of each chain."""
+        return self.log_likelihood_trace.shape[1]
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Posterior means at the data, (n, latents)."""
+        return self.latents.mean(axis=(0, 1)) if self.moments is None else self.moments[0]
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Posterior variances at the data, (n, latents)."""
+        return self.latents.var(axis=(0, 1)) if self.moments is None else self.moments[1]
+
+    def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
+        """Draws that go on from here: these and ``num_samples`` more of each chain, as one longer run would give.
+
+        These stay as they are. Raises ValueError for draws of another engine than gibbs.
+        """
+        from pgmodels.inference.gibbs.sampler import extend
+
+        return extend(self, num_samples, progress)
+
+    @double_precision
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        parts = self._at(X_new)
+        means = [centre.mean(axis=0) for centre, _ in parts]
+        variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in parts]
+        return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
+
+    def draw_latents_at(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
+
+        ``common_noise`` gives all points of a draw one standard normal, so that what is averaged or ranked over draws
+        is smooth in X_new.
+        """
+        rng = np.random.default_rng(seed)
+        parts = []
+        for centre, residual in self._at(X_new):
+            shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape
+            parts.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
+        return np.concatenate(parts, axis=-1)
+
+    def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
+        """The predictive distribution of y at X_new (m, d), averaged over the draws.
+
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
+        """
+        values = {name: v.reshape(-1, 1, 1) for name, v in self.likelihood_values.items()}
+        nodes = DrawNodes(self.draw_latents_at(X_new, seed), values)
+        return Predictive(self.model.likelihood, nodes, covariates)
+
+    @double_precision
+    def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
+        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        if self.whitened is None:
+            raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
+        whitened = tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
+        if self.hyperparameters:
+            places = uncertain(self.model).places
+            values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
+            projected = _project(bare(self.model), places, values, whitened, jnp.asarray(self.X), X_new)
+            return [(np.asarray(centre), np.asarray(residual)) for centre, residual in projected]
+        parts = []
+        for group, v in zip(self.prior.groups, whitened, strict=True):
+            factor, residual = _factor_at(group, X_new)
+            centre = float(group.mean) + np.einsum("rm,srl->sml", np.asarray(factor), v, optimize=True)
+            parts.append((centre, np.asarray(residual)[None]))
+        return parts
+
+
+@eqx.filter_jit
+def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, X_new: Any) -> Any:
+    """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
+
+    def one(draw: tuple[Any, Any]) -> Any:
+        drawn = with_values(model, places, draw[0])
+        parts = []
+        for gp, v in zip(drawn.gps, draw[1], strict=True):
+            A, residual = whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), X).factor_at(X_new)
+            parts.append((gp.mean.value + A.T @ v, residual))
+        return parts
+
+    return jax.lax.map(one, (values, whitened))
+
+
+@eqx.filter_jit
+def _factor_at(group: Any, X_new: Any) -> Any:
+    return group.factor_at(X_new)
+
+
+@double_precision
+def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
+    return np.asarray(_latents(group, jnp.asarray(whitened)))
+
+
+@eqx.filter_jit
+def _latents(group: Any, whitened: Any) -> Any:
+    return group.latents(whitened)

@@ -1,0 +1,58 @@
+"""What every result holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Model
+from pgmodels.parameters import bare
+
+
+@dataclass(eq=False, repr=False)
+class Result:
+    """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data."""
+
+    model: Model
+    X: np.ndarray
+    y: np.ndarray
+    prior: JointPrior
+    seconds: float
+    method: str
+
+    def to_arviz(self, **options: Any) -> Any:
+        """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
+        from pgmodels.interop.arviz import to_arviz
+
+        return to_arviz(self, **options)
+
+    def __repr__(self) -> str:
+        from pgmodels.report.summaries import result_line
+
+        return result_line(self)
+
+    def __str__(self) -> str:
+        from pgmodels.report.summaries import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from pgmodels.report.summaries import result_html
+
+        return result_html(self)
+
+    @property
+    def jitter(self) -> tuple[float, ...]:
+        """What was added to the diagonal of each group's covariance to factorise it; 0 where nothing was."""
+        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+
+def same_hyperparameters(one: Result, other: Result) -> bool:
+    """Whether two results hold the same hyperparameters at the same values, or sample the same ones."""
+    sampled = [list(getattr(result, "hyperparameters", {})) for result in (one, other)]
+    if any(sampled):
+        return sampled[0] == sampled[1]
+    leaves = [jax.tree.leaves(bare(result.model)) for result in (one, other)]
+    return len(leaves[0]) == len(leaves[1]) and all(map(np.array_equal, *leaves))
