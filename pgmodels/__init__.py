@@ -17,18 +17,8 @@ from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.language.formulas import (
-    exp,
-    gamma,
-    log,
-    normal_cdf,
-    normal_pdf,
-    positions,
-    prod,
-    sigmoid,
-    sqrt,
-)
-from pgmodels.language.formulas import sum_ as sum
+from pgmodels.language.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt
+from pgmodels.language.functions import sum_ as sum
 from pgmodels.language.likelihood import Likelihood, likelihood
 from pgmodels.language.likelihoods import (
     Bernoulli,

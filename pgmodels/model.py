@@ -11,7 +11,7 @@ import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation, derive_formula
 from pgmodels.kernels.kernel import Kernel, as_kernel
-from pgmodels.language.formulas import Environment
+from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.language.supports import Classes
 from pgmodels.latent.joint import JointPrior

@@ -15,7 +15,7 @@ from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
 from pgmodels.kernels.stationary import RBF
-from pgmodels.language.formulas import sigmoid, sum_
+from pgmodels.language.functions import sigmoid, sum_
 from pgmodels.language.likelihood import Likelihood, likelihood
 from pgmodels.language.likelihoods import (
     Bernoulli,

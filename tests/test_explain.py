@@ -8,11 +8,13 @@ import pytest
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.explain import bound_formula, conditional_sites, expectations, explain
 from pgmodels.augmentation.symbols import VARIANCE
-from pgmodels.language import formulas as F  # noqa: N812
-from pgmodels.language.formulas import Environment, Latents
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment
+from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.likelihood import trace
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
 
-S = F.sigmoid
+S = sigmoid
 VALUES = {"r": 2.5, "df": 4.0, "s": 0.7, "p": 3.0}
 LABELS = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
 COUNTS = np.array([0.0, 3.0, 1.0, 7.0, 2.0])
@@ -20,7 +22,7 @@ REAL = np.array([-1.3, 0.4, 2.1, 0.0, -0.2])
 
 
 def student_t(y, f, df, s):
-    constant = F.gamma((df + 1) / 2) / (F.gamma(df / 2) * F.sqrt(np.pi * df) * s)
+    constant = gamma((df + 1) / 2) / (gamma(df / 2) * sqrt(np.pi * df) * s)
     return constant * (1 + ((y - f) / s) ** 2 / df) ** (-(df + 1) / 2)
 
 
@@ -29,19 +31,19 @@ CASES = {
     "Bernoulli": (lambda y, f: S(f) ** y * S(-f) ** (1 - y), 1, "", LABELS),
     "Binomial": (lambda y, f: S(f) ** y[0] * S(-f) ** (y[1] - y[0]), 1, "", np.stack([COUNTS, COUNTS + 2], 1)),
     "NegativeBinomial": (lambda y, f, r: S(f) ** y * S(-f) ** r, 1, "r", COUNTS),
-    "SigmoidPoisson": (lambda y, f, r: (r * S(f)) ** y * F.exp(-r * S(f)) / F.gamma(y + 1), 1, "r", COUNTS),
-    "LogisticSoftmax": (lambda y, f: S(f[y]) / F.sum_(S(f)), 3, "", np.array([0.0, 1.0, 2.0, 2.0, 0.0])),
+    "SigmoidPoisson": (lambda y, f, r: (r * S(f)) ** y * exp(-r * S(f)) / gamma(y + 1), 1, "r", COUNTS),
+    "LogisticSoftmax": (lambda y, f: S(f[y]) / sum_(S(f)), 3, "", np.array([0.0, 1.0, 2.0, 2.0, 0.0])),
     "StickBreaking": (
-        lambda y, f: F.prod(S(f) ** (F.positions(f) == y) * S(-f) ** (F.positions(f) < y)),
+        lambda y, f: prod(S(f) ** (positions(f) == y) * S(-f) ** (positions(f) < y)),
         2,
         "",
         np.array([0.0, 1.0, 2.0, 2.0, 0.0]),
     ),
     "StudentT": (student_t, 1, "df s", REAL),
-    "Laplace": (lambda y, f, s: F.exp(-abs(y - f) / s) / (2 * s), 1, "s", REAL),
-    "Gaussian": (lambda y, f, s: F.normal_pdf(y, f, s), 1, "s", REAL),
-    "Heteroscedastic": (lambda y, f, p: F.normal_pdf(y, f[0], 1 / F.sqrt(p * S(f[1]))), 2, "p", REAL),
-    "Probit": (lambda y, f: F.normal_cdf(f) ** y * F.normal_cdf(-f) ** (1 - y), 1, "", LABELS),
+    "Laplace": (lambda y, f, s: exp(-abs(y - f) / s) / (2 * s), 1, "s", REAL),
+    "Gaussian": (lambda y, f, s: normal_pdf(y, f, s), 1, "s", REAL),
+    "Heteroscedastic": (lambda y, f, p: normal_pdf(y, f[0], 1 / sqrt(p * S(f[1]))), 2, "p", REAL),
+    "Probit": (lambda y, f: normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y), 1, "", LABELS),
     "Scaled": (lambda y, f: S(2 * f - 1) ** y * S(1 - 2 * f) ** (1 - y), 1, "", LABELS),
     "Offset": (
         lambda y, f: S(f + y[1]) ** y[0] * S(-f - y[1]) ** (1 - y[0]),
@@ -49,15 +51,15 @@ CASES = {
         "",
         np.stack([LABELS, REAL], 1),
     ),
-    "Exponential": (lambda y, f: F.exp(y * (2 * f - 1)) / (1 + F.exp(2 * f - 1)), 1, "", LABELS),
-    "Mixed": (lambda y, f: S(f[0]) ** y * S(f[1]) / F.sum_(S(f)), 2, "", LABELS),
+    "Exponential": (lambda y, f: exp(y * (2 * f - 1)) / (1 + exp(2 * f - 1)), 1, "", LABELS),
+    "Mixed": (lambda y, f: S(f[0]) ** y * S(f[1]) / sum_(S(f)), 2, "", LABELS),
     "Individual": (
-        lambda y, f: S(f[y]) / F.sum_([S(f[0]), S(f[1]), S(f[2])]),
+        lambda y, f: S(f[y]) / sum_([S(f[0]), S(f[1]), S(f[2])]),
         3,
         "",
         np.array([0.0, 1.0, 2.0, 2.0, 0.0]),
     ),
-    "Robust": (lambda y, f, s: F.exp(-F.sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
+    "Robust": (lambda y, f, s: exp(-sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
 }
 
 
@@ -83,14 +85,14 @@ def marginals(augmentation):
 def test_printed_sites_are_those_of_gibbs(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])
     f, _ = marginals(augmentation)
-    for block, positions in enumerate(augmentation.blocks):
+    for block, latents in enumerate(augmentation.blocks):
         auxiliaries = augmentation.draw_chain(jax.random.key(block), f, y, VALUES, block)
         got = evaluate_sites(augmentation, Environment(y, f, VALUES | auxiliaries), block, averaged=False)
         expected = augmentation.sites_given(auxiliaries, f, y, VALUES, block)
         for one, other in zip(got, expected, strict=True):
             other = jnp.broadcast_to(other, f.shape)
             # Both sides are the same few operations in another order.
-            np.testing.assert_allclose(one[:, positions], other[:, positions], rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,11 +103,11 @@ def test_printed_updates_are_those_of_cavi(name):
     for symbol, value in expectations(augmentation):
         values[symbol.name] = value.evaluate(Environment(y, m, values))
     expected = augmentation.local_sites(m, v, y, VALUES)
-    for block, positions in enumerate(augmentation.blocks):
+    for block, latents in enumerate(augmentation.blocks):
         got = evaluate_sites(augmentation, Environment(y, m, values), block, averaged=True)
         for one, other in zip(got, expected, strict=True):
             # h is a gradient plus w m in the code, direct here: a few roundings of numbers up to 10.
-            np.testing.assert_allclose(one[:, positions], other[:, positions], rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -229,15 +231,15 @@ def test_names_of_latents():
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
-        (F.add(F.multiply(-1.0, F.Latent(0, 1)), F.Observation()), "y - f"),
-        (F.Observation() * 0.5 - 0.5, "(y - 1) / 2"),
-        (-1 * (F.Observation() * 0.5 + 0.5), "-(y + 1) / 2"),
-        (F.power(F.power(F.Observation(), F.ParameterSymbol("a", False)), F.ParameterSymbol("b", False)), "(y^a)^b"),
-        (F.Observation() * 0.75, "3 y / 4"),
-        (F.Observation() * 0.1, "0.1 y"),
-        (F.sum_(F.Latents(3)) * F.Observation(), "y Σ_c f[c]"),
-        (F.sum_(F.Latents(3)) / 2, "(Σ_c f[c]) / 2"),
-        (2.0 / (F.Observation() + 1), "2 / (y + 1)"),
+        (add(multiply(-1.0, Latent(0, 1)), Observation()), "y - f"),
+        (Observation() * 0.5 - 0.5, "(y - 1) / 2"),
+        (-1 * (Observation() * 0.5 + 0.5), "-(y + 1) / 2"),
+        (power(power(Observation(), ParameterSymbol("a", False)), ParameterSymbol("b", False)), "(y^a)^b"),
+        (Observation() * 0.75, "3 y / 4"),
+        (Observation() * 0.1, "0.1 y"),
+        (sum_(Latents(3)) * Observation(), "y Σ_c f[c]"),
+        (sum_(Latents(3)) / 2, "(Σ_c f[c]) / 2"),
+        (2.0 / (Observation() + 1), "2 / (y + 1)"),
     ],
 )
 def test_formulas_print_without_ambiguity(expression, text):

@@ -7,27 +7,10 @@ import pytest
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 from scipy.special import gamma as gamma_function
 
-from pgmodels.language.formulas import (
-    Constant,
-    Environment,
-    Latent,
-    Latents,
-    Observation,
-    ParameterSymbol,
-    absolute,
-    exp,
-    gamma,
-    log,
-    multiply,
-    normal_cdf,
-    normal_pdf,
-    positions,
-    power,
-    prod,
-    sigmoid,
-    sqrt,
-    sum_,
-)
+from pgmodels.language.algebra import absolute, multiply, power
+from pgmodels.language.expression import Environment
+from pgmodels.language.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.language.symbols import Constant, Latent, Latents, Observation, ParameterSymbol
 
 F, Y, R = Latent(0, 1), Observation(), ParameterSymbol("r", positive=True)
 F3 = Latents(3)

@@ -144,7 +144,7 @@ def test_real_values_are_drawn_for_some_of_the_draws():
 def test_what_cannot_be_exported():
     from dataclasses import replace
 
-    from pgmodels.language.formulas import sigmoid
+    from pgmodels.language.functions import sigmoid
 
     with pytest.raises(ValueError, match="num_draws"):
         to_arviz(results()["cavi"], num_draws=0)

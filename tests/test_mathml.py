@@ -11,8 +11,9 @@ from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.explain import explain, explain_sections
 from pgmodels.augmentation.mathml import to_mathml
 from pgmodels.augmentation.notation import plain, words
-from pgmodels.language.formulas import Latents, ParameterSymbol, exp, prod, sigmoid, sum_
+from pgmodels.language.functions import exp, prod, sigmoid, sum_
 from pgmodels.language.likelihood import trace
+from pgmodels.language.symbols import Latents, ParameterSymbol
 from tests import test_explain
 from tests.registry import CASES
 from tests.test_random_formulas import CHUNKS, Grammar

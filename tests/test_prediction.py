@@ -139,7 +139,7 @@ def test_binomial_takes_trials_as_covariates():
 def test_unresolved_integrals_are_reported():
     @likelihood(num_latents=1)
     def comb(y, f):
-        from pgmodels.language.formulas import sigmoid
+        from pgmodels.language.functions import sigmoid
 
         return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
@@ -288,7 +288,7 @@ def test_trials_differ_between_data():
 
 
 def test_draws_need_a_declared_and_normalised_formula():
-    from pgmodels.language.formulas import sigmoid
+    from pgmodels.language.functions import sigmoid
     from pgmodels.language.supports import Counts
 
     @likelihood
@@ -306,7 +306,7 @@ def test_draws_need_a_declared_and_normalised_formula():
 
 
 def test_lost_probability_is_reported():
-    from pgmodels.language.formulas import sigmoid
+    from pgmodels.language.functions import sigmoid
     from pgmodels.language.supports import Counts
 
     @likelihood(support=Counts())

@@ -9,25 +9,11 @@ import pytest
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.language.formulas import (
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Observation,
-    ParameterSymbol,
-    exp,
-    log,
-    multiply,
-    normal_cdf,
-    normal_pdf,
-    positions,
-    prod,
-    sigmoid,
-    sqrt,
-    sum_,
-)
+from pgmodels.language.algebra import multiply
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.supports import Binary, Classes, Counts, Real, Support
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
 
 CHUNKS, FORMULAS = 10, 30
 PARAMETERS = {"r": 1.7}

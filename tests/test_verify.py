@@ -17,22 +17,9 @@ from pgmodels.augmentation.rules import (
 )
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.language.formulas import (
-    Latent,
-    Latents,
-    Observation,
-    ParameterSymbol,
-    exp,
-    gamma,
-    normal_cdf,
-    normal_pdf,
-    positions,
-    prod,
-    sigmoid,
-    sqrt,
-    sum_,
-)
+from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
 
 Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
 F2, F3 = Latents(2), Latents(3)

@@ -24,22 +24,11 @@ from pgmodels.augmentation.rules import (
     Rule,
     TruncatedGaussianRule,
 )
-from pgmodels.language.formulas import (
-    Call,
-    Comparison,
-    Constant,
-    Environment,
-    Expression,
-    Positions,
-    Power,
-    Reduction,
-    Selected,
-    Sum,
-    add,
-    exp,
-    multiply,
-    power,
-)
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp
+from pgmodels.language.operations import Call, Comparison, Power, Reduction, Sum
+from pgmodels.language.symbols import Constant, Positions, Selected
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
 

@@ -13,22 +13,11 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.notation import plain, words
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.symbols import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
-from pgmodels.language.formulas import (
-    Call,
-    Constant,
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Positions,
-    Product,
-    Reduction,
-    add,
-    exp,
-    log,
-    multiply,
-    power,
-)
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp, log
+from pgmodels.language.operations import Call, Product, Reduction
+from pgmodels.language.symbols import Constant, Latent, Latents, Positions
 
 WIDTH = 100
 _ONE_DATUM = "are for one datum."

@@ -8,7 +8,8 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule
 from pgmodels.augmentation.symbols import auxiliaries_of
-from pgmodels.language.formulas import Expression, Latents, ParameterSymbol
+from pgmodels.language.expression import Expression
+from pgmodels.language.symbols import Latents, ParameterSymbol
 
 
 @dataclass(frozen=True)

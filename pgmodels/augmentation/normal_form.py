@@ -5,25 +5,11 @@ from dataclasses import dataclass
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine, latents_of
-from pgmodels.language.formulas import (
-    Call,
-    Comparison,
-    Constant,
-    Expression,
-    Latents,
-    Positions,
-    Power,
-    Product,
-    Reduction,
-    Selected,
-    Sum,
-    add,
-    exp,
-    log,
-    multiply,
-    power,
-    sigmoid,
-)
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Expression
+from pgmodels.language.functions import exp, log, sigmoid
+from pgmodels.language.operations import Call, Comparison, Power, Product, Reduction, Sum
+from pgmodels.language.symbols import Constant, Latents, Positions, Selected
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.language.formulas import (
-    Constant,
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Product,
-    Reduction,
-    Selected,
-    Sum,
-    add,
-    multiply,
-)
+from pgmodels.language.algebra import add, multiply
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.operations import Product, Reduction, Sum
+from pgmodels.language.symbols import Constant, Latent, Latents, Selected
 
 
 class SharedPredictorError(NoAugmentationError):

@@ -7,18 +7,10 @@ import jax.numpy as jnp
 
 from pgmodels.augmentation.normal_form import Term
 from pgmodels.augmentation.predictor import Predictor, affine
-from pgmodels.language.formulas import (
-    Constant,
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Power,
-    Reduction,
-    add,
-    multiply,
-    power,
-)
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.operations import Power, Reduction
+from pgmodels.language.symbols import Constant, Latent, Latents
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,13 @@ from pgmodels.augmentation.symbols import (
     substitute,
     variance_of,
 )
-from pgmodels.language.formulas import (
-    Constant,
-    Environment,
-    Expression,
-    Sum,
-    add,
-    exp,
-    log,
-    multiply,
-    normal_cdf,
-    power,
-)
-from pgmodels.language.formulas import gamma as gamma_of
-from pgmodels.language.formulas import sigmoid as sigmoid_of
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp, log, normal_cdf
+from pgmodels.language.functions import gamma as gamma_of
+from pgmodels.language.functions import sigmoid as sigmoid_of
+from pgmodels.language.operations import Sum
+from pgmodels.language.symbols import Constant
 
 Site = tuple[Any, Any]
 

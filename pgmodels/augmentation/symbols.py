@@ -9,21 +9,10 @@ import jax.numpy as jnp
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.stable import log_sigmoid_tilde
-from pgmodels.language.formulas import (
-    Call,
-    Comparison,
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Power,
-    Product,
-    Reduction,
-    Sum,
-    add,
-    multiply,
-    power,
-)
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.operations import Call, Comparison, Power, Product, Reduction, Sum
+from pgmodels.language.symbols import Latent, Latents
 
 
 class Auxiliary(Expression):
@@ -70,7 +59,7 @@ class Marginal(Expression):
         return (self.symbol, self.latent.key)
 
     def evaluate(self, env: Environment) -> Any:
-        values = env.f if self.symbol == "m" else env.parameters[VARIANCE]
+        values = env.f if self.symbol == "m" else jnp.asarray(env.parameters[VARIANCE])
         return self.latent.evaluate(Environment(env.y, values, env.parameters))
 
     def text(self, precedence: int = 0) -> str:

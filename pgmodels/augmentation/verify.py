@@ -21,7 +21,9 @@ from pgmodels.augmentation.rules import (
     Rule,
     TruncatedGaussianRule,
 )
-from pgmodels.language.formulas import Environment, Expression, multiply, power, sigmoid
+from pgmodels.language.algebra import multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import sigmoid
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
 

@@ -10,7 +10,7 @@ from pgmodels.augmentation.derive import Augmentation
 from pgmodels.augmentation.explain import expectations
 from pgmodels.augmentation.rules import InverseGaussianMixtureRule, TruncatedGaussianRule
 from pgmodels.augmentation.symbols import VARIANCE
-from pgmodels.language.formulas import Environment
+from pgmodels.language.expression import Environment
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws

@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from pgmodels.language.formulas import Environment
+from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, is_normalised, trace
 from pgmodels.latent.prior import whitened_root
 from pgmodels.model import Data, Model

@@ -1,1 +1,7 @@
 """The language of likelihoods: formulas, supports, the named likelihoods."""
+
+from pgmodels.language import algebra, text
+from pgmodels.language.expression import Expression
+
+Expression.algebra = algebra
+Expression.writer = text.write

@@ -10,17 +10,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.language.formulas import (
-    Environment,
-    Expression,
-    Latent,
-    Latents,
-    Observation,
-    ParameterSymbol,
-    Selected,
-    as_expression,
-)
+from pgmodels.language.algebra import as_expression
+from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.supports import Classes, Real, Support, Undeclared
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, Selected
 from pgmodels.parameters import Parameter, as_parameter
 
 Formula = Callable[..., Expression]

@@ -2,18 +2,8 @@
 
 import math
 
-from pgmodels.language.formulas import (
-    Expression,
-    exp,
-    gamma,
-    normal_cdf,
-    normal_pdf,
-    positions,
-    prod,
-    sigmoid,
-    sqrt,
-    sum_,
-)
+from pgmodels.language.expression import Expression
+from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.likelihood import Likelihood, likelihood
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtri, roots_hermitenorm
 from scipy.stats import qmc
 
-from pgmodels.language.formulas import Environment
+from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, is_normalised, trace
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision

@@ -1,0 +1,173 @@
+"""What a formula is: a tree that can be evaluated, printed and taken apart.
+
+A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called once,
+with symbols, and what it returns is an expression.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Protocol, TypeAlias
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
+
+    A parameter is one number, or an array that broadcasts against ``f``.
+    """
+
+    y: ArrayLike
+    f: Array
+    parameters: Mapping[str, ArrayLike]
+
+
+class Algebra(Protocol):
+    """What the operators of an expression are made with."""
+
+    def add(self, *operands: Operand) -> Expression: ...
+
+    def multiply(self, *operands: Operand) -> Expression: ...
+
+    def power(self, base: Operand, exponent: Operand) -> Expression: ...
+
+    def absolute(self, x: Operand) -> Expression: ...
+
+    def compare(self, operator: str, left: Operand, right: Operand) -> Expression: ...
+
+
+class Expression(ABC):
+    """A node of a formula.
+
+    ``evaluate`` returns (..., n, 1) for one value a datum and (..., n, latents) for a vector over the latents.
+    """
+
+    # Nodes are made and written by modules that need all kinds of them: ``pgmodels.language`` binds both.
+    algebra: ClassVar[Algebra]
+    writer: ClassVar[Callable[[Expression, int], str]]
+
+    children: tuple[Expression, ...] = ()
+
+    @cached_property
+    def key(self) -> tuple:
+        """The structure as nested tuples: equal keys mean equal formulas."""
+        return (type(self).__name__, self._label(), *(child.key for child in self.children))
+
+    def _label(self) -> Hashable:
+        return ""
+
+    @cached_property
+    def latent_free(self) -> bool:
+        """Whether the expression is a coefficient: a function of y and parameters alone."""
+        return all(child.latent_free for child in self.children)
+
+    @cached_property
+    def is_vector(self) -> bool:
+        """Whether the expression has one value for each latent."""
+        return any(child.is_vector for child in self.children)
+
+    @cached_property
+    def sign(self) -> int | None:
+        """1 or -1 where the expression cannot have the other sign, else None. Observations are presumed >= 0."""
+        return None
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        """Whether the expression is >= 0 whatever the data are."""
+        return False
+
+    @abstractmethod
+    def evaluate(self, env: Environment) -> Array:
+        """The value at ``env``."""
+
+    def log_evaluate(self, env: Environment) -> Array:
+        """The logarithm of the value, computed without overflow or cancellation where the structure allows it."""
+        return jnp.log(self.evaluate(env))
+
+    def text(self, precedence: int = 0) -> str:
+        """The expression in infix notation, in brackets where what is around it binds as tightly as ``precedence``."""
+        return type(self).writer(self, precedence)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"the formula branches on {self.text()!r}, which has no value while the formula is read: write it with "
+            "powers of indicators, such as sigmoid(f) ** (y == 1), instead of if, and, or, min, max."
+        )
+
+    __iter__ = None
+
+    def __add__(self, other: Operand) -> Expression:
+        return self.algebra.add(self, other)
+
+    def __radd__(self, other: Operand) -> Expression:
+        return self.algebra.add(other, self)
+
+    def __sub__(self, other: Operand) -> Expression:
+        return self.algebra.add(self, self.algebra.multiply(-1.0, other))
+
+    def __rsub__(self, other: Operand) -> Expression:
+        return self.algebra.add(other, self.algebra.multiply(-1.0, self))
+
+    def __neg__(self) -> Expression:
+        return self.algebra.multiply(-1.0, self)
+
+    def __pos__(self) -> Expression:
+        return self
+
+    def __mul__(self, other: Operand) -> Expression:
+        return self.algebra.multiply(self, other)
+
+    def __rmul__(self, other: Operand) -> Expression:
+        return self.algebra.multiply(other, self)
+
+    def __truediv__(self, other: Operand) -> Expression:
+        return self.algebra.multiply(self, self.algebra.power(other, -1.0))
+
+    def __rtruediv__(self, other: Operand) -> Expression:
+        return self.algebra.multiply(other, self.algebra.power(self, -1.0))
+
+    def __pow__(self, other: Operand) -> Expression:
+        return self.algebra.power(self, other)
+
+    def __rpow__(self, other: Operand) -> Expression:
+        return self.algebra.power(other, self)
+
+    def __abs__(self) -> Expression:
+        return self.algebra.absolute(self)
+
+    def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
+        return self.algebra.compare("==", self, other)
+
+    def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
+        return self.algebra.compare("!=", self, other)
+
+    def __lt__(self, other: Operand) -> Expression:
+        return self.algebra.compare("<", self, other)
+
+    def __le__(self, other: Operand) -> Expression:
+        return self.algebra.compare("<=", self, other)
+
+    def __gt__(self, other: Operand) -> Expression:
+        return self.algebra.compare("<", other, self)
+
+    def __ge__(self, other: Operand) -> Expression:
+        return self.algebra.compare("<=", other, self)
+
+
+Operand: TypeAlias = Expression | int | float

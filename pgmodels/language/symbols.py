@@ -1,0 +1,209 @@
+"""The symbols and numbers that formulas are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from pgmodels.language.expression import Environment, Expression
+
+
+class Constant(Expression):
+    """A number."""
+
+    def __init__(self, value: float):
+        self.value = float(value)
+        if not math.isfinite(self.value):
+            raise ValueError(f"a formula contains the number {value!r}; every number in it must be finite.")
+
+    def _label(self) -> Hashable:
+        return self.value
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1 if self.value >= 0 else -1
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return self.value >= 0
+
+    def evaluate(self, env: Environment) -> Array:
+        return jnp.full((1, 1), self.value)
+
+
+class Observation(Expression):
+    """The observation ``y``, or its column ``y[j]``."""
+
+    def __init__(self, column: int | None = None):
+        self.column = column
+
+    def __getitem__(self, column: int) -> Observation:
+        if self.column is not None:
+            raise ValueError(f"{self.text()} is one number a datum and cannot be indexed again.")
+        if not isinstance(column, int) or column < 0:
+            raise ValueError(f"a column of y is a whole number >= 0; got y[{column!r}].")
+        return Observation(column)
+
+    def _label(self) -> Hashable:
+        return self.column
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1
+
+    def evaluate(self, env: Environment) -> Array:
+        y = jnp.asarray(env.y)
+        return (y if self.column is None else y[..., self.column])[..., None]
+
+    def text(self, precedence: int = 0) -> str:
+        return "y" if self.column is None else f"y[{self.column}]"
+
+
+class ParameterSymbol(Expression):
+    """A parameter of the likelihood."""
+
+    def __init__(self, name: str, positive: bool):
+        self.name = name
+        self.positive = positive
+
+    def _label(self) -> Hashable:
+        return (self.name, self.positive)
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1 if self.positive else None
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return self.positive
+
+    def evaluate(self, env: Environment) -> Array:
+        value = jnp.asarray(env.parameters[self.name])
+        return value if value.ndim > 1 else value.reshape(1, -1)
+
+    def text(self, precedence: int = 0) -> str:
+        return self.name
+
+
+class Positions(Expression):
+    """The vector 0, 1, ..., L - 1 over the latents."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    is_vector = True  # type: ignore[assignment]
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return True
+
+    def evaluate(self, env: Environment) -> Array:
+        return jnp.arange(float(self.size))[None, :]
+
+    def text(self, precedence: int = 0) -> str:
+        return "c"
+
+
+class Latent(Expression):
+    """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
+
+    latent_free = False  # type: ignore[assignment]
+
+    def __init__(self, position: int, size: int):
+        self.position = position
+        self.size = size
+
+    def __getitem__(self, position: Any) -> Expression:
+        if self.size > 1:
+            raise ValueError(f"{self.text()} is one latent value and cannot be indexed again.")
+        return _index(position, 1)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _label(self) -> Hashable:
+        return (self.position, self.size)
+
+    def evaluate(self, env: Environment) -> Array:
+        return env.f[..., self.position : self.position + 1]
+
+    def text(self, precedence: int = 0) -> str:
+        return "f" if self.size == 1 else f"f[{self.position}]"
+
+
+class Latents(Expression):
+    """The vector of all latent values ``f``."""
+
+    latent_free = False  # type: ignore[assignment]
+    is_vector = True  # type: ignore[assignment]
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __getitem__(self, position: Any) -> Expression:
+        return _index(position, self.size)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Expression]:  # type: ignore[assignment, override]
+        return (self[position] for position in range(self.size))
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    def evaluate(self, env: Environment) -> Array:
+        return env.f
+
+    def text(self, precedence: int = 0) -> str:
+        return "f[c]"
+
+
+class Selected(Expression):
+    """The latent that the data select: ``f[y]``."""
+
+    latent_free = False  # type: ignore[assignment]
+
+    def __init__(self, index: Expression, size: int):
+        self.index = index
+        self.size = size
+        self.children = (index,)
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    def evaluate(self, env: Environment) -> Array:
+        chosen = self.index.evaluate(env) == jnp.arange(self.size)
+        return jnp.sum(jnp.where(chosen, env.f, 0.0), axis=-1, keepdims=True)
+
+    def text(self, precedence: int = 0) -> str:
+        return f"f[{self.index.text()}]"
+
+
+def _index(position: Any, size: int) -> Expression:
+    if isinstance(position, Constant) and position.value == int(position.value):
+        position = int(position.value)
+    if isinstance(position, Expression):
+        if not position.latent_free or position.is_vector:
+            raise ValueError(f"f is indexed by {position.text()}: an index is a whole number or a function of y alone.")
+        return Selected(position, size)
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise ValueError(f"f is indexed by {position!r}: an index is a whole number or a function of y alone.")
+    if not -size <= position < size:
+        raise ValueError(
+            f"the formula uses f[{position}], but the model has {size} latent GP{'s' if size > 1 else ''}: "
+            f"give it a GP with size={abs(position) + (position >= 0)} or as many GPs in a list."
+        )
+    return Latent(position % size, size)
