@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.derive import Augmentation, derive_formula
 from pgmodels.kernels.kernel import Kernel, as_kernel
 from pgmodels.language.expression import Environment
@@ -43,10 +44,11 @@ class GP(eqx.Module):
 
 
 class Data(NamedTuple):
-    """Checked inputs (n, d) and observations (n,) or (n, columns), both float64."""
+    """Checked inputs (n, d) and observations (n,) or (n, columns), both float64; the inputs' names if they have any."""
 
     X: np.ndarray
     y: np.ndarray
+    columns: tuple[str, ...] | None = None
 
 
 class Model(eqx.Module):
@@ -90,7 +92,7 @@ class Model(eqx.Module):
 
     def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
-        X = _numbers(X, name)
+        X = as_numbers(X, name)
         if X.ndim != 2:
             hint = f"{name}[:, None]" if X.ndim == 1 else f"{name}.reshape(len({name}), -1)"
             raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
@@ -101,7 +103,7 @@ class Model(eqx.Module):
                 f"{name} must have the {num_columns} column(s) of the X that the result was learned from; got shape "
                 f"{X.shape}."
             )
-        _check_finite(X, name)
+        check_finite(X, name)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
         return X
@@ -109,7 +111,7 @@ class Model(eqx.Module):
     def check_observations(self, y: Any, num_rows: int, name: str = "y") -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
         support = self.likelihood.support(self.num_latents)
-        y = _labels(y, name)
+        y = as_numbers(y, name)
         columns = support.num_columns
         if columns == 1 and y.ndim != 1:
             hint = f" Use {name}[:, 0] or {name}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
@@ -123,19 +125,20 @@ class Model(eqx.Module):
             raise ValueError(
                 f"X and {name} must have the same length; got {num_rows} rows of X and {y.shape[0]} of {name}."
             )
-        _check_finite(y, name)
+        check_finite(y, name)
         support.check(y)
         self._check_requirements(y, name)
         return y
 
     def check(self, X: Any, y: Any) -> Data:
         """Checked data to learn from, or ValueError saying what is wrong and how to mend it."""
+        columns = column_names(X)
         X = self.check_inputs(X)
         y = self.check_observations(y, len(X))
         support = self.likelihood.support(self.num_latents)
         if isinstance(support, Classes):
             support.check_all_seen(y)
-        return Data(X, y)
+        return Data(X, y, columns)
 
     def resolve(self, X: np.ndarray) -> "Model":
         """The model with every hyperparameter that comes from the data set."""
@@ -201,38 +204,6 @@ class Model(eqx.Module):
 @lru_cache(maxsize=512)
 def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
-
-
-def _numbers(value: Any, name: str) -> np.ndarray:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} must be numeric; got {np.asarray(value).dtype} values. Encode text as numbers."
-        ) from error
-
-
-def _labels(value: Any, name: str) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind in "OSU":
-        try:
-            return array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name} must hold numbers; got {array.ravel()[0]!r}. Encode labels as 0, 1, ... with "
-                f"np.unique({name}, return_inverse=True)[1]."
-            ) from error
-    return _numbers(array, name)
-
-
-def _check_finite(array: np.ndarray, name: str) -> None:
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        place = f"row {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
-        raise ValueError(
-            f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). "
-            "Drop or impute these rows."
-        )
 
 
 @jax.jit

@@ -80,7 +80,7 @@ BAD_DATA = {
         model(),
         X,
         np.array(["no", "yes"])[LABELS.astype(int)],
-        ["y must hold numbers", "'no'", "np.unique(y, return_inverse=True)[1]"],
+        ["y must be numeric", "'no'", "in row 0", "np.unique(y, return_inverse=True)[1]"],
     ),
     "three labels": (model(), X, CLASSES, ["y must hold the labels 0 and 1", "2 in row 2", "LogisticSoftmax"]),
     "probabilities": (model(), X, LABELS * 0.5 + 0.1, ["y must hold the labels 0 and 1", "{0.1, 0.6}"]),

@@ -497,8 +497,15 @@ def test_a_map_of_means_is_of_means():
     filled = next(c for c in figure.axes[0].collections if hasattr(c, "levels"))
     low, high = result.X.min(axis=0), result.X.max(axis=0)
     corners = [np.linspace(a - 0.08 * (b - a), b + 0.08 * (b - a), 80) for a, b in zip(low, high, strict=True)]
-    mean = result.predict(np.stack(np.meshgrid(*corners), axis=-1).reshape(-1, 2)).mean
+    inputs = np.stack(np.meshgrid(*corners), axis=-1).reshape(-1, 2)
+    mean = result.predict(inputs, np.ones(len(inputs))).mean
     np.testing.assert_allclose([filled.zmin, filled.zmax], [mean.min(), mean.max()], rtol=1e-9)
+    filled = next(
+        c for c in pgm.plot_probability_map(result, covariates=3.0).axes[0].collections if hasattr(c, "levels")
+    )
+    np.testing.assert_allclose([filled.zmin, filled.zmax], [3.0 * mean.min(), 3.0 * mean.max()], rtol=1e-9)
+    with pytest.raises(ValueError, match=r"covariates of a figure are .* 1 number\(s\) here; got shape \(2,\)"):
+        pgm.plot_probability_map(result, covariates=[3.0, 4.0])
 
 
 def test_maps_of_what_is_not_there_are_refused():

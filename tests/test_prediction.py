@@ -10,6 +10,7 @@ from scipy.special import expit
 from pgmodels.inference.cavi import cavi
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF
+from pgmodels.language.functions import normal_pdf
 from pgmodels.language.likelihood import likelihood
 from pgmodels.language.likelihoods import (
     Bernoulli,
@@ -133,7 +134,30 @@ def test_binomial_takes_trials_as_covariates():
         expected = quadrature(lambda f, row=row: stats.binom.pmf(y[row, 0], trials[row], expit(f)), m, v)
         np.testing.assert_allclose(p.log_density(y)[row], np.log(expected), atol=1e-7)
         np.testing.assert_allclose(p.mean[row], trials[row] * quadrature(expit, m, v), rtol=1e-8)
-    np.testing.assert_allclose(predictive(Binomial()).mean, p.mean / trials)
+
+
+@likelihood(num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
+def known_noise(y, f):
+    return normal_pdf(y[0], f, y[1])
+
+
+def test_columns_that_are_read_must_be_given():
+    for name in ("mean", "variance"):
+        with pytest.raises(ValueError, match=rf"the {name} of y by Binomial depends on y\[1\].*shape \(3, 1\)"):
+            getattr(predictive(Binomial()), name)
+    # The mean reads no column but the latent, and log_density takes columns from its y_new.
+    noise = predictive(known_noise())
+    np.testing.assert_allclose(noise.mean, MEAN)
+    with pytest.raises(ValueError, match=r"the variance of y by known_noise depends on y\[1\]"):
+        _ = noise.variance
+    scale = np.array([0.3, 2.0, 0.7])
+    np.testing.assert_allclose(predictive(known_noise(), scale).variance, VARIANCE + scale**2)
+    y = np.column_stack([[1.0, 2.0, -3.0], scale])
+    expected = stats.norm.logpdf(y[:, 0], MEAN, np.sqrt(VARIANCE + scale**2))
+    with pytest.warns(PredictionWarning, match="not known to be a normalised density"):
+        np.testing.assert_allclose(noise.log_density(y), expected, atol=1e-7)
+    with pytest.raises(ValueError, match="covariates must be finite; got nan in row 1"):
+        predictive(Binomial(), [3.0, np.nan, 4.0])
 
 
 def test_unresolved_integrals_are_reported():

@@ -251,7 +251,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
         return None
     if X is None or y is None:
         raise ValueError(f"test data are X and y together; got {'y' if X is None else 'X'} alone.")
-    X = draws.model.check_inputs(X)
+    X = draws.check_inputs(X, "X")
     if covariates is not None:
         y, covariates = np.asarray(y), np.asarray(covariates)
         if y.ndim != 1 or len(covariates) != len(y):

@@ -147,6 +147,7 @@ def ascend(
         model=model,
         X=data.X,
         y=data.y,
+        columns=data.columns,
         prior=prior,
         mean=np.asarray(state.mean),
         variance=np.asarray(state.variance),

@@ -84,6 +84,7 @@ def correct(approximation: Approximation) -> CorrectedApproximation:
         model=model,
         X=approximation.X,
         y=approximation.y,
+        columns=approximation.columns,
         prior=approximation.prior,
         seconds=approximation.seconds + time.perf_counter() - start,
         method="corrected",

@@ -78,6 +78,7 @@ def nuts(
         model=model,
         X=data.X,
         y=data.y,
+        columns=data.columns,
         prior=model.dense_prior(data.X),
         whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(found["f"]),

@@ -57,6 +57,11 @@ class Likelihood(eqx.Module):
         variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
         return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
 
+    def columns(self, size: int, *formulas: Formula | None) -> set[int]:
+        """The columns of y that the formulas read."""
+        read = [_columns(trace(formula, size, self.symbols)) for formula in formulas if formula is not None]
+        return set().union(*read)
+
     @property
     def values(self) -> dict[str, Any]:
         """The current values of the parameters."""

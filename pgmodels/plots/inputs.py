@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
+from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import Result
@@ -62,11 +64,28 @@ def thin(draws: Draws, count: int) -> Draws:
     )
 
 
-def smooth_draws(draws: Draws, X: np.ndarray) -> tuple[np.ndarray, Predictive]:
+def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarray | None:
+    """The columns of y after the first, held at ``covariates`` over a grid of inputs; None where nothing says at what.
+
+    One trial where y is successes of trials: the mean is then a probability. Raises ValueError for another length.
+    """
+    support = result.model.likelihood.support(result.model.num_latents)
+    if covariates is None:
+        return np.ones((num_rows, 1)) if isinstance(support, SuccessesOfTrials) else None
+    held = np.atleast_1d(as_numbers(covariates, "covariates"))
+    if held.shape != (support.num_columns - 1,):
+        raise ValueError(
+            f"covariates of a figure are what the columns of y after the first are held at, {support.num_columns - 1} "
+            f"number(s) here; got shape {held.shape}."
+        )
+    return np.tile(held, (num_rows, 1))
+
+
+def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:
     """Latents at X, (draws, m, latents), and the predictive distribution that they give, both smooth in X."""
     f = draws.draw_latents_at(X, common_noise=True)
     values = {name: v.reshape(-1, 1, 1) for name, v in draws.likelihood_values.items()}
-    return f, Predictive(draws.model.likelihood, DrawNodes(f, values))
+    return f, Predictive(draws.model.likelihood, DrawNodes(f, values), covariates)
 
 
 def require_comparison(comparison: Any) -> Comparison:

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.inference.correction import CorrectionWarning
 from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.plots.inputs import labelled, smooth_draws, thin
+from pgmodels.plots.inputs import held_covariates, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
@@ -33,12 +33,13 @@ class _Curves(NamedTuple):
     predicted: np.ndarray | None
 
 
-def plot_latent(results: Any, X_new: Any = None) -> Figure:
+def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figure:
     """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
     A last panel holds the data and, where y is not one of several classes, each result's predictive mean. ``results``
     is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1) are the inputs to draw at, by default 200
-    across the data. At most about 2,000 draws of a sampler are used, which the figure says.
+    across the data. ``covariates`` are what the columns of y after the first are held at in that mean, one trial by
+    default. At most about 2,000 draws of a sampler are used, which the figure says.
     Raises ValueError where X has more than one column.
     """
     given = labelled(results)
@@ -56,8 +57,9 @@ def plot_latent(results: Any, X_new: Any = None) -> Figure:
                 "plot_latent takes results of one model."
             )
     x = _inputs(first, X_new)
+    held = held_covariates(first, covariates, len(x))
     notes: list[str] = []
-    curves = {label: _curves(label, result, x, notes) for label, result in given.items()}
+    curves = {label: _curves(label, result, x, held, notes) for label, result in given.items()}
     looks = styles(given, reference)
     size = first.model.num_latents
     columns = 1 if size <= 3 else 3
@@ -85,26 +87,26 @@ def plot_latent(results: Any, X_new: Any = None) -> Figure:
 def _inputs(result: Result, X_new: Any) -> np.ndarray:
     """The inputs to draw at, in order."""
     if X_new is not None:
-        return np.sort(result.model.check_inputs(X_new, "X_new", 1), axis=0)
+        return np.sort(result.check_inputs(X_new), axis=0)
     low, high = result.X.min(), result.X.max()
     margin = 0.05 * (high - low) or 1.0
     return np.linspace(low - margin, high + margin, _NUM_POINTS)[:, None]
 
 
-def _curves(label: str, result: Any, x: np.ndarray, notes: list[str]) -> _Curves:
+def _curves(label: str, result: Any, x: np.ndarray, held: np.ndarray | None, notes: list[str]) -> _Curves:
     if isinstance(result, Draws):
         kept = thin(result, _MAX_DRAWS)
         if kept.num_samples < result.num_samples:
             total = result.num_chains * result.num_samples
             notes.append(f"{label}: {kept.num_chains * kept.num_samples} of {total} draws.")
-        f, predictive = smooth_draws(kept, x)
+        f, predictive = smooth_draws(kept, x, held)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
     with warnings.catch_warnings():
         # The figure says it.
         warnings.simplefilter("ignore", CorrectionWarning)
         mean, variance = result.predict_latent(x)
-        predicted = _predicted(label, lambda: result.predict(x), notes)
+        predicted = _predicted(label, lambda: result.predict(x, held), notes)
     if not (variance > 0).all():
         notes.append(f"{label}: no band where the corrected variance is not positive.")
     scale = np.sqrt(np.where(variance > 0, variance, np.nan))

@@ -12,7 +12,7 @@ from scipy.stats import qmc
 
 from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.latent.prior import LowRankPrior
-from pgmodels.plots.inputs import smooth_draws, thin
+from pgmodels.plots.inputs import held_covariates, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import DrawNodes, Predictive
@@ -36,11 +36,12 @@ class _Map(NamedTuple):
     label: int | None
 
 
-def plot_probability_map(result: Result, class_index: int | None = None) -> Figure:
+def plot_probability_map(result: Result, class_index: int | None = None, covariates: Any = None) -> Figure:
     """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
 
     A panel a class, or that of ``class_index`` alone; of two classes the second. Where y is not a class, the predictive
-    mean of y. Crosses are the pivots of a low-rank prior's factor, its inducing inputs. At most about 1,000 draws of a
+    mean of y; ``covariates`` are what the columns of y after the first are held at, one trial by default. Crosses are
+    the pivots of a low-rank prior's factor, its inducing inputs. At most about 1,000 draws of a
     sampler are used, which the figure says. Raises ValueError where X has other than two columns or there is no such
     class.
     """
@@ -54,7 +55,7 @@ def plot_probability_map(result: Result, class_index: int | None = None) -> Figu
         total, kept = (one.num_chains * one.num_samples for one in (result, used))
         notes += [f"{kept} of {total} draws."] if kept < total else []
     first, second, inputs = _grid(result.X, _side(used, len(shown)))
-    predictive = _predictive(used, inputs)
+    predictive = _predictive(used, inputs, held_covariates(result, covariates, len(inputs)))
     if classes is None:
         maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
     else:
@@ -88,18 +89,18 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
     return [int(class_index)]
 
 
-def _predictive(result: Any, inputs: np.ndarray) -> Predictive:
+def _predictive(result: Any, inputs: np.ndarray, held: np.ndarray | None) -> Predictive:
     """Its prediction, of Gaussian marginals of several latents over few nodes: a picture shows no third digit."""
     if isinstance(result, Draws):
-        return smooth_draws(result, inputs)[1]
+        return smooth_draws(result, inputs, held)[1]
     size = result.model.num_latents
     if size == 1:
-        return result.predict(inputs)
+        return result.predict(inputs, held)
     mean, variance = result.predict_latent(inputs)
     if not (variance > 0).all():
-        return result.predict(inputs)  # which says what is wrong
+        return result.predict(inputs, held)  # which says what is wrong
     standard = ndtri(qmc.Sobol(size, seed=0).random(_NODES[False]))
-    return Predictive(result.model.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]))
+    return Predictive(result.model.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)
 
 
 def _side(result: Any, num_panels: int) -> int:

@@ -61,7 +61,7 @@ class Approximation(Result):
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        X_new = jnp.asarray(self.check_inputs(X_new))
         h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
         mean, variance = _predict_latent(self.prior, X_new, h, w)
         return np.asarray(mean), np.asarray(variance)
@@ -69,7 +69,8 @@ class Approximation(Result):
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d).
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
+        depends on them raises ValueError where they are left out.
         """
         mean, variance = self.predict_latent(X_new)
         return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
@@ -111,7 +112,7 @@ class CorrectedApproximation(Approximation):
         from pgmodels.inference.correction import correct_marginals, warn_nonpositive
 
         mean, variance = Approximation.predict_latent(self, X_new)
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        X_new = jnp.asarray(self.check_inputs(X_new))
         h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
         cross = _cross_covariance(self.prior, X_new, h, w)
         mean, variance = correct_marginals(mean, variance, cross, self.shift, self.curvature)

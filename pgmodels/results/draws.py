@@ -113,7 +113,8 @@ class Draws(Result):
     def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the draws.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials; ones by default.
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
+        depends on them raises ValueError where they are left out.
         """
         values = {name: v.reshape(-1, 1, 1) for name, v in self.likelihood_values.items()}
         nodes = DrawNodes(self.draw_latents_at(X_new, seed), values)
@@ -122,7 +123,7 @@ class Draws(Result):
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
-        X_new = jnp.asarray(self.model.check_inputs(X_new, "X_new", self.X.shape[1]))
+        X_new = jnp.asarray(self.check_inputs(X_new))
         if self.whitened is None:
             raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
         whitened = tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)

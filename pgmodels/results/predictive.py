@@ -13,8 +13,9 @@ import numpy as np
 from scipy.special import logsumexp, ndtri, roots_hermitenorm
 from scipy.stats import qmc
 
+from pgmodels.arrays import as_numbers, check_finite
 from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Likelihood, is_normalised, trace
+from pgmodels.language.likelihood import Formula, Likelihood, is_normalised, trace
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
 
@@ -119,7 +120,11 @@ class DrawNodes(Nodes):
 
 
 class Predictive:
-    """The predictive distribution of y at m new inputs; what it gives is computed when asked for."""
+    """The predictive distribution of y at m new inputs; what it gives is computed when asked for.
+
+    ``covariates`` (m, columns - 1) holds the columns of y after the first. Left out, what their values matter for
+    raises ValueError; ``log_density`` takes them from its y_new.
+    """
 
     def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
         self.likelihood, self.nodes = likelihood, nodes
@@ -131,11 +136,13 @@ class Predictive:
     @property
     def mean(self) -> np.ndarray:
         """E[y], (m,). Of the first column of y where it has several, given the others."""
+        self._require_columns("the mean", self.likelihood.conditional_mean)
         return self._moments[0]
 
     @property
     def variance(self) -> np.ndarray:
         """Var[y], (m,)."""
+        self._require_columns("the variance", self.likelihood.conditional_mean, self.likelihood.conditional_variance)
         return self._moments[1]
 
     @cached_property
@@ -153,8 +160,8 @@ class Predictive:
                 "@pgm.likelihood(support=pgm.Binary())."
             )
         self._require_normalised("probabilities")
-        columns = [np.exp(self._log_probability(np.full(self.nodes.num_rows, value))) for value in values]
-        return np.stack(columns, axis=1)
+        self._require_columns("probabilities", self.likelihood.function)
+        return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
     @double_precision
     def log_density(self, y_new: Any) -> np.ndarray:
@@ -162,14 +169,13 @@ class Predictive:
 
         Warns with PredictionWarning where the formula is not known to be normalised in y.
         """
-        y_new = np.asarray(y_new, dtype=np.float64)
+        y_new = as_numbers(y_new, "y_new")
         expected = (
             (self.nodes.num_rows,) if self.support.num_columns == 1 else (self.nodes.num_rows, self.support.num_columns)
         )
         if y_new.shape != expected:
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
-        if not np.isfinite(y_new).all():
-            raise ValueError(f"y_new must be finite; got {y_new[~np.isfinite(y_new)][0]}.")
+        check_finite(y_new, "y_new")
         self.support.check(y_new)
         if is_normalised(self.likelihood, self.nodes.num_latents) is not True:
             warnings.warn(
@@ -183,7 +189,6 @@ class Predictive:
     @cached_property
     @double_precision
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        y = self._observations(np.zeros(self.nodes.num_rows))
         if self.likelihood.conditional_mean is None or self.likelihood.conditional_variance is None:
             values = self.support.values()
             if values is None:
@@ -193,6 +198,7 @@ class Predictive:
                 )
             mean = self.probabilities @ values
             return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
+        y = self._observations(0.0)
 
         def integrate(level: int) -> tuple[np.ndarray, np.ndarray]:
             means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
@@ -306,8 +312,23 @@ class Predictive:
         padded = np.pad(rows, (0, -len(rows) % step), mode="edge")
         return [padded[start : start + step] for start in range(0, len(padded), step)]
 
-    def _observations(self, first: np.ndarray) -> np.ndarray:
-        return first if self.covariates is None else np.column_stack([first, self.covariates])
+    def _observations(self, first: float) -> np.ndarray:
+        """y with one value in its first column; the others are NaN where they were not given."""
+        rows, columns = self.nodes.num_rows, self.support.num_columns
+        if columns == 1:
+            return np.full(rows, first)
+        others = np.full((rows, columns - 1), np.nan) if self.covariates is None else self.covariates
+        return np.column_stack([np.full(rows, first), others])
+
+    def _require_columns(self, what: str, *formulas: Formula | None) -> None:
+        """Raise ValueError where formulas read columns of y that were not given."""
+        missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - {0})
+        if self.covariates is None and missing:
+            raise ValueError(
+                f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
+                "predict was not given: predict(X_new, covariates=...) takes the columns of y after the first, of "
+                f"shape ({self.nodes.num_rows}, {self.support.num_columns - 1})."
+            )
 
     def _check_covariates(self, covariates: Any) -> np.ndarray | None:
         rows, columns = self.nodes.num_rows, self.support.num_columns - 1
@@ -315,13 +336,16 @@ class Predictive:
             if covariates is not None:
                 raise ValueError(f"covariates: y of {self.likelihood.name} has one column; leave covariates out.")
             return None
-        given = np.ones((rows, columns)) if covariates is None else np.asarray(covariates, dtype=np.float64)
+        if covariates is None:
+            return None
+        given = as_numbers(covariates, "covariates")
         if given.shape == (rows,) and columns == 1:
             given = given[:, None]
         if given.shape != (rows, columns):
             raise ValueError(
                 f"covariates must have shape ({rows}, {columns}), the columns of y after the first; got {given.shape}."
             )
+        check_finite(given, "covariates")
         return given
 
     def _require_normalised(self, what: str) -> None:

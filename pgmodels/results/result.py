@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pgmodels.arrays import check_column_names
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Model
 from pgmodels.parameters import bare
@@ -13,7 +14,10 @@ from pgmodels.parameters import bare
 
 @dataclass(eq=False, repr=False)
 class Result:
-    """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data."""
+    """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data.
+
+    ``columns`` are the names of X's columns where it was a data frame.
+    """
 
     model: Model
     X: np.ndarray
@@ -21,6 +25,12 @@ class Result:
     prior: JointPrior
     seconds: float
     method: str
+    columns: tuple[str, ...] | None = None
+
+    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
+        check_column_names(X_new, self.columns, name)
+        return self.model.check_inputs(X_new, name, self.X.shape[1])
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""

@@ -325,6 +325,7 @@ class GibbsRun:
             model=model,
             X=self.data.X,
             y=self.data.y,
+            columns=self.data.columns,
             prior=prior,
             whitened=whitened,
             log_likelihood_trace=records.log_likelihood,
