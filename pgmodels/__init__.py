@@ -14,6 +14,7 @@ from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.interop.arviz import to_arviz
 from pgmodels.interop.numpyro_kernel import GibbsKernel
 from pgmodels.interop.numpyro_model import to_numpyro
+from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -34,6 +35,7 @@ from pgmodels.language.likelihoods import (
     StudentT,
 )
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.latent.form import Dense
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed, Parameter
 from pgmodels.plots.auxiliaries import plot_auxiliaries
@@ -63,8 +65,10 @@ __all__ = [
     "CorrectedApproximation",
     "CorrectionWarning",
     "Counts",
+    "Dense",
     "Derivation",
     "Diagnosis",
+    "Difference",
     "DivergenceWarning",
     "Draws",
     "Fixed",
@@ -83,6 +87,7 @@ __all__ = [
     "Model",
     "NegativeBinomial",
     "NoAugmentationError",
+    "On",
     "Parameter",
     "Periodic",
     "PredictionWarning",

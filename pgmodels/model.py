@@ -1,6 +1,6 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from pgmodels.kernels.kernel import Kernel, as_kernel
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.language.supports import Classes
+from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import LatentPrior, build_prior, whitened_prior
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 
 
@@ -24,23 +24,30 @@ class GP(eqx.Module):
     """``size`` independent latent GPs with one kernel and one constant mean.
 
     ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 unless given; a
-    number is a start value for ``fit``.
+    number is a start value for ``fit``. ``form`` says how the prior is held at the data: by what costs less of
+    ``pgm.Dense()`` and an exact low-rank factor where it is left out.
     """
 
     kernel: Kernel
     mean: Parameter
     size: int = eqx.field(static=True)
+    form: Form = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1):  # noqa: B008
+    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1, form: Form = Cheapest()):  # noqa: B008
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
         self.kernel = as_kernel(kernel)
         self.mean = as_parameter(mean, "mean of a GP", positive=False)
         self.size = int(size)
+        if not isinstance(form, Form):
+            raise ValueError(f"form of a GP must be a pgmodels form such as pgm.Dense(); got {form!r}.")
+        self.form = form
 
     def __repr__(self) -> str:
         mean = "" if self.mean.fixed and np.all(np.asarray(self.mean.value) == 0) else f", mean={self.mean.value}"
-        return f"GP({self.kernel!r}{mean}{f', size={self.size}' if self.size > 1 else ''})"
+        size = f", size={self.size}" if self.size > 1 else ""
+        form = "" if self.form == Cheapest() else f", form={self.form!r}"
+        return f"GP({self.kernel!r}{mean}{size}{form})"
 
 
 class Data(NamedTuple):
@@ -142,7 +149,7 @@ class Model(eqx.Module):
 
     def resolve(self, X: np.ndarray) -> "Model":
         """The model with every hyperparameter that comes from the data set."""
-        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size) for gp in self.gps)
+        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
         return Model(self.likelihood, gps)
 
     def fixed(self) -> "Model":
@@ -153,14 +160,23 @@ class Model(eqx.Module):
 
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, build: Callable[[Any, Any, Any], LatentPrior] = build_prior) -> JointPrior:
-        """The latent GPs at the inputs, each group in the form that ``build`` gives it."""
-        groups = tuple(build(gp.kernel, jnp.asarray(gp.mean.value), jnp.asarray(X)) for gp in self.gps)
-        return JointPrior(groups, tuple(gp.size for gp in self.gps))
+    def prior(self, X: Any) -> JointPrior:
+        """The latent GPs bound to inputs, each group in its form."""
+        return JointPrior(tuple(gp.form.bind(gp.kernel, gp.mean.value, X, gp.size) for gp in self.gps))
 
-    def dense_prior(self, X: Any) -> JointPrior:
-        """The latent GPs at the inputs in the form that they have at every value of the hyperparameters; compiled."""
-        return _dense_prior(self.bare(), X)
+    def traced_prior(self, X: Any) -> JointPrior:
+        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
+        X = jnp.asarray(X)
+        return JointPrior(tuple(gp.form.traced(gp.kernel, jnp.asarray(gp.mean.value), X, gp.size) for gp in self.gps))
+
+    def prior_for_moments(self, X: Any) -> JointPrior:
+        """``traced_prior``, where no draws are asked for."""
+        pairs = ((gp, jnp.asarray(gp.mean.value)) for gp in self.gps)
+        return JointPrior(tuple(gp.form.traced_for_moments(gp.kernel, mean, X, gp.size) for gp, mean in pairs))
+
+    def compiled_prior(self, X: Any) -> JointPrior:
+        """``traced_prior``, compiled."""
+        return _compiled_prior(self.bare(), X)
 
     def bare(self) -> "Model":
         """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
@@ -207,5 +223,5 @@ def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> 
 
 
 @jax.jit
-def _dense_prior(model: Model, X: Any) -> JointPrior:
-    return model.prior(X, whitened_prior)
+def _compiled_prior(model: Model, X: Any) -> JointPrior:
+    return model.traced_prior(X)

@@ -11,6 +11,7 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
+from pgmodels.latent.protocol import Sites
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from tests.registry import CASES, by_default
@@ -29,10 +30,12 @@ def approximation(name):
     """Any Gaussian marginals: the auxiliaries' optimal q is defined for all."""
     given, rng = data(name), np.random.default_rng(7)
     shape = (12, given["model"].num_latents)
-    sites = {key: np.zeros(shape) for key in ("potential", "precision")}
+    with jax.enable_x64(True):
+        posterior = given["prior"].condition(Sites(jnp.zeros(shape), jnp.zeros(shape)))
     moments = {"mean": rng.normal(0.4, 1.2, shape), "variance": rng.gamma(2.0, 0.4, shape)}
     rest = {"elbo_trace": np.zeros(2), "converged": True, "tolerance": 1e-6}
-    return Approximation(**given, **moments, **sites, **rest, method="cavi")
+    given = {name: value for name, value in given.items() if name != "prior"}
+    return Approximation(**given, **moments, posterior=posterior, **rest, method="cavi")
 
 
 def draws(name):

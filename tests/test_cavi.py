@@ -10,8 +10,9 @@ from sklearn.datasets import load_wine
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import DensePrior, LowRankPrior, build_prior
+from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.form import Dense
+from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.model import GP, Model
 from tests.registry import CASES, NAMES, rbf, sigma
 
@@ -143,7 +144,7 @@ def test_logistic_softmax_on_wine():
     assert abs(result.elbo + 88.47) < 0.005
 
 
-def test_low_rank_and_dense_priors_give_the_same_result(monkeypatch):
+def test_low_rank_and_dense_priors_give_the_same_result():
     rng = np.random.default_rng(5)
     X = rng.uniform(-1, 1, (120, 1))
     y = (rng.random(120) < sigma(3 * np.sin(3 * X[:, 0]))).astype(float)
@@ -151,15 +152,7 @@ def test_low_rank_and_dense_priors_give_the_same_result(monkeypatch):
     low = cavi(model, X, y)
     assert isinstance(low.prior.groups[0], LowRankPrior)
 
-    def dense(self, X):
-        group = build_prior(self.gps[0].kernel, 0.4, X)
-        K = np.asarray(group.A.T @ group.A) + 1e-10 * np.eye(len(X))
-        root = np.linalg.cholesky(K)
-        parts = {"kernel": group.kernel, "mean": group.mean, "X": group.X, "jitter": jnp.asarray(1e-10)}
-        return JointPrior((DensePrior(K=jnp.asarray(K), root=jnp.asarray(root), **parts),), (1,))
-
-    monkeypatch.setattr(Model, "prior", dense)
-    full = cavi(model, X, y)
+    full = cavi(Model(Bernoulli(), GP(RBF(2.0, 1.0), mean=0.4, form=Dense())), X, y)
     assert isinstance(full.prior.groups[0], DensePrior)
     # The two differ by 1e-10 of the variance at every point; 120 points with w <= 1/4 can add that up to 3e-9.
     np.testing.assert_allclose(low.mean, full.mean, atol=1e-7)

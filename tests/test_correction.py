@@ -93,7 +93,7 @@ def test_correction_is_the_second_order_expansion(name):
     K, k = rbf(X, X, 1.0), rbf(X_new, X, 1.0)[0]
     for latent in range(case.num_latents):
         # Cov_q(f, f) = (K⁻¹ + W)⁻¹, and Cov_q(f_*, f) = k_* K⁻¹ Cov_q(f, f), with explicit inverses.
-        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.precision[:, latent]))
+        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.posterior.sites.precision[:, latent]))
         for point in (0, 3):
             expected = brute_force(vi, vi.mean[point, latent], C[point, point], C[point], H, latent)
             got = fixed.mean[point, latent], fixed.variance[point, latent]
@@ -112,7 +112,7 @@ def test_binary_formula():
     m, v = vi.mean[:, 0], vi.variance[:, 0]
     c = np.sqrt(m**2 + v)
     V = (np.tanh(c / 2) / c - 0.5 / np.cosh(c / 2) ** 2) / (2 * c**2)
-    C = np.linalg.inv(np.linalg.inv(rbf(X, X) + 1e-10 * np.eye(25)) + np.diag(vi.precision[:, 0]))
+    C = np.linalg.inv(np.linalg.inv(rbf(X, X) + 1e-10 * np.eye(25)) + np.diag(vi.posterior.sites.precision[:, 0]))
     mean = m + C @ (v * m * V)
     variance = v + m**2 - mean**2 + 2 * m * (C @ (m * v * V)) + C**2 @ ((m**2 + v) * V)
     # The inverse of a nearly singular K loses six digits.

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -13,11 +15,28 @@ from pgmodels.diagnostics.importance import _weigh, _widened, importance_estimat
 from pgmodels.inference.cavi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Gaussian, LogisticSoftmax
+from pgmodels.latent.protocol import Sites
 from pgmodels.model import GP, Model
 
 
 def covariance(X, variance, lengthscale):
     return variance * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / lengthscale**2)
+
+
+@jax.jit
+def condition_compiled(prior, sites):
+    posterior = prior.condition(sites)
+    return posterior, *posterior.moments()
+
+
+def with_sites(result, potential=None, precision=None):
+    """A result with other sites, and what follows from them."""
+    h, w = result.posterior.sites
+    with jax.enable_x64(True):
+        sites = Sites(*(jnp.asarray(old if new is None else new) for old, new in ((h, potential), (w, precision))))
+        posterior, mean, variance = condition_compiled(result.prior, sites)
+        mean, variance = np.asarray(mean), np.asarray(variance)
+    return replace(result, posterior=posterior, mean=mean, variance=variance)
 
 
 @cache
@@ -30,9 +49,8 @@ def gaussian():
     S = K - K @ np.linalg.solve(K + noise, K)
     shift = np.array([0.2, -0.1, 0.15, 0.0, -0.25, 0.3])
     # The mean moves by S times the change of the potential.
-    moved = replace(
-        exact, potential=exact.potential + np.linalg.solve(S, shift)[:, None], mean=exact.mean + shift[:, None]
-    )
+    h = np.asarray(exact.posterior.sites.potential)
+    moved = with_sites(exact, h + np.linalg.solve(S, shift)[:, None])
     log_evidence = stats.multivariate_normal(np.full(6, 0.4), K + noise).logpdf(y)
     return exact, moved, S, shift, log_evidence
 
@@ -68,7 +86,8 @@ def test_widening_keeps_the_mean_and_scales_the_sites():
 def test_a_q_far_too_narrow_is_mended_by_widening():
     exact, _, _, _, log_evidence = gaussian()
     # The exact posterior with its sites' precisions doubled: widening by one half undoes it exactly.
-    narrow = replace(exact, precision=2 * exact.precision, potential=exact.potential + exact.precision * exact.mean)
+    h, w = map(np.asarray, exact.posterior.sites)
+    narrow = with_sites(exact, h + w * exact.mean, 2 * w)
     estimate = importance_estimate(narrow, 1000, seed=1)
     assert estimate.widening == 0.5
     assert estimate.proposal_k == -np.inf
@@ -87,11 +106,8 @@ def test_a_q_far_too_narrow_is_mended_by_widening():
 def test_standard_errors_are_what_estimates_scatter_by():
     exact, moved, S, shift, log_evidence = gaussian()
     shift = 0.6 * shift
-    nearer = replace(
-        moved,
-        potential=exact.potential + 0.6 * (moved.potential - exact.potential),
-        mean=exact.mean + shift[:, None],
-    )
+    h, other = (np.asarray(result.posterior.sites.potential) for result in (exact, moved))
+    nearer = with_sites(exact, h + 0.6 * (other - h))
     estimates = [importance_estimate(nearer, 1000, seed=seed) for seed in range(60)]
     for truth, name in (
         (exact.mean, "mean"),
@@ -150,7 +166,7 @@ def test_the_elbo_lacks_the_gap_and_the_divergence():
 
 def test_no_expectations_beyond_the_limit():
     _, moved, _, _, _ = gaussian()
-    far = replace(moved, potential=moved.potential + 40.0, mean=moved.mean + 5.0)
+    far = with_sites(moved, np.asarray(moved.posterior.sites.potential) + 40.0)
     estimate = importance_estimate(far, 1000)
     assert estimate.pareto_k == pareto_k(far, 1000) > 0.7
     assert estimate.proposal_k > estimate.limit

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.latent.prior import DensePrior, LowRankPrior, build_prior
-from pgmodels.latent.sites import log_normalizer_of_kernel
+from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.form import Cheapest, Dense
+from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.protocol import Sites
 
 MEAN = 0.7
 # Sums of some hundred terms of size 1 to 10, solved with matrices of condition up to about 1e4: 1e-16 * 1e2 * 1e4.
@@ -56,12 +58,16 @@ def inputs(n, seed=0):
     return np.random.default_rng(seed).uniform(-2, 2, size=(n, 2))
 
 
+def bind(covariance, X, size=2, mean=MEAN, form=Cheapest()):
+    return form.bind(covariance, mean, X, size)
+
+
 def some_sites(n, size=2, seed=1):
     """Potentials and precisions of order 1, one in three precisions exactly zero (with a potential all the same)."""
     rng = np.random.default_rng(seed)
     h, w = rng.normal(0.3, 1.0, (n, size)), rng.gamma(1.5, 0.7, (n, size))
     w[::3] = 0
-    return jnp.asarray(h), jnp.asarray(w)
+    return Sites(jnp.asarray(h), jnp.asarray(w))
 
 
 CASES = {
@@ -75,7 +81,13 @@ CASES = {
 @pytest.fixture(params=CASES)
 def case(request):
     covariance, X = CASES[request.param]
-    return build_prior(covariance, MEAN, X), covariance, X, *some_sites(len(X))
+    return bind(covariance, X), covariance, X, some_sites(len(X))
+
+
+def draw(posterior, key):
+    """A draw of the latents of a group and its coordinates."""
+    mean, deviation = posterior.mean_and_deviation(key)
+    return posterior.prior.latents(mean + deviation), mean + deviation
 
 
 def joint_twin(covariance, X, h, w):
@@ -104,12 +116,12 @@ def tolerance(prior):
 def test_the_cheaper_representation_is_chosen():
     expected = {"one point": DensePrior, "rough": DensePrior, "duplicated rows": DensePrior, "smooth": LowRankPrior}
     for name, representation in expected.items():
-        assert isinstance(build_prior(CASES[name][0], MEAN, CASES[name][1]), representation), name
+        assert isinstance(bind(*CASES[name]), representation), name
 
 
 def test_low_rank_represents_the_kernel():
     covariance, X = CASES["smooth"]
-    prior = build_prior(covariance, MEAN, X)
+    prior = bind(covariance, X)
     K = np.asarray(covariance(X, X))
     assert prior.rank % 16 == 0
     assert 0 <= float(prior.truncation) <= 1e-10 * 1.7
@@ -122,23 +134,31 @@ def test_low_rank_represents_the_kernel():
 
 
 def test_moments(case):
-    prior, covariance, X, h, w = case
-    mean, variance, log_normalizer = prior.moments(h, w)
-    Sigma = prior.covariance(h, w)
+    prior, covariance, X, sites = case
+    h, w = sites
+    posterior = prior.condition(sites)
+    mean, variance = posterior.moments()
+    Sigma = posterior.covariance()
+    twins = 0.0
     for latent in range(h.shape[1]):
         twin = joint_twin(covariance, X, h[:, latent], w[:, latent])
         atol = tolerance(prior)
         np.testing.assert_allclose(mean[:, latent], twin[0], rtol=0, atol=atol)
         np.testing.assert_allclose(variance[:, latent], np.diagonal(twin[1]), rtol=0, atol=atol)
         np.testing.assert_allclose(Sigma[latent], twin[1], rtol=0, atol=atol)
-        np.testing.assert_allclose(log_normalizer[latent], twin[2], rtol=0, atol=atol)
+        twins += twin[2]
+    np.testing.assert_allclose(posterior.log_normalizer(), twins, rtol=0, atol=2 * atol)
+    # The same without the factorisation kept.
+    for ours, theirs in zip(prior.moments(sites), (mean, variance, posterior.log_normalizer()), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
 
 
 def test_prediction(case):
-    prior, covariance, X, h, w = case
+    prior, covariance, X, (h, w) = case
     X_new = jnp.asarray(inputs(5, seed=9))
-    mean, variance = prior.predict(X_new, h, w)
-    cross = prior.covariance_with_training(X_new, h, w)
+    posterior = prior.condition(Sites(h, w))
+    mean, variance = posterior.predict(X_new)
+    cross = posterior.cross_covariance(X_new)
     n = len(X)
     for latent in range(h.shape[1]):
         twin_mean, twin_covariance = predictive_twin(covariance, X, X_new, h[:, latent], w[:, latent])
@@ -149,7 +169,7 @@ def test_prediction(case):
 
 
 def test_whitened_coordinates_carry_draws_to_new_inputs(case):
-    prior, covariance, X, _, _ = case
+    prior, covariance, X, _ = case
     X_new = jnp.asarray(inputs(5, seed=9))
     A_new, residual = prior.factor_at(X_new)
     A = prior.factor_at(prior.X)[0] if isinstance(prior, LowRankPrior) else prior.root.T
@@ -159,20 +179,19 @@ def test_whitened_coordinates_carry_draws_to_new_inputs(case):
     np.testing.assert_allclose(jnp.sum(A_new**2, axis=0) + residual, covariance.diagonal(X_new), rtol=0, atol=1e-8)
 
 
-def test_dense_and_low_rank_agree(monkeypatch):
+def test_dense_and_low_rank_agree():
     covariance, X = CASES["smooth"]
-    low_rank = build_prior(covariance, MEAN, X)
-    monkeypatch.setattr("pgmodels.latent.prior._factor_operations", lambda n, r: np.inf)
-    dense = build_prior(covariance, MEAN, X)
+    low_rank = bind(covariance, X)
+    dense = bind(covariance, X, form=Dense())
     assert isinstance(low_rank, LowRankPrior)
     assert isinstance(dense, DensePrior)
     assert float(dense.jitter) > 0
     np.testing.assert_allclose(dense.K, covariance(X, X) + float(dense.jitter) * np.eye(60), rtol=0, atol=1e-15)
-    h, w = some_sites(60)
+    low_rank, dense = (prior.condition(some_sites(60)) for prior in (low_rank, dense))
     X_new = jnp.asarray(inputs(4, seed=3))
-    for ours, theirs in zip(low_rank.moments(h, w), dense.moments(h, w), strict=True):
+    for ours, theirs in zip(low_rank.moments(), dense.moments(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=REPRESENTATION)
-    for ours, theirs in zip(low_rank.predict(X_new, h, w), dense.predict(X_new, h, w), strict=True):
+    for ours, theirs in zip(low_rank.predict(X_new), dense.predict(X_new), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=REPRESENTATION)
 
 
@@ -186,9 +205,9 @@ def test_log_normalizer_is_the_integral(n):
     mass = np.prod(np.stack(np.meshgrid(*[weights / np.sqrt(2 * np.pi)] * n, indexing="ij"), axis=-1), axis=-1).ravel()
     f = MEAN + grid @ root.T
     integral = np.sum(mass * np.exp(f @ h[:, 0] - 0.5 * f**2 @ w[:, 0]))
-    log_normalizer = build_prior(kernel(), MEAN, X).moments(h, w)[2]
+    log_normalizer = bind(kernel(), X, size=1).moments(Sites(h, w))[2]
     # 80 Hermite nodes integrate exp(-w k x^2 / 2) with w k = 1 to about 1e-12.
-    np.testing.assert_allclose(log_normalizer[0], np.log(integral), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(log_normalizer, np.log(integral), rtol=0, atol=1e-11)
 
 
 def exact_posterior(K, mean, h, w):
@@ -215,20 +234,21 @@ def test_extreme_precisions():
     w = jnp.asarray([1e10, 1e-10, 1e10, 0.0, 1.0, 1e10, 1e-10, 1e5])[:, None]
     f = jnp.asarray([0.3, 1.2, -0.8, 0.4, 2.0, 0.1, -1.5, 0.9])[:, None]
     h = jnp.where(w < 1, 0.5, w * f)
-    prior = build_prior(kernel(), MEAN, X)
+    prior = bind(kernel(), X, size=1)
     assert isinstance(prior, DensePrior)
     assert float(prior.jitter) == 0
     twin_mean, Sigma = exact_posterior(prior.K, MEAN, h[:, 0], w[:, 0])
-    mean, variance, _ = prior.moments(h, w)
+    posterior = prior.condition(Sites(h, w))
+    mean, variance = posterior.moments()
     # Relative, although the variances span ten orders: 1e-16 times the condition of K between the strong points (1e3),
     # some ten operations; the mean is of size 1, from potentials of size 1e10.
     np.testing.assert_allclose(variance[:, 0], np.diagonal(Sigma), rtol=1e-10)
     np.testing.assert_allclose(mean[:, 0], twin_mean, rtol=0, atol=1e-10)
     deviation = np.sqrt(np.diagonal(Sigma))
     np.testing.assert_allclose(
-        prior.covariance(h, w)[0] / np.outer(deviation, deviation), Sigma / np.outer(deviation, deviation), atol=1e-9
+        posterior.covariance()[0] / np.outer(deviation, deviation), Sigma / np.outer(deviation, deviation), atol=1e-9
     )
-    draws = jax.vmap(lambda key: prior.draw(key, h, w)[0])(jax.random.split(jax.random.key(3), 2000))[:, :, 0]
+    draws = jax.vmap(lambda key: draw(posterior, key)[0])(jax.random.split(jax.random.key(3), 2000))[:, :, 0]
     # 4.5 standard errors of a standard deviation estimated from 2,000 draws: 4.5 / sqrt(4000).
     np.testing.assert_allclose(np.std(draws, axis=0) / deviation, 1.0, rtol=0, atol=0.07)
 
@@ -237,11 +257,12 @@ def test_extreme_precisions():
 def test_draws(name):
     covariance, X = CASES[name]
     h, w = some_sites(len(X))
-    prior = build_prior(covariance, MEAN, X)
+    prior = bind(covariance, X)
+    given = prior.condition(Sites(h, w))
     count = 20_000
     keys = jax.random.split(jax.random.key(11), count)
-    posterior, _ = jax.vmap(lambda key: prior.draw(key, h, w))(keys)
-    unconditional, _ = jax.vmap(lambda key: prior.draw_prior(key, 2))(keys)
+    posterior, _ = jax.vmap(lambda key: draw(given, key))(keys)
+    unconditional, _ = jax.vmap(prior.draw)(keys)
     for draws, precision, potential in [(posterior, w, h), (unconditional, 0 * w, 0 * h)]:
         for latent in range(2):
             mean, Sigma, _ = joint_twin(covariance, X, potential[:, latent], precision[:, latent])
@@ -258,8 +279,8 @@ def test_draws(name):
 
 
 def test_a_draw_is_the_map_of_its_whitened_coordinates(case):
-    prior, _, _, h, w = case
-    f, whitened = prior.draw(jax.random.key(2), h, w)
+    prior, _, _, sites = case
+    f, whitened = draw(prior.condition(sites), jax.random.key(2))
     np.testing.assert_array_equal(f, prior.latents(whitened))
     assert whitened.shape == (prior.rank, 2)
     stacked = prior.latents(jnp.stack([whitened, 2 * whitened]))
@@ -267,12 +288,12 @@ def test_a_draw_is_the_map_of_its_whitened_coordinates(case):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_log_normalizer_of_kernel(name):
+def test_log_normalizer_as_a_function_of_hyperparameters(name):
     covariance, X = CASES[name]
     h, w = some_sites(len(X))
 
     def objective(covariance, mean):
-        return log_normalizer_of_kernel(covariance, mean, jnp.asarray(X), h, w)
+        return Cheapest().traced_for_moments(covariance, jnp.asarray(mean), jnp.asarray(X), 2).moments(Sites(h, w))[2]
 
     twin = sum(joint_twin(covariance, X, h[:, latent], w[:, latent])[2] for latent in range(2))
     value, gradient = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))(covariance, MEAN)
@@ -305,7 +326,7 @@ def test_log_normalizer_of_kernel(name):
 )
 def test_a_kernel_that_is_none_is_rejected(matrix, complaint):
     with pytest.raises(ValueError, match=f"kernel Table.*{complaint}.*White"):
-        build_prior(Table(jnp.asarray(matrix)), MEAN, inputs(2))
+        bind(Table(jnp.asarray(matrix)), inputs(2))
 
 
 def test_an_indefinite_kernel_of_low_rank_is_rejected():
@@ -313,7 +334,7 @@ def test_an_indefinite_kernel_of_low_rank_is_rejected():
     matrix = np.outer(direction[:, 0], direction[:, 0]) - 0.01 * np.outer(direction[:, 1], direction[:, 1])
     np.fill_diagonal(matrix, np.abs(np.diagonal(matrix)))
     with pytest.raises(ValueError, match="smallest eigenvalue"):
-        build_prior(Table(jnp.asarray(matrix)), MEAN, inputs(100))
+        bind(Table(jnp.asarray(matrix)), inputs(100))
 
 
 @pytest.mark.parametrize("name", ["rough", "smooth"])
@@ -322,11 +343,11 @@ def test_equal_shapes_share_one_program(name):
     traces = []
 
     @jax.jit
-    def update(prior, h, w):
+    def update(prior, sites):
         traces.append(1)
-        return prior.moments(h, w)
+        return prior.moments(sites)
 
     for factor in (1.0, 1.01, 0.99):
         changed = eqx.tree_at(lambda k: k.variance, covariance, factor * covariance.variance)
-        update(build_prior(changed, MEAN * factor, X), *some_sites(len(X)))
+        update(bind(changed, X, mean=MEAN * factor), some_sites(len(X)))
     assert len(traces) == 1

@@ -26,6 +26,7 @@ from pgmodels.diagnostics.calibration import reliability_bins
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
 from pgmodels.diagnostics.predictions import prediction_errors
+from pgmodels.latent.protocol import Sites
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from tests.registry import CASES
@@ -67,7 +68,7 @@ def results(name):
         log_likelihood_trace=rng.normal(-20.0, 2.0, (2, SAMPLES)),
         num_warmup=0,
     )
-    narrow = approximation(common, 2 * exact.potential, 2 * exact.precision)
+    narrow = approximation(common, 2 * exact.posterior.sites.potential, 2 * exact.posterior.sites.precision)
     own = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
     base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
     corrected = CorrectedApproximation(**base | {"method": "corrected"}, **own)
@@ -76,9 +77,11 @@ def results(name):
 
 def approximation(common, h, w):
     with jax.enable_x64(True):
-        mean, variance, _ = common["prior"].moments(jnp.asarray(h), jnp.asarray(w))
+        posterior = common["prior"].condition(Sites(jnp.asarray(h), jnp.asarray(w)))
+        mean, variance = posterior.moments()
+    common = {name: value for name, value in common.items() if name != "prior"}
     trace = -30.0 - 5.0 * 0.3 ** np.arange(8.0)
-    moments = {"mean": np.asarray(mean), "variance": np.asarray(variance), "potential": h, "precision": w}
+    moments = {"mean": np.asarray(mean), "variance": np.asarray(variance), "posterior": posterior}
     return Approximation(**common, **moments, elbo_trace=trace, converged=True, tolerance=1e-6, method="cavi")
 
 

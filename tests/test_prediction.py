@@ -27,7 +27,7 @@ from pgmodels.language.likelihoods import (
 )
 from pgmodels.language.sampling import SamplingWarning, draw_observations
 from pgmodels.model import GP, Model
-from pgmodels.results.predictive import DrawNodes, GaussianNodes, PredictionWarning, Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
 
 MEAN = np.array([0.7, -1.3, 2.1])
 VARIANCE = np.array([0.5, 1.7, 0.02])
@@ -46,7 +46,7 @@ CASES = {
 
 
 def predictive(lik, covariates=None):
-    return Predictive(lik, GaussianNodes(MEAN[:, None], VARIANCE[:, None]), covariates)
+    return Predictive(lik, IndependentNodes(MEAN[:, None], VARIANCE[:, None]), covariates)
 
 
 def quadrature(function, mean, variance, points=()):
@@ -83,7 +83,7 @@ def test_log_density_is_the_integral_of_the_likelihood(name):
 def test_log_density_of_a_narrow_likelihood_is_exact(spread, y):
     # Gaussian convolution in closed form; log densities down to -3,000, whose rounding is 1e-12.
     expected = stats.norm.logpdf(y, MEAN, np.sqrt(spread**2 * VARIANCE + 0.01**2))
-    nodes = GaussianNodes(MEAN[:, None], spread**2 * VARIANCE[:, None])
+    nodes = IndependentNodes(MEAN[:, None], spread**2 * VARIANCE[:, None])
     got = Predictive(Gaussian(0.01), nodes).log_density(np.array(y))
     np.testing.assert_allclose(got, expected, atol=1e-7, rtol=1e-10)
 
@@ -110,7 +110,7 @@ def test_probabilities_of_two_classes():
 @pytest.mark.parametrize("lik", [LogisticSoftmax(3), StickBreaking(4)], ids=lambda lik: lik.name)
 def test_probabilities_of_several_classes_match_monte_carlo(lik):
     mean, variance = np.array([[1.2, -0.7, 0.3], [-2.0, 0.5, 1.5]]), np.array([[0.5, 1.5, 0.1], [2.0, 0.3, 0.7]])
-    p = Predictive(lik, GaussianNodes(mean, variance)).probabilities
+    p = Predictive(lik, IndependentNodes(mean, variance)).probabilities
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
     f = mean + np.sqrt(variance) * np.random.default_rng(1).standard_normal((400_000, 2, 3))
     if lik.name == "LogisticSoftmax":
@@ -122,7 +122,7 @@ def test_probabilities_of_several_classes_match_monte_carlo(lik):
     # Standard error of 400,000 draws below 0.5 / 632 = 8e-4; Sobol's own error at 4,096 points is below it.
     np.testing.assert_allclose(p, sample.mean(axis=0), atol=3e-3)
     # log_density refines until it changes by less than 1e-3.
-    got = Predictive(lik, GaussianNodes(mean, variance)).log_density(np.array([2.0, 0.0]))
+    got = Predictive(lik, IndependentNodes(mean, variance)).log_density(np.array([2.0, 0.0]))
     np.testing.assert_allclose(np.exp(got), p[[0, 1], [2, 0]], rtol=3e-3)
 
 
@@ -170,7 +170,7 @@ def test_unresolved_integrals_are_reported():
     with pytest.warns(PredictionWarning, match="not known to be a normalised density"):
         predictive(comb()).log_density(np.array([1.0, 0.0, 1.0]))
     # 16,384 points cannot see noise a ten-thousandth of the latent scale.
-    nodes = GaussianNodes(np.zeros((1, 2)), np.array([[1e6, 1.0]]))
+    nodes = IndependentNodes(np.zeros((1, 2)), np.array([[1e6, 1.0]]))
     with pytest.warns(PredictionWarning, match="not resolved in 1 rows"):
         Predictive(HeteroscedasticGaussian(100.0), nodes).log_density(np.array([0.3]))
 

@@ -14,7 +14,7 @@ from pgmodels.inference.gaussian_vi import fit_surrogate
 from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
-from pgmodels.latent.surrogate import build_surrogate, choose_blocks
+from pgmodels.latent.coupled import choose_blocks, condition_coupled
 from tests.registry import CASES
 
 MIDDLE = np.array([0.4, -1.0])
@@ -31,7 +31,7 @@ def gaussian(centre, marginals):
     """A fit with a given centre of whitened coordinates and given marginals."""
     prior = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.5, 0.7), mean=0.4)).prior(np.array([[0.0], [0.3], [1.1]]))
     W = np.array([0.5, 2.0, 1.0])[:, None, None]
-    built = build_surrogate(prior, jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W), choose_blocks(prior))
+    built = condition_coupled(prior, jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W), choose_blocks(prior))
     return replace(built, centre=jnp.asarray(centre)), marginals
 
 

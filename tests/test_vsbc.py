@@ -12,6 +12,7 @@ import pgmodels as pgm
 from pgmodels.diagnostics import vsbc
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.inference import drive
 from pgmodels.inference.cavi import cavi
 from pgmodels.language.sampling import draw_observations
 
@@ -97,18 +98,18 @@ def split(result):
 
 
 def planted(monkeypatch, change):
-    original = vsbc._ascend
+    original = vsbc._find
 
     def wrong(*args):
-        state, done = original(*args)
-        return change(state), done
+        posterior, mean, variance, done = original(*args)
+        return posterior, *change(mean, variance), done
 
-    monkeypatch.setattr(vsbc, "_ascend", wrong)
+    monkeypatch.setattr(vsbc, "_find", wrong)
     return simulate_calibration(gaussian(), 100, seed=2)
 
 
 def test_halved_variances_are_found(monkeypatch):
-    result = planted(monkeypatch, lambda state: state._replace(variance=state.variance / 2))
+    result = planted(monkeypatch, lambda mean, variance: (mean, variance / 2))
     value, error = result.dispersion
     assert abs(value[0] - np.sqrt(2)) < 4 * error[0]
     assert result.dispersion_p[0] < 1e-4
@@ -121,7 +122,7 @@ def test_halved_variances_are_found(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_shift_is_found_with_its_direction(monkeypatch, sign):
-    result = planted(monkeypatch, lambda state: state._replace(mean=state.mean + sign * 0.6 * state.variance**0.5))
+    result = planted(monkeypatch, lambda mean, variance: (mean + sign * 0.6 * variance**0.5, variance))
     value, error = result.bias
     assert abs(value[0] + sign * 0.6) < 4 * error[0]
     assert result.bias_p[0] < 1e-4
@@ -177,11 +178,10 @@ def test_replicates_are_what_cavi_finds_with_covariates_kept():
 def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     X = np.array([[-1.0], [0.3], [1.1], [1.5]])
     vi = cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))
-    before = vsbc._ascend._cache_size()
     result = simulate_calibration(vi, 12, seed=0)
-    assert vsbc._ascend._cache_size() == before + 1
+    traced = drive._stretch._cached._cache_size()
     other = simulate_calibration(vi, 12, seed=1)
-    assert vsbc._ascend._cache_size() == before + 1
+    assert drive._stretch._cached._cache_size() == traced
     # Four data of three classes: some class is missing in most replicates.
     assert result.z.shape == (12, 4, 3)
     assert np.isfinite(result.z).all()
@@ -190,19 +190,22 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
 
 
 def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
-    original, calls = vsbc._ascend, []
+    original, calls = vsbc._find, []
 
     def failing(*args):
         calls.append(None)
-        state, done = original(*args)
-        return (state._replace(mean=state.mean * np.nan) if len(calls) == 2 else state), done & (len(calls) != 4)
+        posterior, mean, variance, done = original(*args)
+        return posterior, mean * np.nan if len(calls) == 2 else mean, variance, done and len(calls) != 4
 
-    monkeypatch.setattr(vsbc, "_ascend", failing)
+    monkeypatch.setattr(vsbc, "_find", failing)
     result = simulate_calibration(gaussian(), 6)
     assert (result.num_replicates, result.num_failed, result.num_unconverged) == (5, 1, 1)
-    monkeypatch.setattr(
-        vsbc, "_ascend", lambda *args: (original(*args)[0]._replace(mean=np.full((6, 1), np.nan)), True)
-    )
+
+    def all_failing(*args):
+        posterior, mean, variance, done = original(*args)
+        return posterior, mean * np.nan, variance, done
+
+    monkeypatch.setattr(vsbc, "_find", all_failing)
     with pytest.raises(ValueError, match="6 of 6 simulated data sets"):
         simulate_calibration(gaussian(), 6)
 

@@ -12,6 +12,8 @@ from table import write_table
 import pgmodels as pgm
 from pgmodels.inference import cavi
 from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, run_chunk
+from pgmodels.inference.problem import problem_of
+from pgmodels.model import Data
 
 
 def seconds(function: Callable[[], object], repeats: int = 7) -> float:
@@ -37,17 +39,17 @@ with jax.enable_x64(True):
         X = rng.uniform(-2.0, 2.0, (n, 2))
         y = (rng.random(n) < 0.5 + 0.4 * np.sin(2 * X[:, 0])).astype(float)
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel))
-        prior, augmentation, observed = model.prior(X), model.augmentation, jnp.asarray(y)
+        problem = problem_of(model, Data(X, y))
         K = jnp.asarray(kernel(X, X)) + jnp.eye(n)
         cholesky = jax.jit(jnp.linalg.cholesky)
         both = jax.jit(lambda K: solve_triangular(jnp.linalg.cholesky(K), K, lower=True))
-        state = cavi.init(augmentation, prior, observed, {})
+        state, step = cavi.init(problem), jax.jit(cavi.step)
         run = GibbsRun(model, model.check(X, y), Settings(0, 1, jax.random.key(0), Keep("moments")))
         sweeps_alone = run.tuning._replace(slice_steps=jnp.asarray(0))
         # Bound as defaults: a closure would read the last size.
         raw_cholesky = seconds(lambda f=cholesky, K=K: f(K))
         raw_both = seconds(lambda f=both, K=K: f(K))
-        update = seconds(lambda a=augmentation, p=prior, o=observed, s=state: cavi.step(a, p, o, {}, s))
+        update = seconds(lambda step=step, p=problem, s=state: step(p, s))
         chunk = (run.target, sweeps_alone, run.chains, run.moments, 0, 5, run.settings.keep, run.axes)
         sweep = seconds(lambda c=chunk: run_chunk(*c)) / 5
         slices = run.tuning._replace(slice_steps=jnp.asarray(20), sweep_every=jnp.asarray(1000))
@@ -57,7 +59,7 @@ with jax.enable_x64(True):
             {
                 "n": n,
                 "kernel": type(kernel).__name__,
-                "form": f"{type(prior.groups[0]).__name__}, rank {prior.groups[0].rank}",
+                "form": f"{type(problem.prior.groups[0]).__name__}, rank {problem.prior.groups[0].rank}",
                 "Cholesky n, ms": 1e3 * raw_cholesky,
                 "Cholesky + solve n, ms": 1e3 * raw_both,
                 "CAVI iteration, ms": 1e3 * update,

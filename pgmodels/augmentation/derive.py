@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.normal_form import Factor, Term, expand, factorise
 from pgmodels.augmentation.notation import plain, words
-from pgmodels.augmentation.predictor import Predictor, affine, latents_of
+from pgmodels.augmentation.predictor import Predictor, SharedPredictorError, affine, latents_of
+from pgmodels.augmentation.predictors import Predictors, over_predictors
 from pgmodels.augmentation.quadratic import Linear, Quadratic, Square, read_completed, read_quadratic
 from pgmodels.augmentation.rules import (
     RULES,
@@ -29,6 +30,7 @@ from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp
 from pgmodels.language.operations import Call, Comparison, Power, Reduction, Sum
 from pgmodels.language.symbols import Constant, Positions, Selected
+from pgmodels.latent.mixing import push_values
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
 
@@ -73,6 +75,7 @@ class Augmentation:
     ):
         self.formula, self.size, self.base = formula, size, base
         self.rules, self.requirements = rules, requirements
+        self.predictors: Predictors | None = None
 
     def __hash__(self) -> int:
         return hash((self.formula.key, self.size))
@@ -99,9 +102,23 @@ class Augmentation:
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
 
+    @property
+    def num_latents(self) -> int:
+        """The number of latents, which is ``size``, the number of predictors, where no factor combines latents."""
+        return self.size if self.predictors is None else self.predictors.num_latents
+
+    def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """The latents that a block of predictors reads."""
+        return block if self.predictors is None else self.predictors.latents_of(block)
+
+    def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""
+        return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
+
     def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
         """log p(y | f) of each datum, shape (..., n), from the formula itself."""
-        return self.formula.log_evaluate(Environment(y, f, parameters))[..., 0]
+        z = self.predictor_values(f, y, parameters)
+        return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
@@ -119,8 +136,12 @@ class Augmentation:
         return by_mean + w * m, w
 
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The Hessian of each datum's B in (m_l, s_l) of one latent l at a time, shape (n, latents, 2, 2)."""
-        size = self.size
+        """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
+        own = jnp.arange(self.size)
+        return jnp.moveaxis(self.joint_hessian(m, v, y, parameters)[:, own, :, own, :], 0, 1)
+
+    def joint_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
 
         def bound(shift: Any, m_i: Any, v_i: Any, y_i: Any) -> Any:
             dm, ds = shift[:, 0], shift[:, 1]
@@ -129,9 +150,7 @@ class Augmentation:
             return self.local_bound((m_i + dm)[None], moved[None], y_i[None], parameters)[0]
 
         def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
-            full = jax.hessian(bound)(jnp.zeros((size, 2), m.dtype), m_i, v_i, y_i)
-            own = jnp.arange(size)
-            return full[own, :, own, :]
+            return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
 
         return jax.vmap(one)(m, v, jnp.asarray(y))
 
@@ -506,5 +525,15 @@ def _square_text(square: Square) -> str:
 
 
 def derive_formula(formula: Expression, size: int) -> Augmentation:
-    """Derive the augmentation of a formula over ``size`` latents."""
-    return Deriver(formula, size).derive()
+    """Derive the augmentation of a formula over ``size`` latents.
+
+    Where a factor combines latents, it is the augmentation of the formula over its predictors.
+    """
+    try:
+        return Deriver(formula, size).derive()
+    except SharedPredictorError:
+        over, predictors = over_predictors(formula, size)
+    augmentation = Deriver(over, len(predictors.rows)).derive()
+    augmentation.predictors = predictors
+    predictors.check(augmentation.blocks)
+    return augmentation

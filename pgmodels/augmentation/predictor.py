@@ -15,10 +15,7 @@ class SharedPredictorError(NoAugmentationError):
     """An affine expression that combines several latents."""
 
     def __init__(self, expression: Expression):
-        super().__init__(
-            f"the predictor {expression.text()} combines several latents. Each factor may contain one latent only: "
-            "the joint Gaussian update that shared predictors need is not implemented."
-        )
+        super().__init__(f"{expression.text()} combines several latents.")
 
 
 class Predictor:

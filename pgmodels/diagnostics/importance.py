@@ -9,7 +9,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.joint import JointPosterior
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 
@@ -111,18 +111,15 @@ class _Weighted(NamedTuple):
 @double_precision
 def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
     f, _ = proposal.draw_latents(num_draws, seed)
-    h, w = jnp.asarray(proposal.potential), jnp.asarray(proposal.precision)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
-    log_ratios = _log_ratios(proposal, f) + float(_log_normalizer(proposal.prior, h, w))
+    log_ratios = _log_ratios(proposal, f) + float(_log_normalizer(proposal.posterior))
     return _Weighted(f, log_ratios, *_smoothed(log_ratios))
 
 
+@double_precision
 def _widened(approximation: Approximation, share: float) -> Approximation:
-    """The Gaussian with q's mean and the precisions of its sites times ``share``; only its sites are set."""
-    w = approximation.precision
-    # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
-    potential = approximation.potential - (1.0 - share) * w * approximation.mean
-    return replace(approximation, potential=potential, precision=share * w)
+    """The Gaussian with q's mean and the precisions of its sites times ``share``; only its posterior is set."""
+    return replace(approximation, posterior=_tempered(approximation.posterior, share))
 
 
 def _divergence_error(own: _Weighted, used: _Weighted, log_evidence_error: float) -> float:
@@ -140,17 +137,28 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
 
 
 @jax.jit
-def _log_normalizer(prior: JointPrior, h: Any, w: Any) -> Any:
-    return prior.moments(h, w)[2]
+def _tempered(posterior: JointPosterior, share: Any) -> JointPosterior:
+    return posterior.tempered(share)
 
 
+@jax.jit
+def _log_normalizer(posterior: JointPosterior) -> Any:
+    return posterior.log_normalizer()
+
+
+@jax.jit
+def _log_factor(posterior: JointPosterior, f: Any) -> Any:
+    return posterior.log_factor(f)
+
+
+@double_precision
 def _log_ratios(approximation: Approximation, f: np.ndarray) -> np.ndarray:
     """sum log p(y | f) - sum (h f - w f^2 / 2) of draws f (draws, n, latents): log p(f | y) / q(f) up to a constant.
 
     q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
     """
-    sites = approximation.potential * f - 0.5 * approximation.precision * f**2
-    return pointwise_log_likelihood(approximation, f).sum(axis=-1) - sites.sum(axis=(-2, -1))
+    log_factor = np.asarray(_log_factor(approximation.posterior, jnp.asarray(f)))
+    return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor
 
 
 def _smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:

@@ -1,21 +1,22 @@
 """Variational simulation-based calibration: CAVI on data simulated from the model, against the latents behind them."""
 
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import t as student_t
 
-from pgmodels.augmentation.derive import Augmentation
 from pgmodels.diagnostics.symmetry import symmetry_test
-from pgmodels.inference.cavi import CaviState, init, step
+from pgmodels.inference.cavi import condition, init, step
+from pgmodels.inference.drive import ascend
+from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.language.sampling import draw_observations
-from pgmodels.latent.joint import JointPrior
-from pgmodels.model import Model
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.model import Data
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation
@@ -129,18 +130,16 @@ def simulate_calibration(
     Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn from
     the formula, or where fewer than two replicates have a finite ELBO.
     """
-    model, prior, y = approximation.model, approximation.prior, approximation.y
+    model, y = approximation.model, approximation.y
     prior_key, draw_key = jax.random.split(jax.random.key(seed))
-    f = np.asarray(_draw_prior(prior, jax.random.split(prior_key, num_replicates)))
+    f = np.asarray(_draw_prior(approximation.prior, jax.random.split(prior_key, num_replicates)))
     covariates = y[:, 1:] if y.ndim == 2 else None
     drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
     if covariates is not None:
         others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
         drawn = np.concatenate([drawn[..., None], others], axis=-1)
     keys = jax.random.split(draw_key, num_replicates)
-    mean, variance, exact, converged = _replicate(
-        model, approximation.X, drawn, prior=prior, keys=keys, tolerance=approximation.tolerance, progress=progress
-    )
+    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, keys, progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     finite = np.isfinite(z).all(axis=(1, 2))
@@ -160,48 +159,34 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    model: Model, X: np.ndarray, y: np.ndarray, *, prior: JointPrior, keys: Any, tolerance: float, progress: bool | None
+    approximation: Approximation, X: np.ndarray, y: np.ndarray, keys: Any, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
     found = []
+    model, prior = approximation.model, approximation.prior
     with progress_bar("simulated data", len(y), progress) as bar:
         for observations, key in zip(y, keys, strict=True):
-            state, done = _ascend(model.augmentation, prior, jnp.asarray(observations), model.parameters, tolerance)
-            draws = _draw(prior, jax.random.split(key, _EXACT_DRAWS), state.potential, state.precision)
-            found.append([np.asarray(part) for part in (state.mean, state.variance, draws, done)])
+            problem = problem_of(model, Data(X, observations), prior)
+            posterior, mean, variance, done = _find(problem, approximation.tolerance)
+            draws = _draw(posterior, jax.random.split(key, _EXACT_DRAWS))
+            found.append([np.asarray(part) for part in (mean, variance, draws, done)])
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))
 
 
-@partial(jax.jit, static_argnames="augmentation")
-def _ascend(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, tolerance: Any
-) -> tuple[CaviState, Any]:
-    """CAVI from its usual start to the tolerance, compiled as a whole; ends where the ELBO is not finite."""
-
-    def converged(state: CaviState, previous: Any) -> Any:
-        return jnp.abs(state.elbo - previous) <= tolerance * jnp.maximum(1.0, jnp.abs(state.elbo))
-
-    def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
-        state, previous, count = carry
-        return (count < _MAX_ITERATIONS) & jnp.isfinite(state.elbo) & ~converged(state, previous)
-
-    def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
-        state, _, count = carry
-        return step(augmentation, prior, y, parameters, state), state.elbo, count + 1
-
-    start = init(augmentation, prior, y, parameters)
-    state, previous, _ = jax.lax.while_loop(unfinished, advance, (start, jnp.asarray(-jnp.inf), 0))
+def _find(problem: Problem, tolerance: float) -> tuple[JointPosterior | CoupledPosterior, Any, Any, bool]:
+    """CAVI from its usual start to the tolerance: q, means and variances (n, latents), and whether it converged."""
+    state, trace, converged = ascend(step, problem, init(problem), tolerance, _MAX_ITERATIONS)
+    posterior, mean, variance = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
-    state = state._replace(mean=jnp.where(jnp.isfinite(state.elbo), state.mean, jnp.nan))
-    return state, converged(state, previous)
+    return posterior, np.where(np.isfinite(trace[-1]), mean, np.nan), np.asarray(variance), converged
 
 
 @jax.jit
-def _draw(prior: JointPrior, keys: Any, h: Any, w: Any) -> Any:
-    return jax.vmap(lambda key: prior.draw(key, h, w)[0])(keys)
+def _draw(posterior: JointPosterior, keys: Any) -> Any:
+    return jax.vmap(lambda key: posterior.draw(key)[0])(keys)
 
 
 @jax.jit
 def _draw_prior(prior: JointPrior, keys: Any) -> Any:
-    return jax.vmap(lambda key: prior.draw_prior(key)[0])(keys)
+    return jax.vmap(lambda key: prior.draw(key)[0])(keys)

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from pgmodels.augmentation.derive import Augmentation
-from pgmodels.latent.joint import JointPrior
+from pgmodels.inference.drive import ascend
+from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
-from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
 
@@ -23,63 +26,50 @@ class ConvergenceWarning(UserWarning):
 
 
 class CaviState(NamedTuple):
-    """q(f): marginal moments and the sites that produced them, each (n, latents), and the ELBO."""
+    """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO."""
 
-    mean: Any
-    variance: Any
-    potential: Any
-    precision: Any
-    elbo: Any
-
-
-def elbo(
-    augmentation: Augmentation, y: Any, parameters: Any, m: Any, v: Any, h: Any, w: Any, log_normalizer: Any
-) -> Any:
-    """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply (math: section 4)."""
-    bound = jnp.sum(augmentation.local_bound(m, v, y, parameters))
-    return log_normalizer + bound - jnp.sum(h * m - 0.5 * w * (v + m**2))
+    mean: Float[Array, "n p"]
+    variance: Float[Array, "n p"]
+    sites: Sites
+    elbo: Float[Array, ""]
 
 
-@partial(jax.jit, static_argnames="augmentation")
-def init(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any) -> CaviState:
+@jax.jit
+def init(problem: Problem) -> CaviState:
     """Start from the sites at the prior mean and the prior variance, the latter at most 1.
 
     Far wider marginals than that make the first sites so flat that models with several latents end in a poor optimum.
     """
-    zeros = jnp.zeros((y.shape[0], augmentation.size))
-    m, v, _ = prior.moments(zeros, zeros)
-    h, w = augmentation.local_sites(m, jnp.minimum(v, 1.0), y, parameters)
-    return _state(augmentation, prior, y, parameters, h, w)
+    zeros = jnp.zeros((problem.y.shape[0], problem.augmentation.size))
+    m, v, _ = problem.moments(Sites(zeros, zeros))
+    return _state(problem, problem.sites(m, jnp.minimum(v, 1.0)))
 
 
-@partial(jax.jit, static_argnames="augmentation")
-def step(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, state: CaviState) -> CaviState:
-    """One sweep over the blocks of latents; the ELBO never falls."""
-    for block in augmentation.blocks:
-        h, w = augmentation.local_sites(state.mean, state.variance, y, parameters)
-        columns = np.isin(np.arange(augmentation.size), block)
-        h = jnp.where(columns, h, state.potential)
-        w = jnp.where(columns, w, state.precision)
-        state = _state(augmentation, prior, y, parameters, h, w)
+def step(problem: Problem, state: CaviState) -> CaviState:
+    """One sweep over the blocks of predictors; the ELBO never falls."""
+    for block in problem.augmentation.blocks:
+        sites = problem.sites(state.mean, state.variance)
+        columns = np.isin(np.arange(problem.augmentation.size), block)
+        state = _state(problem, jax.tree.map(partial(jnp.where, columns), sites, state.sites))
     return state
 
 
-@partial(jax.jit, static_argnames="augmentation")
-def restart(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, h: Any, w: Any) -> CaviState:
+@jax.jit
+def restart(problem: Problem, sites: Sites) -> CaviState:
     """The state that given sites imply."""
-    return _state(augmentation, prior, y, parameters, h, w)
+    return _state(problem, sites)
 
 
-def _state(augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, h: Any, w: Any) -> CaviState:
-    m, v, log_normalizer = prior.moments(h, w)
-    return CaviState(m, v, h, w, elbo(augmentation, y, parameters, m, v, h, w, log_normalizer))
+def _state(problem: Problem, sites: Sites) -> CaviState:
+    m, v, log_normalizer = problem.moments(sites)
+    return CaviState(m, v, sites, problem.elbo(m, v, sites, log_normalizer))
 
 
-def check_finite(state: CaviState, iteration: int) -> None:
+def check_finite(trace: np.ndarray) -> None:
     """Raise ValueError where the ELBO is not finite."""
-    if not np.isfinite(state.elbo):
+    if not np.isfinite(trace[-1]):
         raise ValueError(
-            f"cavi: the ELBO is {float(state.elbo)} at iteration {iteration}. Look for extreme values in y, prior "
+            f"cavi: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, prior "
             "variances of many orders of magnitude, or a likelihood scale close to zero."
         )
 
@@ -107,35 +97,23 @@ def cavi(
             f"max_iterations must be >= 1 and tolerance > 0; got max_iterations={max_iterations} and "
             f"tolerance={tolerance}."
         )
-    return ascend(model.resolve(data.X), data, None, max_iterations, tolerance, progress)
+    return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress)
 
 
-def ascend(
+def converge(
     model: Model,
     data: Data,
-    sites: tuple[Any, Any] | None,
+    sites: Sites | None,
     max_iterations: int,
     tolerance: float,
     progress: bool | None,
 ) -> Approximation:
     """Iterate from given sites, or from ``init`` where there are none, to the tolerance."""
     start = time.perf_counter()
-    augmentation, prior = model.augmentation, model.prior(data.X)
-    observations, parameters = jnp.asarray(data.y), model.parameters
-    if sites is None:
-        state = init(augmentation, prior, observations, parameters)
-    else:
-        state = restart(augmentation, prior, observations, parameters, *sites)
-    check_finite(state, 0)
-    trace = [float(state.elbo)]
-    converged = False
-    with progress_bar("cavi", max_iterations, progress) as bar:
-        while not converged and len(trace) <= max_iterations:
-            state = step(augmentation, prior, observations, parameters, state)
-            check_finite(state, len(trace))
-            trace.append(float(state.elbo))
-            converged = abs(trace[-1] - trace[-2]) <= tolerance * max(1.0, abs(trace[-1]))
-            bar.advance(1, f"ELBO {trace[-1]:.4f}")
+    problem = problem_of(model, data)
+    state = init(problem) if sites is None else restart(problem, sites)
+    state, trace, converged = ascend(step, problem, state, tolerance, max_iterations, title="cavi", progress=progress)
+    check_finite(trace)
     if not converged:
         warnings.warn(
             f"cavi did not converge: after {max_iterations} iterations the ELBO still changes by "
@@ -143,19 +121,25 @@ def ascend(
             ConvergenceWarning,
             stacklevel=5,
         )
+    posterior, mean, variance = condition(problem, state.sites)
     return Approximation(
         model=model,
         X=data.X,
         y=data.y,
         columns=data.columns,
-        prior=prior,
-        mean=np.asarray(state.mean),
-        variance=np.asarray(state.variance),
-        potential=np.asarray(state.potential),
-        precision=np.asarray(state.precision),
-        elbo_trace=np.asarray(trace),
+        posterior=posterior,
+        mean=np.asarray(mean),
+        variance=np.asarray(variance),
+        elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
         seconds=time.perf_counter() - start,
         method="cavi",
     )
+
+
+@jax.jit
+def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
+    """The posterior given sites, and the latents' means and variances."""
+    posterior = problem.condition(sites)
+    return posterior, *posterior.moments()

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 
@@ -31,15 +33,44 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: An
     return shift, curvature
 
 
+@partial(jax.jit, static_argnames="augmentation")
+def joint_expansion(augmentation: Augmentation, m: Any, V: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) where predictors z ~ N(m, V) of a datum depend on each other."""
+    H = augmentation.joint_hessian(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
+    h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]
+    h_sm = jnp.swapaxes(h_ms, 1, 2)
+    mean, other = m[:, :, None], m[:, None, :]
+    shift = jnp.sum(4.0 * h_sm * V + 8.0 * h_ss * other * V, axis=-1)
+    curvature = 2.0 * (h_mm + 2.0 * other * h_ms + 2.0 * mean * h_sm + 4.0 * h_ss * (mean * other + V))
+    return shift, curvature
+
+
 def correct_marginals(
     mean: Any, variance: Any, cross: Any, shift: Any, curvature: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Corrected mean and variance (m, latents), from Cov_q(f_*, f) (latents, m, n) (math: section 5)."""
-    linear = jnp.einsum("lmn,nl->ml", cross, shift)
+    moved = 0.5 * jnp.einsum("lmn,nl->ml", cross, shift)
     quadratic = jnp.einsum("lmn,nl->ml", cross**2, curvature)
-    corrected = mean + 0.5 * linear
-    second = variance + mean**2 + 0.5 * (2.0 * mean * linear + quadratic)
-    return np.asarray(corrected), np.asarray(second - corrected**2)
+    return np.asarray(mean + moved), np.asarray(variance + 0.5 * quadratic - moved**2)
+
+
+def correct_coupled(
+    mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
+    moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
+    quadratic = jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
+    outer = moved[:, :, None] * moved[:, None, :]
+    return np.asarray(mean + moved), np.asarray(covariance + 0.5 * quadratic - outer)
+
+
+def correct_at(
+    result: CorrectedApproximation, mean: np.ndarray, variance: np.ndarray, X_new: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The correction of q's marginals at new inputs; of covariances where latents are coupled."""
+    cross = _cross_covariance(result.posterior, X_new, *_mixing(result))
+    corrected = correct_marginals if variance.ndim == 2 else correct_coupled
+    return corrected(mean, variance, cross, result.shift, result.curvature)
 
 
 def warn_nonpositive(variance: np.ndarray, where: str) -> int:
@@ -75,23 +106,28 @@ def correct(approximation: Approximation) -> CorrectedApproximation:
             f"correct: in {model.likelihood.name} two latents of one datum multiply, so the local bound generates the "
             "moments of one block only and the second-order formula does not hold. Use gibbs for this model."
         )
-    m, v = jnp.asarray(approximation.mean), jnp.asarray(approximation.variance)
-    shift, curvature = expansion(augmentation, m, v, jnp.asarray(approximation.y), model.parameters)
-    h, w = jnp.asarray(approximation.potential), jnp.asarray(approximation.precision)
-    mean, variance = correct_marginals(m, v, approximation.prior.covariance(h, w), shift, curvature)
+    y, posterior, Phi = jnp.asarray(approximation.y), approximation.posterior, _mixing(approximation)
+    if isinstance(posterior, CoupledPosterior):
+        f, V = _marginals(posterior)
+        m, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
+        shift, curvature = joint_expansion(augmentation, m, S, y, model.parameters)
+        mean, covariance = correct_coupled(f, V, _covariance(posterior, *Phi), shift, curvature)
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+    else:
+        m, v = jnp.asarray(approximation.mean), jnp.asarray(approximation.variance)
+        shift, curvature = expansion(augmentation, m, v, y, model.parameters)
+        mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     count = warn_nonpositive(variance, "the data")
     return CorrectedApproximation(
         model=model,
         X=approximation.X,
         y=approximation.y,
         columns=approximation.columns,
-        prior=approximation.prior,
         seconds=approximation.seconds + time.perf_counter() - start,
         method="corrected",
+        posterior=approximation.posterior,
         mean=mean,
         variance=variance,
-        potential=approximation.potential,
-        precision=approximation.precision,
         elbo_trace=approximation.elbo_trace,
         converged=approximation.converged,
         tolerance=approximation.tolerance,
@@ -99,3 +135,30 @@ def correct(approximation: Approximation) -> CorrectedApproximation:
         curvature=np.asarray(curvature),
         num_nonpositive=count,
     )
+
+
+def _mixing(approximation: Approximation) -> tuple[Any, ...]:
+    """Φ at the data, nothing where no factor combines latents."""
+    predictors = approximation.model.augmentation.predictors
+    if predictors is None:
+        return ()
+    return (predictors.matrix(jnp.asarray(approximation.y), approximation.model.parameters),)
+
+
+@jax.jit
+def _marginals(posterior: CoupledPosterior) -> Any:
+    return posterior.marginals()
+
+
+@jax.jit
+def _covariance(posterior: JointPosterior | CoupledPosterior, *Phi: Any) -> Any:
+    """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
+    covariance = posterior.covariance()
+    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
+
+
+@jax.jit
+def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
+    """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
+    covariance = posterior.cross_covariance(X_new)
+    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -13,13 +13,12 @@ from scipy.optimize import minimize
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference import cavi as cavi_engine
-from pgmodels.inference.cavi import CaviState, ConvergenceWarning, ascend
+from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
+from pgmodels.inference.problem import Problem
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.language.likelihood import is_normalised
-from pgmodels.latent.joint import JointPrior, columns
-from pgmodels.latent.prior import covariance_prior
-from pgmodels.latent.sites import log_normalizer_of_kernel
+from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
 from pgmodels.parameters import Parameter, bare, is_parameter
 from pgmodels.precision import double_precision
@@ -38,28 +37,25 @@ class FitWarning(UserWarning):
     """A parameter was held at its value although the model asks to learn it."""
 
 
-def collapsed_bound(augmentation: Augmentation, model: Model, X: Any, y: Any, m: Any, v: Any, h: Any, w: Any) -> Any:
+def collapsed_bound(problem: Problem, state: CaviState) -> Any:
     """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
-    m, v, h, w = jax.lax.stop_gradient((m, v, h, w))
-    log_normalizer = sum(
-        log_normalizer_of_kernel(gp.kernel, gp.mean.value, X, h[:, part], w[:, part])
-        for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True)
-    )
-    return cavi_engine.elbo(augmentation, y, model.parameters, m, v, h, w, log_normalizer)
+    m, v, sites = jax.lax.stop_gradient(state[:3])
+    return problem.elbo(m, v, sites, problem.moments(sites)[2])
 
 
-def _joint(model: Model, X: Any) -> JointPrior:
-    return model.prior(X, covariance_prior)
+def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Problem:
+    # Latents that predictors couple need their priors' factors.
+    prior = model.prior_for_moments(X) if augmentation.predictors is None else model.traced_prior(X)
+    return Problem(augmentation, prior, y, model.parameters)
 
 
 @eqx.filter_jit
-def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, h: Any, w: Any) -> tuple[CaviState, Any, Any]:
+def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, sites: Sites) -> tuple[CaviState, Any, Any]:
     """CAVI to its fixed point from given sites; the state, the gradient of the bound in the model, the iterations."""
-    prior, parameters = _joint(model, X), model.parameters
-    first = cavi_engine.restart(augmentation, prior, y, parameters, h, w)
+    problem = _problem(augmentation, model, X, y)
 
     def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
         state, previous, iteration = carry
@@ -68,17 +64,17 @@ def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, h: Any, w:
 
     def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
         state, _, iteration = carry
-        return cavi_engine.step(augmentation, prior, y, parameters, state), state.elbo, iteration + 1
+        return cavi_engine.step(problem, state), state.elbo, iteration + 1
 
+    first = cavi_engine.restart(problem, sites)
     state, _, iterations = jax.lax.while_loop(unfinished, advance, (first, -jnp.inf, 0))
-    bound = lambda model: collapsed_bound(augmentation, model, X, y, *state[:4])  # noqa: E731
+    bound = lambda model: collapsed_bound(_problem(augmentation, model, X, y), state)  # noqa: E731
     return state, eqx.filter_grad(bound)(model), iterations
 
 
 @eqx.filter_jit
-def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> tuple[Any, Any]:
-    state = cavi_engine.init(augmentation, _joint(model, X), y, model.parameters)
-    return state.potential, state.precision
+def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Sites:
+    return cavi_engine.init(_problem(augmentation, model, X, y)).sites
 
 
 class Objective:
@@ -88,7 +84,7 @@ class Objective:
         self.learnable = learnable
         self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
         self.augmentation = learnable.model.augmentation
-        self.sites: tuple[Any, Any] | None = None
+        self.sites: Sites | None = None
         self.best = np.inf
         self.evaluations = 0
         self.inner_iterations = 0
@@ -99,7 +95,7 @@ class Objective:
         self.evaluations += 1
         if self.sites is None:
             self.sites = _start(self.augmentation, model, self.X, self.y)
-        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, *self.sites)
+        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, self.sites)
         self.inner_iterations += int(iterations)
         if not np.isfinite(state.elbo):
             return np.inf, np.zeros_like(vector)
@@ -109,7 +105,7 @@ class Objective:
         value = -float(state.elbo + log_prior)
         if value <= self.best:
             # Only the best point's sites start the next ascent: those of a wild trial step may lead to a poor optimum.
-            self.best, self.sites = value, (state.potential, state.precision)
+            self.best, self.sites = value, state.sites
         return value, -np.asarray(by_vector)
 
 
@@ -164,7 +160,7 @@ def fit(
         values = learnable.constrain(jnp.asarray(solution.x))
     final = learnable.with_values([np.asarray(value) for value in values])
     # From the sites of the optimum: a start of its own could end in another one.
-    result = ascend(final, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
+    result = converge(final, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if not converged:
         warnings.warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "

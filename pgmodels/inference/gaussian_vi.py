@@ -10,9 +10,9 @@ from scipy.special import ndtri, roots_hermitenorm
 from scipy.stats import qmc
 
 from pgmodels.augmentation.derive import Augmentation
+from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
-from pgmodels.latent.surrogate import Marginals, Surrogate, build_surrogate, choose_blocks
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
 # whose last digits buy nothing.
@@ -24,8 +24,8 @@ _NODES = {1: 32, 2: 64}
 
 
 def fit_surrogate(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, start: Surrogate | None = None
-) -> tuple[Surrogate, Marginals]:
+    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, start: CoupledPosterior | None = None
+) -> tuple[CoupledPosterior, Marginals]:
     """The fixed point h = E[g] + W m, W = -E[dg/df] (where positive semi-definite), g the gradient of log p(y | f).
 
     Also returns the marginals at which its factors were made. ``start`` is one of another prior whose factors are near.
@@ -34,7 +34,7 @@ def fit_surrogate(
     """
     surrogate = _with_factors_of(prior, y, start)
     # Before the first step the means are nowhere, so that it cannot be the last.
-    before: Any = jnp.inf * jnp.ones((y.shape[0], augmentation.size))
+    before: Any = jnp.inf * jnp.ones((y.shape[0], augmentation.num_latents))
     for step in range(_MAX_STEPS):
         length = _STEP if start is not None or step > 0 else 1.0
         surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
@@ -45,17 +45,23 @@ def fit_surrogate(
 
 
 @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
-def _with_factors_of(prior: JointPrior, y: Any, other: Surrogate | None) -> Surrogate:
+def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) -> CoupledPosterior:
     if other is not None:
-        return build_surrogate(prior, other.potential, other.precision, other.blocks)
+        return condition_coupled(prior, other.potential, other.precision, other.blocks)
     zeros = jnp.zeros((y.shape[0], sum(prior.sizes)))
-    return build_surrogate(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
+    return condition_coupled(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
 
 
 @partial(jax.jit, static_argnames="augmentation", compiler_options=COMPILER_OPTIONS)
 def _refine(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, surrogate: Surrogate, before: Any, step: Any
-) -> tuple[Surrogate, Marginals, Any]:
+    augmentation: Augmentation,
+    prior: JointPrior,
+    y: Any,
+    parameters: Any,
+    surrogate: CoupledPosterior,
+    before: Any,
+    step: Any,
+) -> tuple[CoupledPosterior, Marginals, Any]:
     """One step of the given length; the marginals it starts from; how far, in deviations, the means are from others."""
     h, W, blocks = surrogate.potential, surrogate.precision, surrogate.blocks
     marginals = surrogate.marginals()
@@ -63,14 +69,14 @@ def _refine(
     moved = jnp.max(jnp.abs(marginals[0] - before) / deviation)
     h_new, W_new = gaussian_factors(augmentation, y, parameters, marginals, blocks)
     h, W = h + step * (h_new - h), W + step * (W_new - W)
-    return build_surrogate(prior, h, W, blocks), marginals, moved
+    return condition_coupled(prior, h, W, blocks), marginals, moved
 
 
 def gaussian_factors(
     augmentation: Augmentation, y: Any, parameters: Any, marginals: Marginals, blocks: tuple[tuple[int, ...], ...]
 ) -> tuple[Any, Any]:
     """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the given marginals."""
-    nodes, weights = _nodes(augmentation.size)
+    nodes, weights = _nodes(augmentation.num_latents)
     gradient, curvature = _expectations(augmentation, y, parameters, *marginals, nodes, weights)
     W = _within_blocks(_positive_part(curvature), blocks)
     return gradient + jnp.einsum("ilk,ik->il", W, marginals[0]), W
@@ -80,7 +86,7 @@ def _expectations(
     augmentation: Augmentation, y: Any, parameters: Any, m: Any, V: Any, nodes: Any, weights: Any
 ) -> tuple[Any, Any]:
     """E[g] (n, L) and -E[dg/df] (n, L, L) under N(m, V)."""
-    size = augmentation.size
+    size = augmentation.num_latents
     half = jnp.sqrt(V) if size == 1 else jnp.linalg.cholesky(V + 1e-12 * jnp.eye(size))
 
     def log_density(f: Any) -> Any:

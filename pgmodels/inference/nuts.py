@@ -79,7 +79,7 @@ def nuts(
         X=data.X,
         y=data.y,
         columns=data.columns,
-        prior=model.dense_prior(data.X),
+        prior=model.compiled_prior(data.X),
         whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(found["f"]),
         hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, is_normalised, trace
-from pgmodels.latent.prior import whitened_root
+from pgmodels.latent.dense import whitened_root
 from pgmodels.model import Data, Model
 from pgmodels.parameters import bare, is_parameter
 from pgmodels.precision import double_precision

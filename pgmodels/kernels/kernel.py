@@ -31,16 +31,20 @@ class Kernel(eqx.Module):
         """The prior variances at the rows of X, without the matrix."""
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
-        """A copy in which every lengthscale left open (None) is the median distance between distinct rows of X."""
-        parameters = jax.tree.leaves(self, is_leaf=is_parameter)
-        if not any(is_parameter(p) and p.value is None for p in parameters):
-            return self
-        distance = median_distance(X)
+        """A copy in which every lengthscale left open (None) is the median distance between distinct rows of X.
+
+        A kernel of some columns takes the distance over these.
+        """
 
         def settle(node: Any) -> Any:
-            return node.with_value(distance) if is_parameter(node) and node.value is None else node
+            if isinstance(node, Kernel):
+                return node.resolve(X)
+            return node.with_value(median_distance(X)) if is_parameter(node) and node.value is None else node
 
-        return jax.tree.map(settle, self, is_leaf=is_parameter)
+        def is_part(node: Any) -> bool:
+            return is_parameter(node) or (isinstance(node, Kernel) and node is not self)
+
+        return jax.tree.map(settle, self, is_leaf=is_part)
 
     def check(self, num_columns: int) -> None:
         """Raise ValueError where a hyperparameter given for each column does not have ``num_columns`` entries."""

@@ -1,89 +1,149 @@
 """All latent GPs of a model at the data: groups that share a kernel, side by side."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from pgmodels.latent.prior import LatentPrior
+from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
+from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+
+# Coordinates of the latents, a group each.
+Coordinates = tuple[Array, ...]
 
 
 class JointPrior(eqx.Module):
     """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order."""
 
     groups: tuple[LatentPrior, ...]
-    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of latents of each group."""
+        return tuple(group.size for group in self.groups)
+
+    @property
+    def factored(self) -> bool:
+        """Whether every group has a factor."""
+        return all(isinstance(group, FactoredPrior) for group in self.groups)
 
     def slices(self) -> list[slice]:
         """The columns of each group."""
         return columns(self.sizes)
 
-    def moments(self, h: Any, w: Any) -> tuple[Any, Any, Any]:
-        """Mean and variance (n, latents) of the posterior given sites, and its log normaliser, a scalar."""
-        parts = [group.moments(h[:, s], w[:, s]) for group, s in self._pairs()]
-        means, variances, logs = zip(*parts, strict=True)
-        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1), sum(jnp.sum(x) for x in logs)
+    def condition(self, sites: Sites) -> "JointPosterior":
+        """The posterior given sites, factorised once."""
+        parts = zip(self.groups, self.slices(), strict=True)
+        return JointPosterior(self, sites, tuple(group.condition(sites.columns(part)) for group, part in parts))
 
-    def draw(self, key: Any, h: Any, w: Any) -> tuple[Any, tuple[Any, ...]]:
-        """A joint draw of the latents given sites (n, latents), and its whitened coordinates, a group each."""
+    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
+        """Mean and variance given sites, and the log normaliser."""
+        pairs = zip(self.groups, self.slices(), strict=True)
+        means, variances, logs = zip(*(group.moments(sites.columns(part)) for group, part in pairs), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1), sum(logs, jnp.zeros(()))
+
+    def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
+        """The latents at the data of coordinates, a group each."""
+        parts = [group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)]
+        return jnp.concatenate(parts, axis=-1)
+
+    def factors(self) -> list[Float[Array, "r n"]]:
+        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
+        found: list[Array] = []
+        for group in self.groups:
+            if not isinstance(group, FactoredPrior):
+                raise ValueError(
+                    f"the prior {type(group).__name__} has no factor matrix, which is needed where the formula "
+                    "combines latents and for moves about a fitted Gaussian: choose another form of the GP."
+                )
+            found += [group.factor] * group.size
+        return found
+
+    def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
+        """The factor A (rank, m) of each latent at new inputs."""
+        self.factors()
+        parts = [group.factor_at(X_new)[0] for group in self.groups if isinstance(group, FactoredPrior)]
+        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+
+    def means(self) -> Float[Array, " l"]:
+        """The constant mean of each latent."""
+        return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])
+
+    def flatten(self, coordinates: Sequence[Array]) -> Float[Array, " D"]:
+        """Coordinates, a group each, as one vector: latent after latent."""
+        return jnp.concatenate([v.T.ravel() for v in coordinates])
+
+    def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
+        """The inverse of ``flatten``."""
+        counts = [group.rank * group.size for group in self.groups]
+        parts = jnp.split(flat, np.cumsum(counts)[:-1])
+        return tuple(part.reshape(group.size, -1).T for part, group in zip(parts, self.groups, strict=True))
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
+        """A joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
-        parts = [group.draw(k, h[:, s], w[:, s]) for k, (group, s) in zip(keys, self._pairs(), strict=True)]
+        parts = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
         return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
 
-    def mean_and_deviation(self, key: Any, h: Any, w: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The mean of the whitened coordinates given sites, and a draw of their deviation from it, a group each."""
+
+class JointPosterior(eqx.Module):
+    """All latents given sites: a posterior a group."""
+
+    prior: JointPrior
+    sites: Sites
+    groups: tuple[Posterior, ...]
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance at the data."""
+        means, variances = zip(*(group.moments() for group in self.groups), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """Log of the integral of the prior times the sites."""
+        return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """Mean and variance at new inputs."""
+        means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+
+    def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
+        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
         keys = jax.random.split(key, len(self.groups))
-        pairs = zip(keys, self._pairs(), strict=True)
-        parts = [group.mean_and_deviation(k, h[:, s], w[:, s]) for k, (group, s) in pairs]
+        parts = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
         return tuple(m for m, _ in parts), tuple(d for _, d in parts)
 
-    def latents(self, whitened: Sequence[Any]) -> Any:
-        """The latents (n, latents) of whitened coordinates, a group each."""
-        parts = [group.latents(v) for group, v in zip(self.groups, whitened, strict=True)]
-        return jnp.concatenate(parts, axis=1)
+    def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
+        """The log of the sites at f."""
+        h, w = self.sites
+        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1))
 
-    def factors(self) -> list[Any]:
-        """The factor A (rank, n) of each latent, f = mean + A^T v."""
-        return [group.factor for group, size in zip(self.groups, self.sizes, strict=True) for _ in range(size)]
+    def tempered(self, share: float) -> "JointPosterior":
+        """The posterior with the same mean and ``share`` times the sites' precisions."""
+        h, w = self.sites
+        # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
+        return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
 
-    def means(self) -> Any:
-        """The constant mean of each latent, (latents,)."""
-        return jnp.concatenate([jnp.full(size, g.mean) for g, size in zip(self.groups, self.sizes, strict=True)])
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
+        """A joint draw of the latents at the data, and its coordinates."""
+        means, deviations = self.mean_and_deviation(key)
+        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
+        return self.prior.latents(coordinates), coordinates
 
-    def flatten(self, whitened: Sequence[Any]) -> Any:
-        """Whitened coordinates, a group each, as one vector: latent after latent."""
-        return jnp.concatenate([v.T.ravel() for v in whitened])
+    def covariance(self) -> Float[Array, "l n n"]:
+        """The covariance of each latent at the data."""
+        return jnp.concatenate([group.covariance() for group in self._factored()])
 
-    def unflatten(self, flat: Any) -> tuple[Any, ...]:
-        """The inverse of ``flatten``."""
-        counts = [group.rank * size for group, size in zip(self.groups, self.sizes, strict=True)]
-        parts = jnp.split(flat, np.cumsum(counts)[:-1])
-        return tuple(part.reshape(size, -1).T for part, size in zip(parts, self.sizes, strict=True))
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
+        """The covariance of each latent at new inputs with itself at the data."""
+        return jnp.concatenate([group.cross_covariance(X_new) for group in self._factored()])
 
-    def draw_prior(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
-        """A joint draw of the latents from the prior, and its whitened coordinates."""
-        keys = jax.random.split(key, len(self.groups))
-        parts = [group.draw_prior(k, size) for k, group, size in zip(keys, self.groups, self.sizes, strict=True)]
-        return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
-
-    def predict(self, X_new: Any, h: Any, w: Any) -> tuple[Any, Any]:
-        """Mean and variance (n_new, latents) of the latents at new inputs given sites."""
-        parts = [group.predict(X_new, h[:, s], w[:, s]) for group, s in self._pairs()]
-        return jnp.concatenate([m for m, _ in parts], axis=1), jnp.concatenate([v for _, v in parts], axis=1)
-
-    def covariance(self, h: Any, w: Any) -> Any:
-        """Cov_q(f, f) at the training inputs, (latents, n, n)."""
-        return jnp.concatenate([group.covariance(h[:, s], w[:, s]) for group, s in self._pairs()])
-
-    def covariance_with_training(self, X_new: Any, h: Any, w: Any) -> Any:
-        """Cov_q(f_*, f), (latents, n_new, n)."""
-        return jnp.concatenate([g.covariance_with_training(X_new, h[:, s], w[:, s]) for g, s in self._pairs()])
-
-    def _pairs(self) -> list[tuple[LatentPrior, slice]]:
-        return list(zip(self.groups, self.slices(), strict=True))
+    def _factored(self) -> list[FactoredPosterior]:
+        self.prior.factors()
+        return [group for group in self.groups if isinstance(group, FactoredPosterior)]
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:

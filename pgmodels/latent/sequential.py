@@ -24,6 +24,13 @@ def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     return jax.lax.map(lambda parts: function(*parts), columns)
 
 
+def over_states(function: Callable[..., Any], *trees: Any) -> Any:
+    """``function`` of each entry along the first axis of the trees' leaves; results are stacked likewise."""
+    if len(jax.tree.leaves(trees)[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
+    return jax.lax.map(lambda parts: function(*parts), trees)
+
+
 def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative."""
     return sequential_vmap(function)

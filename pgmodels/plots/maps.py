@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.latent.prior import LowRankPrior
+from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.plots.inputs import held_covariates, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.draws import Draws

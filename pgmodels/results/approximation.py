@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
-from pgmodels.results.predictive import GaussianNodes, Predictive
+from pgmodels.results.predictive import GaussianNodes, IndependentNodes, Predictive, PredictorNodes
 from pgmodels.results.result import Result
 
 
@@ -33,20 +34,24 @@ class FitReport:
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class Approximation(Result):
-    """A Gaussian approximation q(f) of the posterior.
+    """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
-    ``mean`` and ``variance`` are its marginals at the data, (n, latents); ``potential`` and ``precision`` the sites
-    (h, w) that make it. ``elbo_trace`` holds the ELBO at the start and after each iteration.
+    ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    ``elbo_trace`` holds the ELBO at the start and after each iteration.
     """
 
+    posterior: JointPosterior | CoupledPosterior
     mean: np.ndarray
     variance: np.ndarray
-    potential: np.ndarray
-    precision: np.ndarray
     elbo_trace: np.ndarray
     converged: bool
     tolerance: float
     fit: FitReport | None = None
+
+    @property
+    def prior(self) -> JointPrior:
+        """See Result."""
+        return self.posterior.prior
 
     @property
     def elbo(self) -> float:
@@ -58,13 +63,10 @@ class Approximation(Result):
         """Iterations made."""
         return len(self.elbo_trace) - 1
 
-    @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        X_new = jnp.asarray(self.check_inputs(X_new))
-        h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
-        mean, variance = _predict_latent(self.prior, X_new, h, w)
-        return np.asarray(mean), np.asarray(variance)
+        mean, variance = self._marginals_at(X_new)
+        return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
 
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d).
@@ -72,14 +74,34 @@ class Approximation(Result):
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
         depends on them raises ValueError where they are left out.
         """
-        mean, variance = self.predict_latent(X_new)
-        return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
+        return Predictive(self.model.likelihood, self._nodes(*self._marginals_at(X_new), covariates), covariates)
+
+    @double_precision
+    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
+        mean, variance = _marginals(self.posterior, jnp.asarray(self.check_inputs(X_new)))
+        return np.asarray(mean), np.asarray(variance)
+
+    @double_precision
+    def _nodes(self, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
+        """What integrates over the latents of each row."""
+        predictors = self.model.augmentation.predictors
+        if predictors is None:
+            return IndependentNodes(mean, variance)
+        rows = len(mean)
+        if (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
+            # What the predictors are at these rows is not known yet: every latent by itself.
+            Phi = np.broadcast_to(np.eye(mean.shape[1]), (rows, mean.shape[1], mean.shape[1]))
+        else:
+            y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
+            Phi = np.asarray(predictors.matrix(y, self.model.parameters))
+        return PredictorNodes(mean, variance, Phi)
 
     @double_precision
     def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
         keys = jax.random.split(jax.random.key(seed), num_draws)
-        f, whitened = _draw_latents(self.prior, keys, jnp.asarray(self.potential), jnp.asarray(self.precision))
+        f, whitened = _draw(self.posterior, keys)
         return np.asarray(f), tuple(np.asarray(v) for v in whitened)
 
 
@@ -87,7 +109,8 @@ class Approximation(Result):
 class CorrectedApproximation(Approximation):
     """An approximation whose marginals carry the perturbative correction (math: section 5).
 
-    The marginals are all there is: no joint density, and so no ELBO, stands behind them. ``shift`` and ``curvature``
+    The marginals are all there is: no joint density, and so no ELBO, stands behind them; ``posterior`` is
+    what was corrected. ``shift`` and ``curvature``
     are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents). ``num_nonpositive`` counts the
     corrected variances at the data that came out non-positive, beyond the reach of the expansion.
     """
@@ -103,28 +126,29 @@ class CorrectedApproximation(Approximation):
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
         )
 
-    @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
 
         Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
         """
-        from pgmodels.inference.correction import correct_marginals, warn_nonpositive
+        from pgmodels.inference.correction import warn_nonpositive
 
-        mean, variance = Approximation.predict_latent(self, X_new)
-        X_new = jnp.asarray(self.check_inputs(X_new))
-        h, w = jnp.asarray(self.potential), jnp.asarray(self.precision)
-        cross = _cross_covariance(self.prior, X_new, h, w)
-        mean, variance = correct_marginals(mean, variance, cross, self.shift, self.curvature)
+        mean, variance = super().predict_latent(X_new)
         warn_nonpositive(variance, "X_new")
         return mean, variance
+
+    @double_precision
+    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        from pgmodels.inference.correction import correct_at
+
+        return correct_at(self, *super()._marginals_at(X_new), jnp.asarray(self.check_inputs(X_new)))
 
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), with the corrected marginals.
 
         Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
         """
-        mean, variance = self.predict_latent(X_new)
+        variance = self.predict_latent(X_new)[1]
         if not (variance > 0).all():
             row = int(np.argwhere(~(variance > 0))[0][0])
             raise ValueError(
@@ -132,20 +156,15 @@ class CorrectedApproximation(Approximation):
                 f"({int((variance <= 0).sum())} in all): the correction does not reach there. Predict with the "
                 "uncorrected result or with draws."
             )
-        return Predictive(self.model.likelihood, GaussianNodes(mean, variance), covariates)
+        return super().predict(X_new, covariates)
 
 
 @eqx.filter_jit
-def _predict_latent(prior: JointPrior, X_new: Any, h: Any, w: Any) -> tuple[Any, Any]:
-    return prior.predict(X_new, h, w)
+def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
+    return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
 
 
 @eqx.filter_jit
-def _cross_covariance(prior: JointPrior, X_new: Any, h: Any, w: Any) -> Any:
-    return prior.covariance_with_training(X_new, h, w)
-
-
-@eqx.filter_jit
-def _draw_latents(prior: JointPrior, keys: Any, h: Any, w: Any) -> Any:
-    # The sites are not batched, so that their precision matrix is factorised once for all draws.
-    return jax.vmap(lambda key: prior.draw(key, h, w))(keys)
+def _draw(posterior: JointPosterior | CoupledPosterior, keys: Any) -> Any:
+    # The posterior is not batched: it is factorised already.
+    return jax.vmap(posterior.draw)(keys)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.latent.prior import whitened_prior
+from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
 from pgmodels.results.predictive import DrawNodes, Predictive
@@ -30,6 +30,7 @@ class Draws(Result):
     ``run`` what ``extend`` goes on from.
     """
 
+    prior: JointPrior
     whitened: tuple[np.ndarray, ...] | None
     log_likelihood_trace: np.ndarray
     num_warmup: int
@@ -132,12 +133,8 @@ class Draws(Result):
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             projected = _project(bare(self.model), places, values, whitened, jnp.asarray(self.X), X_new)
             return [(np.asarray(centre), np.asarray(residual)) for centre, residual in projected]
-        parts = []
-        for group, v in zip(self.prior.groups, whitened, strict=True):
-            factor, residual = _factor_at(group, X_new)
-            centre = float(group.mean) + np.einsum("rm,srl->sml", np.asarray(factor), v, optimize=True)
-            parts.append((centre, np.asarray(residual)[None]))
-        return parts
+        parts = [_at(group, X_new, jnp.asarray(v)) for group, v in zip(self.prior.groups, whitened, strict=True)]
+        return [(np.asarray(centre), np.asarray(residual)[None]) for centre, residual in parts]
 
 
 @eqx.filter_jit
@@ -145,19 +142,15 @@ def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        drawn = with_values(model, places, draw[0])
-        parts = []
-        for gp, v in zip(drawn.gps, draw[1], strict=True):
-            A, residual = whitened_prior(gp.kernel, jnp.asarray(gp.mean.value), X).factor_at(X_new)
-            parts.append((gp.mean.value + A.T @ v, residual))
-        return parts
+        prior = with_values(model, places, draw[0]).traced_prior(X)
+        return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
 
 
 @eqx.filter_jit
-def _factor_at(group: Any, X_new: Any) -> Any:
-    return group.factor_at(X_new)
+def _at(group: Any, X_new: Any, whitened: Any) -> Any:
+    return group.at(X_new, whitened)
 
 
 @double_precision

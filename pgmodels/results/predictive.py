@@ -75,28 +75,70 @@ class Nodes(ABC):
 
 
 class GaussianNodes(Nodes):
-    """Independent Gaussian marginals (m, latents): Gauss-Hermite for one latent, scrambled Sobol for several."""
+    """Gaussian marginals of each row's latents, along so many standard directions as the likelihood depends on.
 
-    def __init__(self, mean: np.ndarray, variance: np.ndarray):
-        self.mean, self.scale = mean, np.sqrt(variance)
+    Gauss-Hermite for one direction, scrambled Sobol for several.
+    """
+
+    mean: np.ndarray
+    num_directions: int
+
+    def __init__(self, mean: np.ndarray, num_directions: int):
+        self.mean, self.num_directions = mean, num_directions
         self.num_rows, self.num_latents = mean.shape
-        self.rule = "hermite" if self.num_latents == 1 else "sobol"
-        self.levels = (32, 64, 128, 256) if self.num_latents == 1 else (1024, 4096, 16384)
+        self.rule = "hermite" if num_directions == 1 else "sobol"
+        self.levels = (32, 64, 128, 256) if num_directions == 1 else (1024, 4096, 16384)
+
+    @abstractmethod
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.num_latents == 1:
+        if self.num_directions == 1:
             nodes, weights = roots_hermitenorm(level)
             # Weights far out underflow to zero; their logarithm then drops them.
             with np.errstate(divide="ignore"):
                 log_weights = np.log(weights) - 0.5 * np.log(2.0 * np.pi)
             standard = nodes[:, None]
         else:
-            standard = ndtri(qmc.Sobol(self.num_latents, seed=0).random(level))
+            standard = ndtri(qmc.Sobol(self.num_directions, seed=0).random(level))
             log_weights = np.full(level, -np.log(level))
-        return self.mean[rows] + self.scale[rows] * standard[:, None, :], log_weights
+        return self.place(rows, standard[:, None, :]), log_weights
 
     def count(self, level: int) -> int:
         return level
+
+
+class IndependentNodes(GaussianNodes):
+    """Independent latents, mean and variance (m, latents)."""
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray):
+        super().__init__(mean, mean.shape[1])
+        self.scale = np.sqrt(variance)
+
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        return self.mean[rows] + self.scale[rows] * standard
+
+
+class PredictorNodes(GaussianNodes):
+    """Latents with a covariance, mean (m, latents) and covariance (m, latents, latents), seen through predictors Φ f.
+
+    The likelihood depends on f through Φ f alone, ``Phi`` (m, predictors, latents), so that the integral over f is one
+    over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u of as many entries as there are predictors.
+    """
+
+    def __init__(self, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
+        super().__init__(mean, Phi.shape[1])
+        across = np.einsum("mlk,mpk->mlp", covariance, Phi)
+        values, vectors = np.linalg.eigh(np.einsum("mpl,mlq->mpq", Phi, across))
+        # A predictor that is certain, or one that follows from the others, has no direction of its own.
+        known = values > 1e-14 * values.max(axis=1, keepdims=True)
+        scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
+        self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
+
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        standard = np.broadcast_to(standard, (len(standard), len(self.mean[rows]), self.num_directions))
+        return self.mean[rows] + np.einsum("mlp,smp->sml", self.half[rows], standard)
 
 
 class DrawNodes(Nodes):
@@ -268,7 +310,7 @@ class Predictive:
         return np.concatenate(parts)[: len(rows)]
 
     def _integrate_windows(self, y: np.ndarray, result: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Integrate kinked or narrow integrands of one latent on a window about their mass; returns the last changes.
+        """Integrate kinked or narrow integrands of one direction on windows about their mass; returns the last changes.
 
         The trapezoid rule converges exponentially for smooth integrands that vanish at both ends, and as the square
         of the spacing across a kink.
@@ -295,12 +337,12 @@ class Predictive:
         return gap
 
     def _log_integrand(self, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """log p(y | f) N(z; 0, 1) at f = mean + scale z, for standardised nodes z (nodes, rows)."""
+        """log p(y | f) N(z; 0, 1) at the latents of standardised nodes z (nodes, rows)."""
         assert isinstance(self.nodes, GaussianNodes)
         parts = []
         for chunk in self._chunks(np.arange(len(rows)), len(z)):
-            f = self.nodes.mean[rows[chunk], 0] + self.nodes.scale[rows[chunk], 0] * z[:, chunk]
-            parts.append(log_density(self.likelihood, y[rows[chunk]], f[..., None]))
+            f = self.nodes.place(rows[chunk], z[:, chunk, None])
+            parts.append(log_density(self.likelihood, y[rows[chunk]], f))
         log_p = np.concatenate(parts, axis=1)[:, : len(rows)]
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 

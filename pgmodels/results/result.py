@@ -1,7 +1,7 @@
 """What every result holds."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from pgmodels.parameters import bare
 
 @dataclass(eq=False, repr=False)
 class Result:
-    """What every result holds: the model with its hyperparameters resolved, the data, the prior at the data.
+    """What every result holds: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns where it was a data frame.
     """
@@ -22,7 +22,6 @@ class Result:
     model: Model
     X: np.ndarray
     y: np.ndarray
-    prior: JointPrior
     seconds: float
     method: str
     columns: tuple[str, ...] | None = None
@@ -31,6 +30,12 @@ class Result:
         """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
+
+    if TYPE_CHECKING:
+
+        @property
+        def prior(self) -> JointPrior:
+            """The latents' prior at the data."""
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""

@@ -25,8 +25,8 @@ from pgmodels.inference.gibbs.frame import still_frame
 from pgmodels.inference.gibbs.moves import Chain, Target
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.inference.gibbs.tuning import Tuning
-from pgmodels.latent.prior import LowRankPrior
-from pgmodels.latent.surrogate import build_surrogate, choose_blocks
+from pgmodels.latent.coupled import choose_blocks, condition_coupled
+from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.unknowns import uncertain
 from tests.statistical.joint import Joint, JointLaw
 
@@ -102,7 +102,7 @@ class Geweke:
         W = roots @ np.swapaxes(roots, 1, 2)
         marginals = jnp.asarray(self.rng.normal(0.3, 0.5, (n, size))), jnp.asarray(0.1 * np.eye(size) + W)
         h = self.rng.normal(0.2, 0.6, (n, size))
-        self.base = build_surrogate(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
+        self.base = condition_coupled(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
         d = len(unknowns.start())
         middle = jnp.asarray(unknowns.start() + 0.2)
         scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))

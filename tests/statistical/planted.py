@@ -16,8 +16,8 @@ from pgmodels.inference.gibbs import moves
 from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.frame import Frame
 from pgmodels.inference.gibbs.response import Response
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.surrogate import Surrogate
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior
 from pgmodels.unknowns import Unknowns
 from tests.statistical.geweke import RELAXATION
 
@@ -32,13 +32,13 @@ def poisson_at_the_wrong_sign(patch: Any) -> None:
 
 
 def scaled_noise(patch: Any, factor: float) -> None:
-    original = JointPrior.mean_and_deviation
+    original = JointPosterior.mean_and_deviation
 
     def changed(self: Any, *args: Any) -> Any:
         means, deviations = original(self, *args)
         return means, tuple(factor * deviation for deviation in deviations)
 
-    patch.setattr(JointPrior, "mean_and_deviation", changed)
+    patch.setattr(JointPosterior, "mean_and_deviation", changed)
 
 
 def overrelaxation_with_the_plain_deviation(patch: Any) -> None:
@@ -58,8 +58,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = moves.build_surrogate
-    patch.setattr(moves, "build_surrogate", lambda *args: replace(original(*args), log_normalizer=jnp.zeros(())))
+    original = moves.condition_coupled
+    patch.setattr(moves, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def stretched_coordinates(patch: Any) -> None:
@@ -90,7 +90,7 @@ def one_width(patch: Any) -> None:
 
 def no_factors(patch: Any) -> None:
     """A slice step with the likelihood where its ratio to the surrogate's factors belongs."""
-    patch.setattr(Surrogate, "log_factor", lambda self, f: jnp.zeros(()))
+    patch.setattr(CoupledPosterior, "log_factor", lambda self, f: jnp.zeros(()))
 
 
 def one_unit_more(patch: Any) -> None:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pgmodels.latent.surrogate import Surrogate, split_over
+from pgmodels.latent.coupled import CoupledPosterior, split_over
 
 # Beyond so many standard deviations of the hyperparameters a straight line is no guide.
 FURTHEST = 3.0
@@ -45,7 +45,7 @@ class Frame(eqx.Module):
         return self.log_length + jnp.clip(z, -FURTHEST, FURTHEST) @ self.log_length_slope
 
 
-def still_frame(surrogate: Surrogate, num_unknowns: int) -> Frame:
+def still_frame(surrogate: CoupledPosterior, num_unknowns: int) -> Frame:
     """The principal axes of a Gaussian, the same everywhere."""
     values, axes = zip(*(jnp.linalg.eigh(root @ root.T) for root in surrogate.roots), strict=True)
     # All are 1 at least, but for rounding.
@@ -54,7 +54,7 @@ def still_frame(surrogate: Surrogate, num_unknowns: int) -> Frame:
     return Frame(surrogate.centre, zeros, tuple(axes), -0.5 * jnp.log(precisions), zeros)
 
 
-def log_lengths(surrogate: Surrogate, axes: tuple[Any, ...]) -> Any:
+def log_lengths(surrogate: CoupledPosterior, axes: tuple[Any, ...]) -> Any:
     """How far a Gaussian reaches along given axes, all others held: the logs of its conditional deviations."""
     pairs = zip(surrogate.roots, axes, strict=True)
     return -0.5 * jnp.log(jnp.concatenate([jnp.sum((root.T @ own) ** 2, axis=0) for root, own in pairs]))

@@ -10,10 +10,11 @@ import numpy as np
 
 from pgmodels.augmentation.derive import Augmentation
 from pgmodels.inference.gaussian_vi import gaussian_factors
+from pgmodels.inference.problem import condition
+from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import whitened_prior
+from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import one_by_one, one_by_one_if_batched
-from pgmodels.latent.surrogate import Surrogate, build_surrogate, choose_blocks
 from pgmodels.unknowns import Unknowns, with_values
 
 # Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
@@ -34,7 +35,7 @@ class Chain(NamedTuple):
     unknowns: Any
     latents: Any
     whitened: Any
-    surrogate: Surrogate
+    surrogate: CoupledPosterior
 
 
 class Target(eqx.Module):
@@ -62,7 +63,7 @@ class Target(eqx.Module):
 
     def prior(self, vector: Any) -> JointPrior:
         """The latents' prior at given unknowns."""
-        return self.drawn(vector).prior(self.X, whitened_prior)
+        return self.drawn(vector).traced_prior(self.X)
 
     def latents(self, vector: Any, whitened: Any) -> Any:
         """The latents of whitened coordinates at given unknowns."""
@@ -78,16 +79,20 @@ class Target(eqx.Module):
         """The log posterior density of the standard coordinates of ``response``, up to a constant."""
         return self.log_joint(*self.response.place(standard)) + self.response.log_jacobian(standard)
 
-    def surrogate(self, vector: Any) -> Surrogate:
+    def surrogate(self, vector: Any) -> CoupledPosterior:
         """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
         prior = self.prior(vector)
         blocks = choose_blocks(prior)
         h, W = gaussian_factors(self.augmentation, self.y, self.parameters(vector), self.response.at(vector), blocks)
-        return build_surrogate(prior, h, W, blocks)
+        return condition_coupled(prior, h, W, blocks)
 
 
 # Over chains these loop: see pgmodels.latent.sequential.
-_mean_and_deviation = one_by_one(lambda prior, key, h, w: prior.mean_and_deviation(key, h, w))
+_mean_and_deviation = one_by_one(
+    lambda target, prior, key, sites, parameters: condition(
+        target.augmentation.predictors, prior, sites, target.y, parameters
+    ).mean_and_deviation(key)
+)
 _surrogate = one_by_one(lambda target, vector: target.surrogate(vector))
 _prior = one_by_one(lambda target, vector: target.prior(vector))
 _latents = one_by_one(lambda target, vector, whitened: target.latents(vector, whitened))
@@ -101,20 +106,21 @@ def draw_auxiliaries_then_latents(target: Target, chain: Chain, relaxation: Any)
     The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
     (-1, 0] (Adler 1981; math: section 4). Also returns E[f | auxiliaries] and whether all sites were finite.
     """
-    prior, key = chain.surrogate.prior, chain.key
+    prior, key, augmentation = chain.surrogate.prior, chain.key, target.augmentation
     latents, whitened = chain.latents, prior.unflatten(chain.whitened)
     parameters = target.parameters(chain.unknowns)
     expected, finite = latents, jnp.array(True)
-    for index, block in enumerate(target.augmentation.blocks):
+    for index, block in enumerate(augmentation.blocks):
         key, auxiliary_key, latent_key = jax.random.split(key, 3)
-        h, w = target.augmentation.draw_auxiliaries(auxiliary_key, latents, target.y, parameters, index)
+        z = augmentation.predictor_values(latents, target.y, parameters)
+        h, w = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
         finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-        means, deviations = _mean_and_deviation(prior, latent_key, h, w)
+        means, deviations = _mean_and_deviation(target, prior, latent_key, Sites(h, w), parameters)
         spread = jnp.sqrt(1.0 - relaxation**2)
         drawn = tuple(
             m + relaxation * (v - m) + spread * d for m, v, d in zip(means, whitened, deviations, strict=True)
         )
-        columns = np.isin(np.arange(target.augmentation.size), block)
+        columns = np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
         expected = jnp.where(columns, prior.latents(means), expected)
         whitened = tuple(
             jnp.where(columns[part], new, old) for new, old, part in zip(drawn, whitened, prior.slices(), strict=True)
@@ -172,9 +178,9 @@ def slice_unknowns(target: Target, chain: Chain) -> Chain:
     """
     u = chain.surrogate.standardise(chain.whitened)
 
-    def log_density(vector: Any, latents: Any, surrogate: Surrogate) -> Any:
+    def log_density(vector: Any, latents: Any, surrogate: CoupledPosterior) -> Any:
         ratio = target.log_likelihood(latents, vector) - surrogate.log_factor(latents)
-        return target.unknowns.log_prior_unconstrained(vector) + surrogate.log_normalizer + ratio
+        return target.unknowns.log_prior_unconstrained(vector) + surrogate.log_normalizer() + ratio
 
     def at(vector: Any) -> tuple[Any, Any]:
         surrogate = _surrogate(target, vector)

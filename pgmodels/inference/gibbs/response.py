@@ -10,7 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.inference.gibbs.frame import FURTHEST, log_lengths, still_frame
-from pgmodels.latent.surrogate import Marginals, Surrogate
+from pgmodels.latent.coupled import CoupledPosterior, Marginals
 
 
 class Response(eqx.Module):
@@ -55,7 +55,7 @@ class Response(eqx.Module):
 
 
 # A fitted Gaussian and the marginals at which its factors were made.
-Fit = tuple[Surrogate, Marginals]
+Fit = tuple[CoupledPosterior, Marginals]
 
 
 def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:

@@ -27,9 +27,9 @@ from pgmodels.inference.gibbs.moves import (
 from pgmodels.inference.gibbs.response import Fit, constant_response, linear_response
 from pgmodels.inference.gibbs.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
 from pgmodels.interop.numpyro_model import checked_unknowns
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
-from pgmodels.latent.surrogate import Surrogate
 from pgmodels.model import Data, Model
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
@@ -235,7 +235,7 @@ class GibbsRun:
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
         sampled = bool(self.unknowns.places)
-        self.prior: JointPrior = model.dense_prior(data.X) if sampled else model.prior(data.X)
+        self.prior: JointPrior = model.compiled_prior(data.X) if sampled else model.prior(data.X)
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
         self.base = fit[0]
         self.target = Target(
@@ -319,7 +319,7 @@ class GibbsRun:
         records = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples], *self.records)
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
-        prior = self.prior if not hyperparameters else model.dense_prior(self.data.X)
+        prior = self.prior if not hyperparameters else model.compiled_prior(self.data.X)
         whitened = None if records.whitened is None else _by_group(prior, records.whitened)
         return Draws(
             model=model,
@@ -416,10 +416,10 @@ class GibbsRun:
         """Whether Hamiltonian steps are tried, which need standard coordinates."""
         return self.tuning.leapfrogs is not None
 
-    def _fit(self, vector: Any, start: Surrogate | None) -> Fit:
+    def _fit(self, vector: Any, start: CoupledPosterior | None) -> Fit:
         """The fitted Gaussian at given hyperparameters."""
         drawn = self.target.drawn(jnp.asarray(vector))
-        prior = drawn.dense_prior(self.data.X)
+        prior = drawn.compiled_prior(self.data.X)
         return fit_surrogate(self.target.augmentation, prior, self.target.y, drawn.parameters, start)
 
     def _no_moments(self) -> Moments:

@@ -7,9 +7,8 @@ import numpy as np
 from scipy.stats import norm
 
 from pgmodels.inference.gaussian_vi import num_nodes
+from pgmodels.latent.coupled import choose_blocks
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.prior import DensePrior
-from pgmodels.latent.surrogate import choose_blocks
 
 # Iterations of the pilot that the tuning reads.
 PILOT = 25
@@ -210,10 +209,7 @@ def _sweep_cost(prior: JointPrior) -> float:
     """Floating-point operations of a Gibbs sweep."""
     total = 0.0
     for group, size in zip(prior.groups, prior.sizes, strict=True):
-        n, r = len(group.X), group.rank
-        dense = isinstance(group, DensePrior)
-        total += size * ((n**3 / 3 + 10 * n**2) if dense else (n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2))
-        total += size * n * _DRAW
+        total += size * (group.sweep_operations() + len(group.X) * _DRAW)
     return total
 
 

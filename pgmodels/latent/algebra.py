@@ -1,30 +1,18 @@
 """The Gaussian posterior that sites make of a Gaussian prior: plain linear algebra for one zero-mean latent.
 
-A site (h, w) is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is allowed. Two forms:
+Two forms:
 
 - dense, f ~ N(0, K): B = I + W^1/2 K W^1/2 and Sigma = K - K W^1/2 B^-1 W^1/2 K;
 - factor, f = A^T v with v ~ N(0, I_r): P = I + A W A^T, and v given the sites is N(P^-1 A h, P^-1).
 
-A constant mean is taken off first by ``centred``. Only B and P are factorised: their eigenvalues are at least 1.
+A constant mean is taken off first. Only B and P are factorised: their eigenvalues are at least 1.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
-
-from pgmodels.latent.sequential import over_latents
-
-
-def centred(h: Array, w: Array, mean: Array) -> tuple[Array, Array]:
-    """Sites on f - mean, and the log of the constant factor that the change of variable leaves.
-
-    ``h`` and ``w`` are (n, l); returns the potential (n, l) and one constant for each latent (l,).
-    """
-    return h - w * mean, jnp.sum(h * mean - 0.5 * w * mean**2, axis=0)
 
 
 class DenseFactor(NamedTuple):
@@ -135,26 +123,3 @@ def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) ->
 def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[Array, " r"]:
     """R^-T noise: turns standard normals into a draw of v about its mean."""
     return solve_triangular(root, noise, trans="T", lower=True)
-
-
-def log_normalizer_of_kernel(
-    kernel: Callable[[Array, Array], Array],
-    mean: Float[Array, ""] | float,
-    X: Float[Array, "n d"],
-    h: Float[Array, "n l"],
-    w: Float[Array, "n l"],
-) -> Float[Array, ""]:
-    """The log normaliser of fixed sites, summed over latents, as a function of the kernel and the constant mean.
-
-    Differentiable in the kernel's values and the mean, also where w = 0. The sites are constants: no gradient flows
-    through ``h`` and ``w``. K carries no jitter, for only B is factorised.
-    """
-    h, w = jax.lax.stop_gradient((h, w))
-    K = kernel(X, X)
-    potential, constant = centred(h, w, jnp.asarray(mean))
-
-    def one(h: Array, w: Array) -> Array:
-        factor = dense_factor(K, w)
-        return dense_log_normalizer(factor, h, K @ dense_weights(K, factor, h))
-
-    return jnp.sum(over_latents(one, potential, w) + constant)

@@ -1,0 +1,72 @@
+"""The loop of every engine that ascends a bound: compiled stretches, until the bound stands still."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.progress import progress_bar
+
+# Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
+STRETCH = 50
+
+
+class Ascent(NamedTuple):
+    """The last state, the bound at the start and after each iteration, and whether it stands still.
+
+    A bound that is not finite ends the ascent; it is the last of the trace then.
+    """
+
+    state: Any
+    trace: np.ndarray
+    converged: bool
+
+
+class _Stretch(NamedTuple):
+    """Where a stretch is: its state, the bounds of its iterations, how many there were, and whether it stands still."""
+
+    state: Any
+    trace: Float[Array, " stretch"]
+    taken: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def ascend(
+    step: Callable[[Any, Any], Any],
+    problem: Any,
+    state: Any,
+    tolerance: float,
+    max_iterations: int,
+    *,
+    title: str = "",
+    progress: bool | None = False,
+) -> Ascent:
+    """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively."""
+    traces = [np.asarray(state.elbo)[None]]
+    count, converged = 0, False
+    with progress_bar(title, max_iterations, progress) as bar:
+        while not converged and count < max_iterations and np.isfinite(traces[-1][-1]):
+            limit = min(STRETCH, max_iterations - count)
+            state, trace, taken, done = _stretch(step, problem, state, tolerance, limit)
+            traces.append(np.asarray(trace)[: int(taken)])
+            count, converged = count + int(taken), bool(done)
+            bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
+    return Ascent(state, np.concatenate(traces), converged)
+
+
+@eqx.filter_jit
+def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> _Stretch:
+    def unfinished(carry: _Stretch) -> Bool[Array, ""]:
+        return (carry.taken < limit) & ~carry.converged & jnp.isfinite(carry.state.elbo)
+
+    def advance(carry: _Stretch) -> _Stretch:
+        moved = step(problem, carry.state)
+        converged = jnp.abs(moved.elbo - carry.state.elbo) <= tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
+        return _Stretch(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
+
+    empty = _Stretch(state, jnp.zeros(STRETCH), jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, advance, empty)

@@ -1,0 +1,66 @@
+"""What an engine works on: an augmented likelihood, its data, and the latents' prior at them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.predictors import Predictors
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.mixing import condition_predictors, push_moments
+from pgmodels.latent.protocol import Sites
+from pgmodels.model import Data, Model
+
+
+class Problem(eqx.Module):
+    """An augmentation, observations (n, ...), the values of the likelihood's parameters and the prior."""
+
+    augmentation: Augmentation = eqx.field(static=True)
+    prior: JointPrior
+    y: Array
+    parameters: dict[str, Any]
+
+    def sites(self, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> Sites:
+        """The optimal sites where the predictors have these marginals."""
+        return Sites(*self.augmentation.local_sites(mean, variance, self.y, self.parameters))
+
+    def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Float[Array, "n p"], Float[Array, ""]]:
+        """Mean and variance of the predictors given sites, and the log normaliser."""
+        predictors = self.augmentation.predictors
+        if predictors is None:
+            return self.prior.moments(sites)
+        Phi = predictors.matrix(self.y, self.parameters)
+        posterior = condition_predictors(self.prior, Phi, sites, predictors.latent_blocks)
+        mean, variance = push_moments(Phi, *posterior.marginals())
+        return mean, variance, posterior.log_normalizer()
+
+    def condition(self, sites: Sites) -> JointPosterior | CoupledPosterior:
+        """The posterior of the latents given sites on the predictors."""
+        return condition(self.augmentation.predictors, self.prior, sites, self.y, self.parameters)
+
+    def elbo(self, mean: Array, variance: Array, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
+        """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.
+
+        Source: math, section 4.
+        """
+        bound = jnp.sum(self.augmentation.local_bound(mean, variance, self.y, self.parameters))
+        h, w = sites
+        return log_normalizer + bound - jnp.sum(h * mean - 0.5 * w * (variance + mean**2))
+
+
+def problem_of(model: Model, data: Data, prior: JointPrior | None = None) -> Problem:
+    """The problem of a resolved model and checked data, with its prior at them or another one."""
+    prior = model.prior(data.X) if prior is None else prior
+    return Problem(model.augmentation, prior, jnp.asarray(data.y), model.parameters)
+
+
+def condition(
+    predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
+) -> JointPosterior | CoupledPosterior:
+    """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
+    if predictors is None:
+        return prior.condition(sites)
+    return condition_predictors(prior, predictors.matrix(y, parameters), sites, predictors.latent_blocks)

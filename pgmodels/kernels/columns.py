@@ -1,0 +1,113 @@
+"""Kernels of some columns of X."""
+
+from collections.abc import Iterable
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from pgmodels.kernels.distance import Inputs
+from pgmodels.kernels.kernel import Kernel, as_kernel
+
+
+@final
+class On(Kernel):
+    """A kernel that sees some columns of X alone: ``On(RBF(), [0, 2])``.
+
+    What the kernel takes from the data, and an array with an entry for each column, refers to these columns.
+    ``On(White(), [3])`` gives each level of a grouping column an effect of its own.
+    """
+
+    kernel: Kernel
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Any, columns: Iterable[int]):
+        self.kernel = as_kernel(kernel)
+        self.columns = _read(columns, "columns of On")
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.kernel(self._of(X), self._of(Z))
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self.kernel.diagonal(self._of(X))
+
+    def resolve(self, X: Float[Inputs, "n d"]) -> "On":
+        return On(self.kernel.resolve(self._of(X)), self.columns)
+
+    def check(self, num_columns: int) -> None:
+        _check_columns(self.columns, num_columns, "On")
+        self.kernel.check(len(self.columns))
+
+    def _of(self, X: Inputs) -> Inputs:
+        return X[:, np.array(self.columns)]
+
+    def __repr__(self) -> str:
+        return f"On({self.kernel!r}, {list(self.columns)})"
+
+
+@final
+class Difference(Kernel):
+    """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a process with the given kernel.
+
+    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: rows hold the features of
+    one item, then those of the other (Chu and Ghahramani 2005).
+    """
+
+    kernel: Kernel
+    left: tuple[int, ...] = eqx.field(static=True)
+    right: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Any, left: Iterable[int], right: Iterable[int]):
+        self.kernel = as_kernel(kernel)
+        self.left, self.right = _read(left, "left of Difference"), _read(right, "right of Difference")
+        if len(self.left) != len(self.right):
+            raise ValueError(
+                f"left and right of Difference must name as many columns each, the same features of two items; got "
+                f"{list(self.left)} and {list(self.right)}."
+            )
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        (a, b), (c, d) = self._parts(X), self._parts(Z)
+        return self.kernel(a, c) - self.kernel(a, d) - self.kernel(b, c) + self.kernel(b, d)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        a, b = (jnp.asarray(part) for part in self._parts(X))
+        across = jax.vmap(lambda x, z: self.kernel(x[None], z[None])[0, 0])(a, b)
+        return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
+
+    def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
+        items = np.concatenate([np.asarray(part) for part in self._parts(X)])
+        return Difference(self.kernel.resolve(items), self.left, self.right)
+
+    def check(self, num_columns: int) -> None:
+        _check_columns(self.left + self.right, num_columns, "Difference")
+        self.kernel.check(len(self.left))
+
+    def _parts(self, X: Inputs) -> tuple[Inputs, Inputs]:
+        return X[:, np.array(self.left)], X[:, np.array(self.right)]
+
+    def __repr__(self) -> str:
+        return f"Difference({self.kernel!r}, {list(self.left)}, {list(self.right)})"
+
+
+def _read(columns: Iterable[int], name: str) -> tuple[int, ...]:
+    """Column numbers, or ValueError."""
+    try:
+        listed = list(columns)
+    except TypeError:
+        listed = []
+    whole = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) and c >= 0 for c in listed)
+    if not listed or not whole or len(set(listed)) < len(listed):
+        raise ValueError(f"{name} must be a list of different column numbers, from 0 on; got {columns!r}.")
+    return tuple(int(c) for c in listed)
+
+
+def _check_columns(columns: tuple[int, ...], num_columns: int, owner: str) -> None:
+    if max(columns) >= num_columns:
+        raise ValueError(
+            f"{owner} reads column {max(columns)} of X, but X has {num_columns} column(s), 0 to {num_columns - 1}."
+        )

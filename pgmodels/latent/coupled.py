@@ -1,0 +1,187 @@
+"""The posterior of latents that one Gaussian factor a datum couples: the prior times these factors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import Key
+
+# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 72 MB a root.
+JOINT_LIMIT = 3000
+
+
+# Means (n, L) and covariances (n, L, L) of the latents of each datum.
+Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
+
+
+class CoupledPosterior(eqx.Module):
+    """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
+
+    ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
+    whitened coordinates v, all latents end to end, it is N(centre, P^-1), P = I + A W A^T = R R^T, with a root R a
+    block.
+    """
+
+    prior: JointPrior
+    potential: Float[Array, "n L"]
+    precision: Float[Array, "n L L"]
+    centre: Float[Array, " D"]
+    roots: tuple[Array, ...]
+    log_evidence: Array
+    blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
+        """The log of the data's Gaussian factors at f."""
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f)
+        return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
+
+    def tempered(self, share: float) -> "CoupledPosterior":
+        """The posterior with the same mean and ``share`` times the factors' precisions."""
+        pull = jnp.einsum("ilk,ik->il", self.precision, self.moments()[0])
+        potential = self.potential - (1.0 - share) * pull
+        return condition_coupled(self.prior, potential, share * self.precision, self.blocks)
+
+    def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
+        """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
+        parts = split_over(self.roots, flat - self.centre)
+        return jnp.concatenate([root.T @ part for root, part in zip(self.roots, parts, strict=True)])
+
+    def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
+        """The deviation R^-T u of whitened coordinates from the centre."""
+        pairs = zip(self.roots, split_over(self.roots, u), strict=True)
+        return jnp.concatenate([solve_triangular(root, part, trans="T", lower=True) for root, part in pairs])
+
+    def marginals(self) -> Marginals:
+        """Mean and covariance of each datum's latents."""
+        return self.prior.latents(self.prior.unflatten(self.centre)), self._covariance(self.prior.factors())
+
+    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
+        """Mean and variance at the data."""
+        mean, V = self.marginals()
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def log_normalizer(self) -> Array:
+        """Log of the integral of the prior times the factors."""
+        return self.log_evidence
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
+        """Mean and variance at new inputs."""
+        mean, V = self.marginals_at(X_new)
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
+        """Mean and covariance of the latents at each of new inputs."""
+        centres = self.prior.unflatten(self.centre)
+        parts = [group.at(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
+        residuals = [residual for (_, residual), size in zip(parts, self.prior.sizes, strict=True) for _ in range(size)]
+        V = self._covariance(self.prior.factors_at(X_new))
+        own = jnp.arange(V.shape[-1])
+        mean = jnp.concatenate([mean for mean, _ in parts], axis=-1)
+        return mean, V.at[:, own, own].add(jnp.stack(residuals, axis=-1))
+
+    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
+        deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
+        return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n L"], Any]:
+        """A joint draw of the latents at the data, and its coordinates."""
+        means, deviations = self.mean_and_deviation(key)
+        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
+        return self.prior.latents(coordinates), coordinates
+
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
+        """The covariance of the latents at new inputs with those at the data."""
+        return self._between(self.prior.factors_at(X_new), self.prior.factors())
+
+    def covariance(self) -> Float[Array, "L n L n"]:
+        """The covariance of the latents at the data."""
+        factors = self.prior.factors()
+        return self._between(factors, factors)
+
+    def _between(self, left: Sequence[Array], right: Sequence[Array]) -> Float[Array, "L m L n"]:
+        size = self.potential.shape[1]
+        C = jnp.zeros((size, left[0].shape[1], size, right[0].shape[1]), self.centre.dtype)
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            ours, theirs = (self._half(block, root, factors) for factors in (left, right))
+            part = jnp.einsum("dlm,dkn->lmkn", ours, theirs)
+            C = C.at[np.ix_(block, range(C.shape[1]), block, range(C.shape[3]))].set(part)
+        return C
+
+    def _covariance(self, factors: Sequence[Array]) -> Float[Array, "m L L"]:
+        size = self.potential.shape[1]
+        V = jnp.zeros((factors[0].shape[1], size, size), self.centre.dtype)
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            U = self._half(block, root, factors)
+            V = V.at[np.ix_(range(len(V)), block, block)].set(jnp.einsum("dli,dki->ilk", U, U))
+        return V
+
+    @staticmethod
+    def _half(block: tuple[int, ...], root: Array, factors: Sequence[Array]) -> Float[Array, "D b m"]:
+        """The U with U^T U the covariance of a block's latents, their residuals left out."""
+        U = solve_triangular(root, _stacked([factors[latent] for latent in block]), lower=True)
+        return U.reshape(len(root), len(block), -1)
+
+
+def condition_coupled(
+    prior: JointPrior,
+    potential: Float[Array, "n L"],
+    precision: Float[Array, "n L L"],
+    blocks: tuple[tuple[int, ...], ...],
+) -> CoupledPosterior:
+    """The posterior given factors; one Cholesky a block. Every group of the prior needs a factor."""
+    factors, means = prior.factors(), prior.means()
+    centred = potential - precision @ means
+    roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
+    for block in blocks:
+        rows = []
+        for a in block:
+            row = [(factors[a] * precision[:, a, b]) @ factors[b].T for b in block]
+            rows.append(jnp.concatenate(row, axis=1))
+        P = jnp.concatenate(rows)
+        root = jnp.linalg.cholesky(jnp.eye(len(P), dtype=P.dtype) + P)
+        right = jnp.concatenate([factors[a] @ centred[:, a] for a in block])
+        centre = cho_solve((root, True), right)
+        log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
+        roots.append(root)
+        centres.append(centre)
+    return CoupledPosterior(
+        prior=prior,
+        potential=potential,
+        precision=precision,
+        centre=jnp.concatenate(centres),
+        roots=tuple(roots),
+        log_evidence=log_normalizer,
+        blocks=blocks,
+    )
+
+
+def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
+    """A vector over all blocks in parts, one as long as each block's matrix."""
+    return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
+
+
+def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
+    """All latents together where that is affordable, else each by itself."""
+    ranks = [len(factor) for factor in prior.factors()]
+    if sum(ranks) <= JOINT_LIMIT:
+        return (tuple(range(len(ranks))),)
+    return tuple((latent,) for latent in range(len(ranks)))
+
+
+def _stacked(factors: list[Array]) -> Any:
+    """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
+    total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
+    stacked = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
+    row = 0
+    for place, factor in enumerate(factors):
+        stacked = stacked.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
+        row += len(factor)
+    return stacked

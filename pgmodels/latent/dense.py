@@ -1,0 +1,113 @@
+"""The prior with its dense covariance."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.latent import algebra
+from pgmodels.latent.factored import FactoredPrior, with_residual
+
+# Jitter of a root that is made under jit, where none can be chosen by trial: relative to the mean variance.
+WHITENING_JITTER = 1e-8
+
+
+class DenseState(NamedTuple):
+    """The precisions' factorisation against K, and the beta with E f = K beta."""
+
+    factor: algebra.DenseFactor
+    weights: Float[Array, " n"]
+
+
+class DensePrior(FactoredPrior):
+    """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
+
+    ``K`` is kernel(X, X) + jitter I and nothing else is used in its place; the jitter is independent noise of each
+    latent at X, so that covariances with new inputs do not have it.
+    """
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    K: Float[Array, "n n"]
+    root: Float[Array, "n n"]
+    jitter: Float[Array, ""]
+    size: int = eqx.field(static=True)
+
+    @property
+    def rank(self) -> int:
+        """The number of whitened coordinates of one latent, n."""
+        return len(self.root)
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See FactoredPrior: A = L^T."""
+        return self.root.T
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        """See FactoredPrior: A = L^-1 K(X, X_new)."""
+        K_cross, diagonal = self._cross(X_new)
+        return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        n = len(self.K)
+        return n**3 / 3 + 10 * n**2
+
+    def _colour(self, whitened: Array) -> Array:
+        return self.root @ whitened
+
+    def _condition(self, h: Array, w: Array) -> DenseState:
+        factor = algebra.dense_factor(self.K, w)
+        return DenseState(factor, algebra.dense_weights(self.K, factor, h))
+
+    def _moments(self, state: DenseState) -> tuple[Array, Array]:
+        return self.K @ state.weights, algebra.dense_variance(self.K, state.factor)
+
+    def _log_normalizer(self, state: DenseState, h: Array) -> Array:
+        return algebra.dense_log_normalizer(state.factor, h, self.K @ state.weights)
+
+    def _mean_and_deviation(self, state: DenseState, noise: Array) -> tuple[Array, Array]:
+        moved = algebra.dense_weights(
+            self.K, state.factor, jnp.zeros_like(state.weights), self.root @ noise[0], noise[1]
+        )
+        return self.root.T @ state.weights, noise[0] + self.root.T @ moved
+
+    def _covariance(self, state: DenseState) -> Array:
+        return algebra.dense_covariance(self.K, state.factor)
+
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+        return self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
+
+    def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        K_cross, diagonal = cross
+        V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
+        return K_cross.T @ state.weights, diagonal - jnp.sum(V**2, axis=0)
+
+    def _cross_covariance(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
+        return algebra.dense_cross_covariance(self.K, cross[0], state.factor)
+
+
+def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    K = kernel(X, X)
+    jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
+    return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype)), jitter
+
+
+def whitened_prior(kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> DensePrior:
+    """A dense prior with the root and the jitter of ``whitened_root``, whatever the cost; usable under ``jit``."""
+    root, jitter = whitened_root(kernel, X)
+    K = kernel(X, X) + jitter * jnp.eye(len(X))
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, size=size)
+
+
+def covariance_prior(kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> DensePrior:
+    """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
+
+    Its root is left empty, so that nothing can be drawn from it, and it carries no jitter, which moments do not need.
+    """
+    K = kernel(X, X)
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=jnp.zeros((0, 0)), jitter=jnp.zeros(()), size=size)

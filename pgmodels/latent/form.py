@@ -1,0 +1,179 @@
+"""In which form a prior is held at the data, and how it is bound to them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg.lapack import dpstrf
+
+from pgmodels.latent.dense import DensePrior, covariance_prior, whitened_prior
+from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.protocol import LatentPrior
+from pgmodels.parameters import bare
+
+JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+TOLERANCE = JITTERS[1]
+RANK_MULTIPLE = 16
+
+
+class Form(ABC):
+    """How a group of latents is held at the data: ``pgm.GP(kernel, form=...)``.
+
+    A form of one's own is a hashable object with ``bind``, and with ``traced`` where hyperparameters are learned or
+    sampled.
+    """
+
+    @abstractmethod
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> LatentPrior:
+        """The prior of ``size`` latents at X (n, d), outside ``jit``, in double precision.
+
+        Raises ValueError where the kernel's matrix is not finite, not symmetric or not positive semi-definite.
+        """
+
+    def traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> LatentPrior:
+        """The prior in the form that it has at every value of the hyperparameters; can be compiled."""
+        return whitened_prior(kernel, mean, X, size)
+
+    def traced_for_moments(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> LatentPrior:
+        """``traced``, where no draws are asked for."""
+        return covariance_prior(kernel, mean, X, size)
+
+
+@dataclass(frozen=True)
+class Dense(Form):
+    """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes.
+
+    The Cholesky root is tried with no jitter, then 1e-10 to 1e-6 of the mean variance; what was used is kept.
+    """
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> DensePrior:
+        """See Form."""
+        kernel, mean, X, K = _evaluated(kernel, mean, X)
+        return _dense(kernel, mean, X, K, size)
+
+
+@dataclass(frozen=True)
+class Cheapest(Form):
+    """Dense, or by an exact low-rank factor, whichever needs fewer operations for an update.
+
+    A pivoted Cholesky of K = kernel(X, X) stops where every neglected variance is below 1e-10 of the largest: the size
+    of the first jitter of the dense form, so that neither is the more exact.
+    """
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> DensePrior | LowRankPrior:
+        """See Form."""
+        kernel, mean, X, K = _evaluated(kernel, mean, X)
+        return _low_rank(kernel, mean, X, K, size) or _dense(kernel, mean, X, K, size)
+
+
+def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
+    """Kernel, mean and inputs as arrays, and the kernel's matrix, checked."""
+    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+    X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
+    K = np.asarray(_gram(kernel, X))
+    _check_gram(kernel, K)
+    return kernel, mean, X, K
+
+
+def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
+    K, root, jitter = _jittered_root(kernel, K)
+    return DensePrior(
+        kernel=kernel, mean=mean, X=X, K=jnp.asarray(K), root=jnp.asarray(root), jitter=jnp.asarray(jitter), size=size
+    )
+
+
+def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> LowRankPrior | None:
+    """The low-rank form, None where it is not exact or not cheaper."""
+    A, pivots = _pivoted_cholesky(K)
+    residual = K - A.T @ A
+    rank = -(-max(len(A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
+    # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
+    complete = np.max(np.abs(residual)) <= 10 * TOLERANCE * np.max(np.diagonal(K))
+    if not complete or _factor_operations(len(K), rank) >= _dense_operations(len(K)):
+        return None
+    padding = rank - len(A)
+    root = np.eye(rank)
+    root[: len(A), : len(A)] = A[:, pivots].T
+    return LowRankPrior(
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        A=jnp.asarray(np.pad(A, ((0, padding), (0, 0)))),
+        Z=X[np.pad(pivots, (0, padding), mode="edge")],
+        root=jnp.asarray(root),
+        active=jnp.asarray(np.arange(rank) < len(A), dtype=jnp.float64),
+        truncation=jnp.asarray(max(0.0, np.max(np.diagonal(residual)))),
+        size=size,
+    )
+
+
+@eqx.filter_jit
+def _gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+    return kernel(X, X)
+
+
+def _dense_operations(n: int) -> float:
+    """Cholesky and one triangular solve with n columns."""
+    return n**3 / 3 + n**3
+
+
+def _factor_operations(n: int, r: int) -> float:
+    """The product A W A^T, its Cholesky and a triangular solve with n columns."""
+    return 2 * n * r**2 + r**3 / 3 + n * r**2
+
+
+def _pivoted_cholesky(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The A (r, n) with K = A^T A up to TOLERANCE, and its r pivots."""
+    upper, pivots, rank, info = dpstrf(K, tol=TOLERANCE * np.max(np.diagonal(K)), lower=0)
+    if info < 0:
+        raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
+    A = np.empty((rank, len(K)))
+    A[:, pivots - 1] = np.triu(upper)[:rank]
+    return A, pivots[:rank] - 1
+
+
+def _jittered_root(kernel: Any, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """K + jitter I with the first jitter that gives it a Cholesky root, the root and the jitter."""
+    for relative in JITTERS:
+        jitter = relative * float(np.mean(np.diagonal(K)))
+        jittered = K + jitter * np.eye(len(K))
+        try:
+            return jittered, cholesky(jittered, lower=True), jitter
+        except LinAlgError:
+            continue
+    _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
+
+
+def _check_gram(kernel: Any, K: np.ndarray) -> None:
+    """Raise ValueError where K cannot be a covariance for a reason that can be seen entry by entry."""
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
+        _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
+    if not np.all(np.isfinite(K)):
+        row, column = np.argwhere(~np.isfinite(K))[0]
+        _reject(kernel, f"not finite: entry ({row}, {column}) is {K[row, column]}")
+    scale = np.max(np.abs(np.diagonal(K)))
+    if np.min(np.diagonal(K)) < 0 or scale == 0:
+        row = int(np.argmin(np.diagonal(K)))
+        _reject(kernel, f"not a covariance: the variance at row {row} is {K[row, row]:.3g}")
+    if np.max(np.abs(K - K.T)) > TOLERANCE * scale:
+        row, column = np.unravel_index(np.argmax(np.abs(K - K.T)), K.shape)
+        _reject(
+            kernel,
+            f"not symmetric: entry ({row}, {column}) is {K[row, column]:.6g} "
+            f"and entry ({column}, {row}) is {K[column, row]:.6g}",
+        )
+
+
+def _reject(kernel: Any, fault: str) -> NoReturn:
+    name = getattr(kernel, "__name__", type(kernel).__name__)
+    raise ValueError(
+        f"The matrix of kernel {name} at the data is {fault}. Expected a finite, symmetric, positive semi-definite "
+        "matrix: check its formula and hyperparameters and the scale of X, or add a White kernel to it."
+    )

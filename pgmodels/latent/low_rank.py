@@ -1,0 +1,91 @@
+"""The prior by a pivoted Cholesky factor of its covariance."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.latent import algebra
+from pgmodels.latent.factored import FactoredPrior, with_residual
+
+
+class LowRankState(NamedTuple):
+    """The root of P = I + A W A^T, and E v."""
+
+    root: Float[Array, "r r"]
+    centre: Float[Array, " r"]
+
+
+class LowRankPrior(FactoredPrior):
+    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
+
+    A = L_Z^-1 K(Z, X) with Z the pivots' inputs. A, Z and L_Z are padded to a multiple of 16 coordinates, which have
+    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program. The neglected part
+    matters to a posterior only where w * truncation is not small against 1.
+    """
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    A: Float[Array, "r n"]
+    Z: Float[Array, "r d"]
+    root: Float[Array, "r r"]
+    active: Float[Array, " r"]
+    truncation: Float[Array, ""]
+    size: int = eqx.field(static=True)
+
+    @property
+    def rank(self) -> int:
+        """The number of whitened coordinates of one latent, padding included."""
+        return len(self.A)
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See FactoredPrior."""
+        return self.A
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        """See FactoredPrior: A = L_Z^-1 K(Z, X_new)."""
+        K_cross = self.active[:, None] * self.kernel(self.Z, X_new)
+        return with_residual(solve_triangular(self.root, K_cross, lower=True), self.kernel.diagonal(X_new))
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        r, n = self.A.shape
+        return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
+
+    def _colour(self, whitened: Array) -> Array:
+        return self.A.T @ whitened
+
+    def _condition(self, h: Array, w: Array) -> LowRankState:
+        root = algebra.factor_root(self.A, w)
+        return LowRankState(root, algebra.factor_mean(self.A, root, h))
+
+    def _moments(self, state: LowRankState) -> tuple[Array, Array]:
+        variance = jnp.sum(algebra.factor_half_covariance(state.root, self.A) ** 2, axis=0)
+        return self.A.T @ state.centre, variance
+
+    def _log_normalizer(self, state: LowRankState, h: Array) -> Array:
+        return algebra.factor_log_normalizer(self.A, state.root, h, state.centre)
+
+    def _mean_and_deviation(self, state: LowRankState, noise: Array) -> tuple[Array, Array]:
+        return state.centre, algebra.factor_noise(state.root, noise[0])
+
+    def _covariance(self, state: LowRankState) -> Array:
+        U = algebra.factor_half_covariance(state.root, self.A)
+        return U.T @ U
+
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+        return self.factor_at(X_new)
+
+    def _predict(self, state: LowRankState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        A_new, residual = cross
+        variance = residual + jnp.sum(algebra.factor_half_covariance(state.root, A_new) ** 2, axis=0)
+        return A_new.T @ state.centre, variance
+
+    def _cross_covariance(self, state: LowRankState, cross: tuple[Array, Array]) -> Array:
+        return algebra.factor_half_covariance(state.root, cross[0]).T @ algebra.factor_half_covariance(
+            state.root, self.A
+        )

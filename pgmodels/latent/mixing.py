@@ -1,0 +1,29 @@
+"""Predictors z = Φ f at the data: marginals are pushed from latents to predictors, sites pulled back."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import Sites
+
+
+def push_values(Phi: Float[Array, "n P L"], f: Float[Array, "*batch n L"]) -> Float[Array, "*batch n P"]:
+    """The predictors of latents."""
+    return jnp.einsum("ipl,...il->...ip", Phi, f)
+
+
+def push_moments(
+    Phi: Float[Array, "n P L"], mean: Float[Array, "n L"], covariance: Float[Array, "n L L"]
+) -> tuple[Float[Array, "n P"], Float[Array, "n P"]]:
+    """Mean and variance of the predictors from the latents of each datum."""
+    return push_values(Phi, mean), jnp.einsum("ipl,ilk,ipk->ip", Phi, covariance, Phi)
+
+
+def condition_predictors(
+    prior: JointPrior, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
+) -> CoupledPosterior:
+    """The posterior of the latents given sites on predictors; ``blocks`` are the latents that Φ couples."""
+    potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
+    precision = jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
+    return condition_coupled(prior, potential, precision, blocks)

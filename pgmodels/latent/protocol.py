@@ -1,0 +1,90 @@
+"""What a prior at the data and the posterior that sites make of it can do, whatever their form.
+
+A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is
+allowed. *Coordinates* of latents are what draws are held in: the latents at the data follow from them, and what is
+known of the latents elsewhere.
+"""
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Key = PRNGKeyArray | Array
+
+
+class Sites(NamedTuple):
+    """Sites of n data on l latents, or on l predictors: ``potential`` and ``precision``, (n, l) each."""
+
+    potential: Float[Array, "n l"]
+    precision: Float[Array, "n l"]
+
+    def columns(self, part: slice) -> "Sites":
+        """Those of some latents."""
+        return Sites(self.potential[:, part], self.precision[:, part])
+
+
+class Posterior(eqx.Module):
+    """Latents given sites: the product of a Gaussian prior and the sites, normalised, with its factorisation."""
+
+    @abstractmethod
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance of the latents at the data."""
+
+    @abstractmethod
+    def log_normalizer(self) -> Float[Array, ""]:
+        """Log of the integral of the prior times the sites."""
+
+    @abstractmethod
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """Mean and variance of the latents at new inputs."""
+
+    @abstractmethod
+    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+        """The mean of the latents' coordinates, and an exact joint draw of their deviation from it."""
+
+
+class LatentPrior(eqx.Module):
+    """``size`` independent latents with one kernel and one constant mean, at the inputs X.
+
+    These methods are all that CAVI and Gibbs sweeps need.
+    """
+
+    mean: eqx.AbstractVar[Array]
+    X: eqx.AbstractVar[Array]
+    size: eqx.AbstractVar[int]
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """The number of coordinates of one latent."""
+
+    @abstractmethod
+    def condition(self, sites: Sites) -> Posterior:
+        """The posterior given sites, factorised once."""
+
+    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
+        """Mean, variance and log normaliser given sites, for those who need nothing else of the posterior."""
+        posterior = self.condition(sites)
+        return *posterior.moments(), posterior.log_normalizer()
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
+        """A draw of the latents from the prior, and its coordinates: standard normal unless the form says otherwise."""
+        coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
+        return self.latents(coordinates), coordinates
+
+    @abstractmethod
+    def sweep_operations(self) -> float:
+        """Floating-point operations of conditioning one latent on sites and drawing from what comes out."""
+
+    @abstractmethod
+    def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
+        """The latents at X."""
+
+    @abstractmethod
+    def at(
+        self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
+    ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
+        """Mean and variance of the latents at new inputs, given coordinates."""
