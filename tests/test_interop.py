@@ -17,6 +17,7 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihood import likelihood
 from pgmodels.language.likelihoods import Bernoulli, Binomial, Gaussian
 from pgmodels.model import GP, Model
+from pgmodels.results.predictive import PredictionWarning
 
 GROUPS = {"posterior", "posterior_predictive", "log_likelihood", "observed_data", "sample_stats"}
 
@@ -162,6 +163,11 @@ def test_what_cannot_be_exported():
         return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
     vi = results()["cavi"]
-    with pytest.warns(InteropWarning, match="posterior_predictive is left out"):
+    with (
+        pytest.warns(InteropWarning, match="posterior_predictive is left out"),
+        pytest.warns(PredictionWarning, match="undeclared is not known to be a normalised density of y"),
+    ):
         tree = to_arviz(replace(vi, model=Model(undeclared(), vi.model.gps)), num_draws=5)
     assert set(tree.children) == GROUPS - {"posterior_predictive"}
+    assert tree["log_likelihood"].attrs["normalised"].startswith("not known")
+    assert to_arviz(vi, num_draws=5)["log_likelihood"].attrs["normalised"] == "yes"

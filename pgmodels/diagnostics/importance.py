@@ -26,10 +26,11 @@ class ImportanceEstimate:
     ``num_draws`` draws of a Gaussian with q's mean and the precisions of its sites times ``widening``, the best of a
     few by its effective size; ``proposal_k`` is k-hat of their weights and ``effective_size`` what these leave.
 
-    ``mean`` and ``variance`` are posterior moments of f at the data, (n, latents), ``log_evidence`` is log p(y) and
-    ``divergence`` KL(q(f) ‖ p(f | y)), in nats; each has a Monte-Carlo standard error of its own, up to 1.4 times too
-    small against long Gibbs runs where ``proposal_k`` was below 0.5, and up to 2.5 times above. All of them are None
-    where it is above ``limit``: the standard errors would be worthless too, and ``reason`` says so.
+    ``mean`` and ``variance`` are posterior moments of f at the data, (n, latents), ``log_evidence`` is log p(y) by the
+    formula as it stands and ``divergence`` KL(q(f) ‖ p(f | y)), in nats; each has a Monte-Carlo standard error of its
+    own, up to 1.4 times too small against long Gibbs runs where ``proposal_k`` was below 0.5, and up to 2.5 times
+    above. All of them are None where it is above ``limit``: the standard errors would be worthless too, and ``reason``
+    says so.
     """
 
     pareto_k: float

@@ -11,7 +11,7 @@ from pgmodels.language.sampling import draw_observations
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
-from pgmodels.results.predictive import log_density
+from pgmodels.results.predictive import log_density, warn_if_unnormalised
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
 
@@ -43,7 +43,9 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     ``num_draws`` independent draws of q, and a corrected one draws of its marginals, independent of each other: it has
     no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``. Which of these it is
     stands in the attribute ``draws_of``. Warns with InteropWarning and leaves posterior_predictive out where the
-    likelihood does not say how to draw y. Raises ValueError for corrected variances that are not positive.
+    likelihood does not say how to draw y. Warns with PredictionWarning where the formula is not known to be normalised
+    in y: log_likelihood then lacks a factor, its attribute ``normalised`` says so, and no score of predictions such as
+    elpd_loo is to be read from it. Raises ValueError for corrected variances that are not positive.
     """
     import arviz_base as az
 
@@ -91,6 +93,13 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         coords={"datum": np.arange(f.shape[2]), "latent": np.arange(f.shape[3])},
         dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
         attrs={"/": about} | {group: about for group in groups},
+    )
+    lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz", stacklevel=4)
+    tree["log_likelihood"].attrs["normalised"] = (
+        "not known: a factor free of f may be left out, so that differences between draws mean something, and elpd "
+        "does not"
+        if lacking
+        else "yes"
     )
     if "posterior_predictive" in groups:
         predictive = tree["posterior_predictive"].to_dataset().assign_coords(draw=kept)

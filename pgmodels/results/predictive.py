@@ -35,6 +35,19 @@ class PredictionWarning(UserWarning):
     """A prediction is less than it seems: an integral is not resolved, or a density is not normalised."""
 
 
+def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str, stacklevel: int) -> bool:
+    """Warn with PredictionWarning, and return True, where a density is not known to be normalised in y."""
+    if is_normalised(likelihood, size) is True:
+        return False
+    warnings.warn(
+        f"{likelihood.name} is not known to be a normalised density of y, so {what} leaves out a factor free of f. "
+        "Write the formula with its constants and declare its support.",
+        PredictionWarning,
+        stacklevel=stacklevel,
+    )
+    return True
+
+
 @double_precision
 def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
     """log p(y | f) of each datum by the formula, shape (..., n), for f (..., n, latents).
@@ -219,13 +232,7 @@ class Predictive:
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
         self.support.check(y_new)
-        if is_normalised(self.likelihood, self.nodes.num_latents) is not True:
-            warnings.warn(
-                f"{self.likelihood.name} is not known to be a normalised density of y, so log_density leaves out a "
-                "factor free of f. Write the formula with its constants and declare its support.",
-                PredictionWarning,
-                stacklevel=3,
-            )
+        warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density", stacklevel=4)
         return self._log_density(y_new)
 
     @cached_property
