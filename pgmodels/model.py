@@ -38,6 +38,11 @@ class GP(eqx.Module):
             raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
         self.kernel = as_kernel(kernel)
         self.mean = as_parameter(mean, "mean of a GP", positive=False)
+        if np.ndim(self.mean.value):
+            raise ValueError(
+                f"mean of a GP must be one number; got an array of shape {np.shape(self.mean.value)}. Give GPs of "
+                "different means as a list."
+            )
         self.size = int(size)
         if not isinstance(form, Form):
             raise ValueError(f"form of a GP must be a pgmodels form such as pgm.Dense(); got {form!r}.")

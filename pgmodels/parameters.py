@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
-from numpyro.distributions.constraints import Constraint, positive, real
+from numpyro.distributions import Delta, Distribution
+from numpyro.distributions.constraints import Constraint, independent, positive, real
 from numpyro.distributions.transforms import Transform, biject_to
 
 
@@ -21,6 +21,27 @@ class Fixed:
         return f"Fixed({self.value!r})"
 
 
+class Prior:
+    """A NumPyro distribution as one object, equal to another with the same numbers.
+
+    A static field of a module must be hashable and hold no arrays in sight.
+    """
+
+    def __init__(self, distribution: Any):
+        self.distribution = distribution
+        leaves, tree = jax.tree.flatten(distribution)
+        self.signature = (str(tree), *(np.asarray(leaf).tobytes() for leaf in leaves))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prior) and self.signature == other.signature
+
+    def __hash__(self) -> int:
+        return hash(self.signature)
+
+    def __repr__(self) -> str:
+        return repr(self.distribution)
+
+
 class Parameter(eqx.Module):
     """A hyperparameter.
 
@@ -32,7 +53,16 @@ class Parameter(eqx.Module):
     value: Any
     positive: bool = eqx.field(static=True, default=True)
     fixed: bool = eqx.field(static=True, default=False)
-    prior: Any = eqx.field(static=True, default=None)
+    held_prior: Prior | None = eqx.field(static=True, default=None)
+
+    def __init__(self, value: Any, positive: bool = True, fixed: bool = False, prior: Any = None):
+        self.value, self.positive, self.fixed = value, positive, fixed
+        self.held_prior = None if prior is None else Prior(prior)
+
+    @property
+    def prior(self) -> Any:
+        """The distribution over the value, None where there is none."""
+        return None if self.held_prior is None else self.held_prior.distribution
 
     @property
     def support(self) -> Constraint:
@@ -73,15 +103,20 @@ def bare(tree: Any) -> Any:
 def as_parameter(value: Any, name: str, *, positive: bool = True, from_data: bool = False) -> Parameter:
     """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
 
-    Raises ValueError where it is not finite, not positive although it must be, or missing.
+    Raises ValueError where it is not finite, not positive although it must be, or missing, and where a prior has no
+    density on such values.
     """
     if isinstance(value, Parameter):
-        inner = as_parameter(value.value, name, positive=value.positive, from_data=from_data)
-        return Parameter(inner.value, positive=value.positive, fixed=value.fixed, prior=value.prior)
+        positive = positive or value.positive
+        if value.prior is None:
+            given = as_parameter(value.value, name, positive=positive, from_data=from_data)
+        else:
+            given = _with_prior(value.value, value.prior, name, positive)
+        return Parameter(given.value, positive=positive, fixed=value.fixed or given.fixed, prior=given.prior)
     if isinstance(value, Fixed):
         return Parameter(as_parameter(value.value, name, positive=positive).value, positive=positive, fixed=True)
     if isinstance(value, Distribution):
-        return Parameter(_centre(value), positive=positive, prior=value)
+        return _with_prior(None, value, name, positive)
     if value is None:
         if from_data:
             return Parameter(None, positive=positive)
@@ -99,17 +134,81 @@ def as_parameter(value: Any, name: str, *, positive: bool = True, from_data: boo
     return Parameter(array, positive=positive)
 
 
-def _centre(prior: Distribution) -> np.ndarray:
-    """The prior's median where it has a quantile function, its mean otherwise: the value before anything is learned."""
+def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
+    """A parameter with a prior of its own shape, at a start value or at the prior's centre.
+
+    Raises ValueError where the prior has no density over arrays of such values, or none at the start value.
+    """
+    _check_prior(prior, name, positive)
     with jax.enable_x64(True):
+        start = _centre(prior, name) if value is None else as_parameter(value, name, positive=positive).value
         try:
-            value = prior.icdf(jnp.full(prior.batch_shape, 0.5))
-        except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
+            shape = np.broadcast_shapes(np.shape(start), prior.shape())
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: the start value has shape {np.shape(start)} and its prior {prior.shape()}; give both one "
+                "shape, or one of them as one number."
+            ) from error
+        if shape != prior.shape():
+            # One value for each entry: sampled independently, by every engine.
+            prior = prior.expand(shape[: len(shape) - prior.event_dim])
+        start = np.broadcast_to(start, shape).copy()
+        if not np.all(prior.support(start)):
+            raise ValueError(f"{name} starts at {start.tolist()}, outside the support of its prior, {prior.support}.")
+    return Parameter(start, positive=positive, prior=prior)
+
+
+def _check_prior(prior: Any, name: str, positive: bool) -> None:
+    """Raise ValueError for a prior that is not a density over numbers, each by itself, that the parameter can take."""
+    kind = type(prior).__name__
+    if not isinstance(prior, Distribution):
+        raise ValueError(
+            f"the prior of {name} must be a NumPyro distribution such as numpyro.distributions.LogNormal(0.0, 1.0); "
+            f"got {prior!r}."
+        )
+    if isinstance(prior, Delta):
+        raise ValueError(f"the prior of {name} is a Delta, which holds it: use pgm.Fixed({prior.v}) instead.")
+    support = prior.support
+    while isinstance(support, type(independent(real, 0))):
+        support = support.base_constraint
+    if support.is_discrete:
+        raise ValueError(
+            f"the prior of {name} is {kind}, a discrete distribution: use a continuous one such as LogNormal or Gamma."
+        )
+    if support.event_dim > 0:
+        raise ValueError(
+            f"the prior of {name} is {kind}, whose entries constrain each other ({support}): use a distribution of "
+            "one number, or of several without a joint constraint."
+        )
+    try:
+        biject_to(support)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"the prior of {name} is {kind}, on {support}, to which NumPyro knows no transform: use a distribution on "
+            "the real or the positive numbers, or on an interval."
+        ) from error
+    if positive and not np.all(np.asarray(getattr(support, "lower_bound", -np.inf)) >= 0):
+        raise ValueError(
+            f"{name} must be positive, and its prior {kind} has the support {support}: use LogNormal, Gamma, "
+            "InverseGamma, HalfNormal, or TruncatedNormal(..., low=0.0)."
+        )
+
+
+def _centre(prior: Distribution, name: str) -> np.ndarray:
+    """The prior's median where it has a quantile function, its mean otherwise: the value before anything is learned."""
+    remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
+    try:
+        value = prior.icdf(jnp.full(prior.shape(), 0.5))
+    except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
+        try:
             value = prior.mean
-        value = np.asarray(value, dtype=np.float64)
+        except NotImplementedError as error:
+            kind = type(prior).__name__
+            raise ValueError(f"the prior {kind} of {name} has no quantile function and no mean: {remedy}") from error
+    value = np.asarray(value, dtype=np.float64)
     if not np.isfinite(value).all():
         raise ValueError(
-            f"the prior {type(prior).__name__} has no quantile function here and no finite mean to start from: give a "
-            "start value too, as in pgm.Parameter(1.0, prior=...)."
+            f"the prior {type(prior).__name__} of {name} has no quantile function here and no finite mean to start "
+            f"from: {remedy}"
         )
     return value

@@ -40,9 +40,7 @@ class Unknowns:
         """Names, places, shapes and priors: unknowns with equal signatures share compiled code."""
         entries = []
         for name, place, shape, p in zip(self.names, self.places, self.shapes, self.parameters, strict=True):
-            leaves, tree = jax.tree.flatten(p.prior)
-            values = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
-            entries.append((name, place, shape, p.positive, str(tree), values))
+            entries.append((name, place, shape, p.positive, p.held_prior))
         return tuple(entries)
 
     @property

@@ -1,0 +1,104 @@
+"""Hyperparameters: what a prior must be, and priors over several numbers."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ExpTransform
+from scipy import stats
+
+import pgmodels as pgm
+from pgmodels.unknowns import uncertain
+
+REFUSED = {
+    "the real line": (dist.Normal(1.0, 1.0), ["lengthscale of RBF must be positive", "Normal", "LogNormal, Gamma"]),
+    "an interval about zero": (dist.Uniform(-1.0, 1.0), ["lengthscale of RBF must be positive", "TruncatedNormal"]),
+    "negative in one entry": (dist.Uniform(np.array([-1.0, 0.5]), 2.0), ["lengthscale of RBF must be positive"]),
+    "the real plane": (
+        dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)),
+        ["lengthscale of RBF must be positive", "MultivariateNormal"],
+    ),
+    "counts": (dist.Poisson(3.0), ["prior of lengthscale of RBF is Poisson", "continuous one"]),
+    "a simplex": (dist.Dirichlet(jnp.ones(2)), ["Dirichlet, whose entries constrain each other"]),
+    "one point": (dist.Delta(1.5), ["prior of lengthscale of RBF is a Delta", "pgm.Fixed(1.5)"]),
+    "no centre": (
+        dist.ImproperUniform(constraints.positive, (), ()),
+        ["no quantile function and no mean", "start value"],
+    ),
+    "no finite centre": (
+        dist.TransformedDistribution(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), ExpTransform()),
+        ["no quantile function and no mean", "pgm.Parameter(1.0, prior=...)"],
+    ),
+    "real, declared so": (
+        pgm.Parameter(1.0, positive=False, prior=dist.Normal(1.0, 1.0)),
+        ["lengthscale of RBF must be positive"],
+    ),
+    "a start outside": (pgm.Parameter(7.0, prior=dist.Uniform(0.1, 5.0)), ["starts at 7.0, outside the support"]),
+    "other shapes": (
+        pgm.Parameter(np.ones(3), prior=dist.LogNormal(jnp.zeros(2), 1.0)),
+        ["start value has shape (3,) and its prior (2,)"],
+    ),
+    "SciPy's": (pgm.Parameter(1.0, prior=stats.gamma(2.0)), ["must be a NumPyro distribution"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_prior_must_be_a_density_over_what_the_value_can_be(name):
+    prior, words = REFUSED[name]
+    with pytest.raises(ValueError) as caught:
+        pgm.RBF(1.0, prior)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        dist.Uniform(0.1, 5.0),
+        dist.TruncatedNormal(1.0, 1.0, low=0.0),
+        dist.Beta(2.0, 3.0),
+        dist.HalfCauchy(1.0),
+        dist.LogNormal(jnp.zeros(2), 1.0),
+        dist.LogNormal(jnp.zeros(2), 1.0).to_event(1),
+        pgm.Parameter(1.0, prior=dist.ImproperUniform(constraints.positive, (), ())),
+    ],
+)
+def test_priors_inside_the_positive_numbers_are_taken(prior):
+    lengthscale = pgm.RBF(1.0, prior).lengthscale
+    assert np.all(lengthscale.prior.support(lengthscale.value))
+    assert np.shape(lengthscale.value) == lengthscale.prior.shape()
+
+
+def test_means_take_priors_on_the_real_line():
+    assert pgm.GP(pgm.RBF(), mean=dist.Normal(1.0, 2.0)).mean.value == 1.0
+    with pytest.raises(ValueError, match="mean of a GP must be one number"):
+        pgm.GP(pgm.RBF(), mean=dist.Normal(jnp.zeros(2), 2.0))
+
+
+def test_priors_are_equal_where_their_numbers_are():
+    one, same, other = (pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, x]), 1.0)).lengthscale for x in (1.0, 1.0, 2.0))
+    assert hash(one.held_prior) == hash(same.held_prior)
+    assert one.held_prior == same.held_prior
+    assert one.held_prior != other.held_prior
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(10, 2))
+Y = (X[:, 0] > 0).astype(float)
+
+
+def test_an_array_of_lengthscales_is_sampled_entry_by_entry():
+    value, centre = np.array([0.7, 2.0]), np.array([0.0, 0.5])
+    shared = pgm.Parameter(np.ones(2), prior=dist.LogNormal(0.2, 0.3))
+    for prior, median in ((shared, 0.2), (dist.LogNormal(jnp.asarray(centre), 0.3), centre)):
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, prior)))
+        expected = stats.lognorm.logpdf(value, 0.3, scale=np.exp(median)).sum()
+        # The prior's parameters come in single precision.
+        np.testing.assert_allclose(float(uncertain(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
+    sizes = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "seed": 0}
+    for engine in (pgm.gibbs, pgm.nuts):
+        drawn = engine(model, X, Y, **sizes).hyperparameters["kernel.lengthscale"]
+        assert drawn.shape == (1, 3, 2)
+        assert np.all(drawn[..., 0] != drawn[..., 1])
+    assert pgm.fit(model, X, Y).fit.values["kernel.lengthscale"].shape == (2,)
