@@ -5,6 +5,7 @@ from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
+from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import CorrectionWarning, correct
 from pgmodels.inference.fit import fit
@@ -90,6 +91,7 @@ __all__ = [
     "On",
     "Parameter",
     "Periodic",
+    "PrecisionWarning",
     "PredictionWarning",
     "Predictive",
     "Probit",

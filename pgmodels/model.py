@@ -165,9 +165,9 @@ class Model(eqx.Module):
 
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any) -> JointPrior:
-        """The latent GPs bound to inputs, each group in its form."""
-        return JointPrior(tuple(gp.form.bind(gp.kernel, gp.mean.value, X, gp.size) for gp in self.gps))
+    def prior(self, X: Any, neglected: float = np.inf) -> JointPrior:
+        """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
+        return JointPrior(tuple(gp.form.bind(gp.kernel, gp.mean.value, X, gp.size, neglected) for gp in self.gps))
 
     def traced_prior(self, X: Any) -> JointPrior:
         """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
@@ -110,8 +111,10 @@ def converge(
 ) -> Approximation:
     """Iterate from given sites, or from ``init`` where there are none, to the tolerance."""
     start = time.perf_counter()
-    problem = problem_of(model, data)
-    state = init(problem) if sites is None else restart(problem, sites)
+    problem, state = _started(model, data, model.prior(data.X), sites)
+    finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
+    if finer is not problem.prior:
+        problem, state = _started(model, data, finer, sites)
     state, trace, converged = ascend(step, problem, state, tolerance, max_iterations, title="cavi", progress=progress)
     check_finite(trace)
     if not converged:
@@ -121,6 +124,7 @@ def converge(
             ConvergenceWarning,
             stacklevel=5,
         )
+    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=5)
     posterior, mean, variance = condition(problem, state.sites)
     return Approximation(
         model=model,
@@ -136,6 +140,11 @@ def converge(
         seconds=time.perf_counter() - start,
         method="cavi",
     )
+
+
+def _started(model: Model, data: Data, prior: JointPrior, sites: Sites | None) -> tuple[Problem, CaviState]:
+    problem = problem_of(model, data, prior)
+    return problem, init(problem) if sites is None else restart(problem, sites)
 
 
 @jax.jit

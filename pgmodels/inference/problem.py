@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.derive import Augmentation
@@ -40,6 +41,13 @@ class Problem(eqx.Module):
     def condition(self, sites: Sites) -> JointPosterior | CoupledPosterior:
         """The posterior of the latents given sites on the predictors."""
         return condition(self.augmentation.predictors, self.prior, sites, self.y, self.parameters)
+
+    def largest_precision(self, sites: Sites) -> float:
+        """The largest precision of sites on a latent."""
+        predictors, w = self.augmentation.predictors, np.asarray(sites.precision)
+        if predictors is not None:
+            w = w * np.max(np.asarray(predictors.matrix(self.y, self.parameters)) ** 2, axis=-1)
+        return float(np.max(w, initial=0.0))
 
     def elbo(self, mean: Array, variance: Array, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
         """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.

@@ -45,7 +45,7 @@ class GibbsKernel(MCMCKernel):
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(model.resolve(data.X), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)
-        self._run.warn_of_failed_fits(stacklevel=3)
+        self._run.warn(stacklevel=3)
 
     def init(
         self, rng_key: Any, num_warmup: int, init_params: Any, model_args: Any, model_kwargs: Any

@@ -37,6 +37,11 @@ class DensePrior(FactoredPrior):
     size: int = eqx.field(static=True)
 
     @property
+    def neglected(self) -> Float[Array, ""]:
+        """See LatentPrior: the jitter."""
+        return self.jitter
+
+    @property
     def rank(self) -> int:
         """The number of whitened coordinates of one latent, n."""
         return len(self.root)

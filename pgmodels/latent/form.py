@@ -21,6 +21,8 @@ from pgmodels.parameters import bare
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 TOLERANCE = JITTERS[1]
 RANK_MULTIPLE = 16
+# Pivots below so much of the largest variance are made of rounding.
+ROUNDING = 4e-15
 
 
 class Form(ABC):
@@ -31,9 +33,10 @@ class Form(ABC):
     """
 
     @abstractmethod
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> LatentPrior:
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> LatentPrior:
         """The prior of ``size`` latents at X (n, d), outside ``jit``, in double precision.
 
+        A variance of more than ``neglected`` is to be neither added nor left out, where rounding allows it.
         Raises ValueError where the kernel's matrix is not finite, not symmetric or not positive semi-definite.
         """
 
@@ -53,7 +56,7 @@ class Dense(Form):
     The Cholesky root is tried with no jitter, then 1e-10 to 1e-6 of the mean variance; what was used is kept.
     """
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> DensePrior:
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior:
         """See Form."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         return _dense(kernel, mean, X, K, size)
@@ -64,13 +67,20 @@ class Cheapest(Form):
     """Dense, or by an exact low-rank factor, whichever needs fewer operations for an update.
 
     A pivoted Cholesky of K = kernel(X, X) stops where every neglected variance is below 1e-10 of the largest: the size
-    of the first jitter of the dense form, so that neither is the more exact.
+    of the first jitter of the dense form, so that neither is the more exact. Where less is to be neglected it goes on,
+    to rounding, and the low-rank form is taken where the dense one needs more jitter, whatever the cost.
     """
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int) -> DensePrior | LowRankPrior:
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior | LowRankPrior:
         """See Form."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
-        return _low_rank(kernel, mean, X, K, size) or _dense(kernel, mean, X, K, size)
+        tolerance = float(np.clip(neglected / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
+        low_rank = _low_rank(kernel, mean, X, K, size, tolerance)
+        if low_rank is not None and _factor_operations(len(K), low_rank.rank) < _dense_operations(len(K)):
+            return low_rank
+        dense = _dense(kernel, mean, X, K, size)
+        coarse = dense.jitter > neglected
+        return low_rank if coarse and low_rank is not None and low_rank.truncation < dense.jitter else dense
 
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
@@ -89,14 +99,13 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     )
 
 
-def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> LowRankPrior | None:
-    """The low-rank form, None where it is not exact or not cheaper."""
-    A, pivots = _pivoted_cholesky(K)
+def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float) -> LowRankPrior | None:
+    """The low-rank form, None where it is not exact."""
+    A, pivots = _pivoted_cholesky(K, tolerance)
     residual = K - A.T @ A
     rank = -(-max(len(A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
     # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
-    complete = np.max(np.abs(residual)) <= 10 * TOLERANCE * np.max(np.diagonal(K))
-    if not complete or _factor_operations(len(K), rank) >= _dense_operations(len(K)):
+    if np.max(np.abs(residual)) > 10 * tolerance * np.max(np.diagonal(K)):
         return None
     padding = rank - len(A)
     root = np.eye(rank)
@@ -129,9 +138,9 @@ def _factor_operations(n: int, r: int) -> float:
     return 2 * n * r**2 + r**3 / 3 + n * r**2
 
 
-def _pivoted_cholesky(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The A (r, n) with K = A^T A up to TOLERANCE, and its r pivots."""
-    upper, pivots, rank, info = dpstrf(K, tol=TOLERANCE * np.max(np.diagonal(K)), lower=0)
+def _pivoted_cholesky(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    """The A (r, n) with K = A^T A up to a tolerance relative to the largest variance, and its r pivots."""
+    upper, pivots, rank, info = dpstrf(K, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
     A = np.empty((rank, len(K)))

@@ -30,6 +30,11 @@ class JointPrior(eqx.Module):
         """Whether every group has a factor."""
         return all(isinstance(group, FactoredPrior) for group in self.groups)
 
+    @property
+    def neglected(self) -> float:
+        """The largest variance that the groups' forms add to a latent or leave out."""
+        return max(float(group.neglected) for group in self.groups)
+
     def slices(self) -> list[slice]:
         """The columns of each group."""
         return columns(self.sizes)

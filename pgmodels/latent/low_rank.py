@@ -22,8 +22,7 @@ class LowRankPrior(FactoredPrior):
     """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
 
     A = L_Z^-1 K(Z, X) with Z the pivots' inputs. A, Z and L_Z are padded to a multiple of 16 coordinates, which have
-    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program. The neglected part
-    matters to a posterior only where w * truncation is not small against 1.
+    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program.
     """
 
     kernel: Any
@@ -35,6 +34,11 @@ class LowRankPrior(FactoredPrior):
     active: Float[Array, " r"]
     truncation: Float[Array, ""]
     size: int = eqx.field(static=True)
+
+    @property
+    def neglected(self) -> Float[Array, ""]:
+        """See LatentPrior: what the pivots leave out."""
+        return self.truncation
 
     @property
     def rank(self) -> int:

@@ -57,6 +57,14 @@ class LatentPrior(eqx.Module):
     size: eqx.AbstractVar[int]
 
     @property
+    def neglected(self) -> Float[Array, ""]:
+        """The largest variance that the form adds to a latent or leaves out: no more than rounding unless it says so.
+
+        It matters to a posterior only where a site's precision times it is not small against 1.
+        """
+        return jnp.zeros(())
+
+    @property
     @abstractmethod
     def rank(self) -> int:
         """The number of coordinates of one latent."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
+from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.gaussian_vi import fit_surrogate
 from pgmodels.inference.gibbs.moves import (
     Chain,
@@ -237,6 +238,9 @@ class GibbsRun:
         sampled = bool(self.unknowns.places)
         self.prior: JointPrior = model.compiled_prior(data.X) if sampled else model.prior(data.X)
         fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
+        finer = self.prior if sampled else accurate_prior(model, data, self.prior, float(jnp.max(fit[0].precision)))
+        if finer is not self.prior:
+            self.prior, fit = finer, fit_surrogate(augmentation, finer, y, model.parameters)
         self.base = fit[0]
         self.target = Target(
             model=model.bare(),
@@ -304,8 +308,9 @@ class GibbsRun:
                 if saved is not None:
                     saved.save(self, final=self.number >= until)
 
-    def warn_of_failed_fits(self, stacklevel: int) -> None:
-        """Warn with MixingWarning where no Gaussian could be fitted in warm-up."""
+    def warn(self, stacklevel: int) -> None:
+        """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of failed fits in warm-up."""
+        warn_inaccurate(self.prior, float(jnp.max(self.base.precision)), stacklevel + 1)
         if self.failed_fits:
             warnings.warn(
                 f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "

@@ -59,7 +59,7 @@ def gibbs(
     if saved is not None:
         saved.restore(run)
     run.advance(num_warmup + num_samples, saved, progress)
-    run.warn_of_failed_fits(stacklevel=4)
+    run.warn(stacklevel=4)
     return run.draws(num_samples, time.perf_counter() - start)
 
 
