@@ -197,7 +197,7 @@ def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_co
         model = Model(CASES["bernoulli"].likelihood(), GP(RBF(dist.LogNormal(0.5, 1.0), 0.9)))
         return gibbs(model, X, y, num_samples=num_samples, num_warmup=120, num_chains=2, seed=seed)
 
-    programs = gibbs_run.run_chunk, gibbs_run.start_chains, gibbs_run.renew_surrogates, model_module._dense_prior
+    programs = gibbs_run.run_chunk, gibbs_run.start_chains, gibbs_run.renew_surrogates, model_module._compiled_prior
     tuning = run(20, 4).tuning
     # With so few data the expectations behind a surrogate are the dearer: both kinds of move tried, then one chosen.
     assert tuning["leapfrogs"] is not None

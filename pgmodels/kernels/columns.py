@@ -36,7 +36,8 @@ class On(Kernel):
         return self.kernel.diagonal(self._of(X))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "On":
-        return On(self.kernel.resolve(self._of(X)), self.columns)
+        inner = self.kernel.resolve(self._of(X))
+        return self if inner is self.kernel else On(inner, self.columns)
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.columns, num_columns, "On")
@@ -80,8 +81,8 @@ class Difference(Kernel):
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
-        items = np.concatenate([np.asarray(part) for part in self._parts(X)])
-        return Difference(self.kernel.resolve(items), self.left, self.right)
+        inner = self.kernel.resolve(np.concatenate([np.asarray(part) for part in self._parts(X)]))
+        return self if inner is self.kernel else Difference(inner, self.left, self.right)
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.left + self.right, num_columns, "Difference")

@@ -133,8 +133,9 @@ class Draws(Result):
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             projected = _project(bare(self.model), places, values, whitened, jnp.asarray(self.X), X_new)
             return [(np.asarray(centre), np.asarray(residual)) for centre, residual in projected]
-        parts = [_at(group, X_new, jnp.asarray(v)) for group, v in zip(self.prior.groups, whitened, strict=True)]
-        return [(np.asarray(centre), np.asarray(residual)[None]) for centre, residual in parts]
+        pairs = zip(self.prior.groups, whitened, strict=True)
+        parts = [(len(v), *_at(group, X_new, _filled_up(v))) for group, v in pairs]
+        return [(np.asarray(centre)[:count], np.asarray(residual)[None]) for count, centre, residual in parts]
 
 
 @eqx.filter_jit
@@ -155,7 +156,15 @@ def _at(group: Any, X_new: Any, whitened: Any) -> Any:
 
 @double_precision
 def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
-    return np.asarray(_latents(group, jnp.asarray(whitened)))
+    flat = whitened.reshape(-1, *whitened.shape[-2:])
+    f = np.asarray(_latents(group, _filled_up(flat)))[: len(flat)]
+    return f.reshape(*whitened.shape[:-2], *f.shape[1:])
+
+
+def _filled_up(draws: np.ndarray) -> Any:
+    """Draws (draws, ...) with zeros after them, up to a power of two: any number of draws shares few programs."""
+    missing = (1 << max(0, len(draws) - 1).bit_length()) - len(draws)
+    return jnp.asarray(np.concatenate([draws, np.zeros((missing, *draws.shape[1:]))]))
 
 
 @eqx.filter_jit
