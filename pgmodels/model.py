@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.arrays import as_numbers, check_finite, column_names
-from pgmodels.augmentation.derive import Augmentation, derive_formula
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.derive import derive_formula
 from pgmodels.kernels.kernel import Kernel, as_kernel
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace

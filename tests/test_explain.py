@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.explain import bound_formula, conditional_sites, expectations, explain
-from pgmodels.augmentation.symbols import VARIANCE
+from pgmodels.augmentation.explain import conditional_sites, expectations, explain
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment
 from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
@@ -114,7 +114,7 @@ def test_printed_updates_are_those_of_cavi(name):
 def test_printed_bound_is_the_bound(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])
     m, v = marginals(augmentation)
-    got = bound_formula(augmentation).evaluate(Environment(y, m, VALUES | {VARIANCE: v}))[..., 0]
+    got = augmentation.bound.evaluate(Environment(y, m, VALUES | {VARIANCE: v}))[..., 0]
     # log Γ is computed as the logarithm of Γ here.
     np.testing.assert_allclose(got, augmentation.local_bound(m, v, y, VALUES), rtol=1e-11, atol=1e-12)
 

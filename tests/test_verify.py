@@ -1,22 +1,24 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.augmentation import rules, verify
-from pgmodels.augmentation.derive import Augmentation, derive_formula
+from pgmodels.augmentation import averages, laws, verify
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import VerificationError
+from pgmodels.augmentation.laws import Gamma, Poisson
 from pgmodels.augmentation.predictor import Predictor
-from pgmodels.augmentation.rules import (
-    GammaMixtureRule,
-    GammaRule,
-    InverseGaussianMixtureRule,
-    PoissonRule,
-    PolyaGammaRule,
-    TruncatedGaussianRule,
-)
+from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
+from pgmodels.augmentation.rules.poisson import PoissonRule
+from pgmodels.augmentation.rules.polya_gamma import PolyaGammaRule
+from pgmodels.augmentation.rules.rule import quadratic_sites
+from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
+from pgmodels.language.expression import Environment
 from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
@@ -130,24 +132,40 @@ def patch_result(monkeypatch, owner, method, change):
 
 @planted("Poisson auxiliary at σ(z), throughout", "sigmoid poisson", verify.JOINT)
 def poisson_sign(monkeypatch):
-    def rate(self, f, env):
-        return self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
-
-    monkeypatch.setattr(PoissonRule, "_conditional_rate", rate)
+    with_another_law(monkeypatch, PoissonRule, lambda law, rule: Poisson(rule.rate.expression * rule.up))
 
 
 @planted("Poisson auxiliary drawn at σ(z)", "logistic softmax", verify.DRAWN)
 def poisson_draw_sign(monkeypatch):
-    def draw(self, key, f, env):
-        rate = self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
-        return jax.random.poisson(key, rate).astype(f.dtype)
+    class Wrong(Poisson):
+        def draw(self, key, env):
+            return Poisson(self.wrong).draw(key, env)
 
-    monkeypatch.setattr(PoissonRule, "draw", draw)
+    def wrong(law, rule):
+        law = Wrong(law.rate)
+        object.__setattr__(law, "wrong", rule.rate.expression * rule.up)
+        return law
+
+    with_another_law(monkeypatch, PoissonRule, wrong)
+
+
+def with_another_law(monkeypatch, owner, change):
+    """Replace the law of a rule's auxiliary."""
+    original = owner.__init__
+
+    def init(self, *args):
+        original(self, *args)
+        self.law = change(self.law, self)
+
+    monkeypatch.setattr(owner, "__init__", init)
 
 
 @planted("a doubled precision", "bernoulli", verify.SITE)
 def doubled_precision(monkeypatch):
-    patch_result(monkeypatch, PolyaGammaRule, "site", lambda self, site, *args: (site[0], 2 * site[1]))
+    def change(self, sites):
+        return tuple(replace(site, precision=2 * site.precision) for site in sites)
+
+    patch_result(monkeypatch, PolyaGammaRule, "sites", change)
 
 
 @planted("a doubled precision of the bound's site", "student t", verify.GRADIENT)
@@ -157,7 +175,7 @@ def doubled_variational_precision(monkeypatch):
 
 @planted("a missing log 2 in the joint", "negative binomial", verify.INTEGRATES)
 def missing_log_two(monkeypatch):
-    def change(self, log_joint, auxiliary, f, env):
+    def change(self, log_joint, env):
         return log_joint + self.total.evaluate(env) * jnp.log(2.0)
 
     patch_result(monkeypatch, PolyaGammaRule, "log_joint", change)
@@ -165,8 +183,8 @@ def missing_log_two(monkeypatch):
 
 @planted("a missing log 2 in the bound", "bernoulli", verify.TIGHT)
 def missing_log_two_in_the_bound(monkeypatch):
-    original = rules.log_sigmoid_tilde
-    monkeypatch.setattr(rules, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
+    original = averages.log_sigmoid_tilde
+    monkeypatch.setattr(averages, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
 
 
 @planted("an offset dropped from the site", "offset", verify.SITE)
@@ -180,69 +198,73 @@ def offset_dropped_from_site(monkeypatch):
 
 @planted("an offset dropped from the moments", "offset", verify.TIGHT)
 def offset_dropped_from_moments(monkeypatch):
-    def change(self, moments, m, v, env):
-        return moments[0] - self.shift.evaluate(env), moments[1]
-
-    patch_result(monkeypatch, Predictor, "moments", change)
+    original = averages.mean_of
+    monkeypatch.setattr(averages, "mean_of", lambda predictor: original(predictor) - predictor.shift)
 
 
 @planted("an offset dropped from the value", "offset", verify.INTEGRATES)
 def offset_dropped_from_value(monkeypatch):
-    patch_result(monkeypatch, Predictor, "value", lambda self, z, f, env: z - self.shift.evaluate(env))
+    def change(self, log_factor, env, known=()):
+        z = self.predictor.expression
+        without = Environment(env.y, env.f - self.predictor.shift.evaluate(env), env.parameters)
+        a, b = self.a.evaluate(env), self.b.evaluate(env)
+        return a * sigmoid(z).log_evaluate(without) + b * sigmoid(-z).log_evaluate(without)
+
+    patch_result(monkeypatch, PolyaGammaRule, "log_factor", change)
 
 
 @planted("a wrong shape of the Gamma auxiliary", "logistic softmax", verify.DRAWN)
 def gamma_shape(monkeypatch):
-    def draw(self, key, f, env):
-        # Shape 2 for shape 1.
-        return jax.random.gamma(key, jnp.full((*f.shape[:-1], 1), 2.0)) * jnp.exp(-self._log_base(f, env))
-
-    monkeypatch.setattr(GammaRule, "draw", draw)
+    # Shape 2 for shape 1.
+    monkeypatch.setattr(Gamma, "draw", lambda self, key, env: double_gamma(key, self.rate.evaluate(env)))
 
 
-@planted("a wrong shape of the mixing Gamma", "student t", verify.DRAWN)
+def double_gamma(key, rate):
+    return jax.random.gamma(key, jnp.full(rate.shape, 2.0)) / rate
+
+
+@planted("a wrong scale of the mixing Gamma", "student t", verify.DRAWN)
 def mixing_shape(monkeypatch):
-    patch_result(monkeypatch, GammaMixtureRule, "draw", lambda self, drawn, *args: 1.25 * drawn)
+    patch_result(monkeypatch, Gamma, "draw", lambda self, drawn, *args: 1.25 * drawn)
 
 
 @planted("a wrong shape of the inverse Gaussian", "laplace", verify.DRAWN)
 def inverse_gaussian_shape(monkeypatch):
-    monkeypatch.setattr(rules, "inverse_gaussian", lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape))
+    monkeypatch.setattr(laws, "inverse_gaussian", lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape))
 
 
 @planted("a wrong mixing law", "laplace", verify.INTEGRATES)
 def mixing_law(monkeypatch):
-    def change(self, log_joint, auxiliary, f, env):
-        return log_joint + 0.5 * jnp.log(auxiliary)
+    def change(self, log_joint, env):
+        return log_joint + 0.5 * jnp.log(self.auxiliary.evaluate(env))
 
     patch_result(monkeypatch, InverseGaussianMixtureRule, "log_joint", change)
 
 
 @planted("a truncated Gaussian that is not truncated", "probit", verify.DRAWN)
 def no_truncation(monkeypatch):
-    monkeypatch.setattr(rules, "truncated_normal", lambda key, mean: mean + jax.random.normal(key, mean.shape))
+    monkeypatch.setattr(laws, "truncated_normal", lambda key, mean: mean + jax.random.normal(key, mean.shape))
 
 
 @planted("a bound without its variance", "probit", verify.BELOW)
 def bound_without_variance(monkeypatch):
-    def share(self, m, v, env):
-        mean, _ = self.predictor.moments(m, v, env)
-        return self.exponent.evaluate(env) * jax.scipy.special.log_ndtr(mean)
+    def change(self, share):
+        return share + 0.5 * self.exponent * averages.variance_of(self.predictor)
 
-    monkeypatch.setattr(TruncatedGaussianRule, "share", share)
+    patch_result(monkeypatch, TruncatedGaussianRule, "share", change)
 
 
 @planted("an exponent forgotten", "binomial", verify.INTEGRATES)
 def forgotten_exponent(monkeypatch):
-    patch_result(monkeypatch, PolyaGammaRule, "log_factor", lambda self, log_factor, *args: 0 * log_factor)
+    monkeypatch.setattr(PolyaGammaRule, "log_factor", lambda self, env, known=(): jnp.zeros((1, 1)))
 
 
 @planted("the coupling's site at σ(-g)", "heteroscedastic", verify.SITE)
 def coupling_sign(monkeypatch):
-    def rate_sites(self, averaged=False):
-        return rules.quadratic_sites(self.rate, sigmoid(-self.predictor.expression))
+    def coupled_sites(self, averaged=False):
+        return quadratic_sites(self.rate, self.down)
 
-    monkeypatch.setattr(PoissonRule, "rate_sites", rate_sites)
+    monkeypatch.setattr(PoissonRule, "coupled_sites", coupled_sites)
 
 
 @pytest.mark.parametrize("error", PLANTED)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.averages import Expected, Root
 from pgmodels.augmentation.notation import plain, words
 from pgmodels.augmentation.predictor import latents_of
-from pgmodels.augmentation.symbols import Auxiliary, Expected, Root, SiteTerm, rebuild, substitute
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, rebuild, substitute
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp, log
-from pgmodels.language.operations import Call, Product, Reduction
+from pgmodels.language.functions import exp
+from pgmodels.language.operations import Reduction
 from pgmodels.language.symbols import Constant, Latent, Latents, Positions
 
 WIDTH = 100
@@ -74,9 +75,9 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
     for rule in augmentation.rules:
         if positions & set(rule.positions):
             terms += rule.sites()
-        terms += rule.rate_sites(averaged)
-    auxiliaries = [rule.auxiliary for rule in augmentation.rules if rule.auxiliary is not None]
-    table = {auxiliary.key: Expected(auxiliary) for auxiliary in auxiliaries} if averaged else {}
+        terms += rule.coupled_sites(averaged)
+    symbols = [symbol for rule in augmentation.rules for symbol, _ in rule.expectations()] if averaged else []
+    table = {symbol.auxiliary.key: symbol for symbol in symbols}
     held: dict[tuple, LatentSite] = {}
     for term in terms:
         z = term.predictor
@@ -129,23 +130,13 @@ def _element(expression: Expression, position: int) -> Expression:
 def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression], ...]:
     """The expectation of each auxiliary under the optimal q, in an order in which each needs only those before it."""
     found = []
+    table: dict[tuple, Expression] = {}
     for rule in augmentation.rules:
-        value = rule.expectation()
-        if rule.auxiliary is not None and value is not None:
-            found.append((Expected(rule.auxiliary), value))
+        known = {**table}
+        for symbol, value in rule.expectations():
+            found.append((symbol, substitute(value, known)))
+            table[symbol.auxiliary.key] = symbol
     return tuple(found)
-
-
-def bound_formula(augmentation: Augmentation) -> Expression:
-    """The local bound B of one datum as a formula of q's marginal means m and variances v."""
-    return add(*(rule.bound() for rule in augmentation.rules), _log(augmentation.base))
-
-
-def _log(base: Expression) -> Expression:
-    factors = base.children if isinstance(base, Product) else (base,)
-    exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
-    rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
-    return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else log(rest))
 
 
 @dataclass(frozen=True)
@@ -311,7 +302,7 @@ def _roots(expression: Expression) -> list[Root]:
 
 def _elbo(augmentation: Augmentation) -> list[str]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
-    bound = bound_formula(augmentation).text()
+    bound = augmentation.bound.text()
     divergences = []
     for j in _suffixes(every):
         over = f"Σ_{j[1]} " if j in ("[c]", "[j]") else ""

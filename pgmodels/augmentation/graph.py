@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.predictor import latents_of
-from pgmodels.augmentation.rules import Rule, TruncatedGaussianRule
+from pgmodels.augmentation.rules.rule import Rule
 from pgmodels.augmentation.symbols import auxiliaries_of
 from pgmodels.language.expression import Expression
 from pgmodels.language.symbols import Latents, ParameterSymbol
@@ -227,8 +227,8 @@ class _Builder:
                     self._connect(auxiliaries[auxiliary.name], y)
 
     def _read_directly(self) -> Iterable[str]:
-        """The latents that y depends on not only through u ~ N(z, 1)."""
-        direct = [rule for rule in self.augmentation.rules if not isinstance(rule, TruncatedGaussianRule)]
+        """The latents that y depends on not only through an auxiliary."""
+        direct = [rule for rule in self.augmentation.rules if not rule.separates]
         return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
 
     def _latents_in(self, expression: Expression) -> Iterable[str]:

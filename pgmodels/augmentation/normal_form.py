@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine, latents_of
+from pgmodels.augmentation.symbols import Auxiliary
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Expression
 from pgmodels.language.functions import exp, log, sigmoid
@@ -14,10 +15,14 @@ from pgmodels.language.symbols import Constant, Latents, Positions, Selected
 
 @dataclass(frozen=True)
 class Factor:
-    """``base ** exponent``; a vector stands for the product over the latents."""
+    """``base ** exponent``; a vector stands for the product over the latents.
+
+    ``parent`` is the auxiliary of the rule that left the factor, None where the likelihood has it.
+    """
 
     base: Expression
     exponent: Expression
+    parent: Auxiliary | None = None
 
     def text(self) -> str:
         """The factor in infix notation."""
@@ -32,10 +37,15 @@ class Term:
     atoms: tuple[Expression, ...]
     reduced: bool = False
 
+    @property
+    def expression(self) -> Expression:
+        """The term as a formula."""
+        product = multiply(self.coefficient, *self.atoms)
+        return Reduction("sum", product) if self.reduced and product.is_vector else product
+
     def text(self) -> str:
         """The term in infix notation."""
-        text = multiply(self.coefficient, *self.atoms)
-        return Reduction("sum", text).text() if self.reduced and text.is_vector else text.text()
+        return self.expression.text()
 
 
 def factorise(expression: Expression, size: int) -> list[Factor]:
@@ -162,6 +172,14 @@ def _replace(expression: Expression, latents: Latents) -> Expression:
     if type(expression) not in rebuild:
         raise NoAugmentationError(f"{expression.text()} mixes the latent that the data select with a sum over latents.")
     return rebuild[type(expression)](*(_replace(child, latents) for child in expression.children))
+
+
+def exponent_of(factor: Factor, size: int) -> list[Term] | None:
+    """The terms of the exponent of a factor exp(...), None where the factor is another."""
+    if not (isinstance(factor.base, Call) and factor.base.name == "exp"):
+        return None
+    exponent = multiply(factor.exponent, factor.base.argument)
+    return expand(Reduction("sum", exponent) if exponent.is_vector else exponent, size)
 
 
 def expand(expression: Expression, size: int) -> list[Term]:

@@ -45,24 +45,10 @@ class Predictor:
         """The predictor -z."""
         return Predictor(self.latent, multiply(-1.0, self.scale), multiply(-1.0, self.shift))
 
-    def value(self, f: Any, env: Environment) -> Any:
-        """z at latent values f (..., n, latents)."""
-        return self.scale.evaluate(env) * self._read(f) + self.shift.evaluate(env)
-
-    def moments(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
-        """Mean and variance of z under independent f ~ N(m, v)."""
-        scale = self.scale.evaluate(env)
-        return scale * self._read(m) + self.shift.evaluate(env), scale**2 * self._read(v)
-
     def site(self, h: Any, w: Any, env: Environment) -> tuple[Any, Any]:
         """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
         scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
         return self._write(scale * (h - w * shift)), self._write(scale**2 * w)
-
-    def _read(self, values: Any) -> Any:
-        if isinstance(self.latent, Latent):
-            return values[..., self.latent.position : self.latent.position + 1]
-        return values
 
     def _write(self, values: Any) -> Any:
         size = self.latent.size

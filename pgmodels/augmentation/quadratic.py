@@ -1,14 +1,11 @@
 """Quadratic functions of the latents: what conditional Gaussianity leaves in an exponent."""
 
 from dataclasses import dataclass
-from typing import Any
-
-import jax.numpy as jnp
 
 from pgmodels.augmentation.normal_form import Term
 from pgmodels.augmentation.predictor import Predictor, affine
 from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.expression import Expression
 from pgmodels.language.operations import Power, Reduction
 from pgmodels.language.symbols import Constant, Latent, Latents
 
@@ -44,19 +41,6 @@ class Quadratic:
     def positions(self) -> tuple[int, ...]:
         """Which latents the quadratic reads."""
         return tuple(sorted({p for square in self.squares for p in square.predictor.positions}))
-
-    def value(self, f: Any, env: Environment) -> Any:
-        """The quadratic at latent values f."""
-        return self.expected(f, jnp.zeros_like(f), env)
-
-    def expected(self, m: Any, v: Any, env: Environment) -> Any:
-        """Its expectation under independent f ~ N(m, v)."""
-        total = self.constant.evaluate(env)
-        for square in self.squares:
-            mean, variance = square.predictor.moments(m, v, env)
-            part = square.weight.evaluate(env) * (mean**2 + variance)
-            total = total + (jnp.sum(part, axis=-1, keepdims=True) if square.reduced else part)
-        return total
 
 
 @dataclass(frozen=True)

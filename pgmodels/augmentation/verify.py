@@ -9,21 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels import polya_gamma
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import VerificationError
-from pgmodels.augmentation.rules import (
-    GammaMixtureRule,
-    GammaRule,
-    InverseGaussianMixtureRule,
-    PoissonRule,
-    PolyaGammaRule,
-    Rule,
-    TruncatedGaussianRule,
-)
-from pgmodels.language.algebra import multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import sigmoid
+from pgmodels.augmentation.laws import Law
+from pgmodels.augmentation.rules.rule import Rule
+from pgmodels.language.expression import Environment
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
 
@@ -209,8 +199,8 @@ def integrates_back(case: Case) -> Check:
     env = case.env(case.f)
     total = case.augmentation.base.log_evaluate(env)[..., 0]
     for rule in case.augmentation.rules:
-        if not (isinstance(rule, PoissonRule) and rule.parent is not None):
-            total = total + jnp.sum(rule.log_factor(case.f, env), axis=-1)
+        if rule.parent is None:
+            total = total + jnp.sum(rule.log_factor(env), axis=-1)
     expected, error = case.log_density(case.f)
     checks = [case.judge(INTEGRATES, _relative(total, expected, error), QUADRATURE, case.f, None, ~np.isnan(expected))]
     drawn = {name: value for chain in case.chains for name, value in chain.items()}
@@ -229,66 +219,24 @@ def _integral(
     case: Case, rule: Rule, values: dict[str, np.ndarray], centre: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The log of the integral over the auxiliary, of the factor, and where the former can be computed."""
-    assert rule.auxiliary is not None
-    env = case.env(case.f, **values)
-    known = np.ones(centre.shape, dtype=bool)
-    if isinstance(rule, PoissonRule):
-        largest = float(np.max(rule.rate.value(case.f, env)))
-        # 10 standard deviations beyond the mean, in powers of 4 so that few shapes occur.
-        count = 64 * 4 ** int(np.ceil(np.log(max(1.0, (largest + 10 * largest**0.5 + 20) / 64)) / np.log(4)))
-        grid = np.arange(float(count))[:, None, None] * np.ones_like(centre)
-        log_measure = np.zeros_like(grid)
-        on = known
-    else:
-        on = np.broadcast_to(np.asarray(_switch(rule).evaluate(env)) != 0, centre.shape)
-        if isinstance(rule, PolyaGammaRule):
-            # The density vanishes at zero and falls at once beyond its mean. Its series cancels from about b = 60 on.
-            t = np.arange(-140, 141) * 0.025
-            b = np.asarray(rule.total.evaluate(env))
-            # At small b the mean is far below the bulk of what mass there is.
-            centre = np.maximum(np.asarray(polya_gamma.mean(b, rule.predictor.value(case.f, env))), 0.15)
-            known = np.broadcast_to(b <= 10.0, centre.shape)
-        else:
-            t = np.arange(-260, 1201) * 0.025
-        # a = centre exp(t - e^-t): the trapezoid rule in t converges at once, for powers of a near zero as well.
-        t = t[:, None, None]
-        grid = np.where(on & (centre > 0), centre, 1.0) * np.exp(t - np.exp(-t))
-        log_measure = np.log(grid) + np.log1p(np.exp(-t)) + np.log(0.025)
-    at = case.env(case.f, **{**values, rule.auxiliary.name: grid})
-    log_joint = rule.log_joint(grid, case.f, at) + _log_left(case.augmentation, rule, at)
-    log_joint = np.broadcast_to(np.asarray(log_joint), grid.shape)
-    log_terms = np.where(np.isnan(log_joint), -np.inf, log_joint + log_measure)
+    env, name, law = case.env(case.f, **values), *_drawn(rule)
+    grid = law.grid(centre, env)
+    at = case.env(case.f, **{**values, name: grid.values})
+    log_joint = rule.log_joint(at) + rule.left.log_evaluate(at)
+    log_joint = np.broadcast_to(np.asarray(log_joint), grid.values.shape)
+    log_terms = np.where(np.isnan(log_joint), -np.inf, log_joint + grid.log_measure)
     log_integral = np.logaddexp.reduce(log_terms, axis=0)
     log_factor = np.broadcast_to(np.asarray(rule.factor.log_evaluate(env)), centre.shape)
     # A factor to the power zero has no auxiliary: what is written for it must be 1.
-    log_integral = np.where(on, log_integral, log_joint[0])
-    return log_integral, log_factor, known
+    off = np.broadcast_to(law.off(env), centre.shape)
+    return np.where(off, log_joint[0], log_integral), log_factor, grid.known
 
 
-def _switch(rule: Rule) -> Expression:
-    """The exponent that switches a rule off where it is zero."""
-    if isinstance(rule, PolyaGammaRule):
-        return rule.total
-    if isinstance(rule, InverseGaussianMixtureRule):
-        return rule.steepness
-    assert isinstance(rule, (GammaRule, GammaMixtureRule, TruncatedGaussianRule))
-    return rule.exponent
-
-
-def _log_left(augmentation: Augmentation, rule: Rule, env: Environment) -> Any:
-    """log of the factors, functions of the rule's auxiliary, that the rule leaves to later rules."""
-    total = jnp.zeros((1, 1))
-    if isinstance(rule, GammaRule):
-        for poisson in rule.poissons:
-            part = poisson.factor.log_evaluate(env)
-            total = total + (part if rule.auxiliary.is_vector else jnp.sum(part, axis=-1, keepdims=True))
-    if isinstance(rule, PoissonRule):
-        for later in augmentation.rules:
-            for count, side in later.counts if isinstance(later, PolyaGammaRule) else ():
-                if count.key == rule.auxiliary.key:
-                    z = multiply(side, later.predictor.expression)  # type: ignore[attr-defined]
-                    total = total + power(sigmoid(z), count).log_evaluate(env)
-    return total
+def _drawn(rule: Rule) -> tuple[str, Law]:
+    """The name and the law of a rule's auxiliary."""
+    if rule.auxiliary is None or rule.law is None:
+        raise ValueError(f"verify: the rule {rule.title} draws no auxiliary.")
+    return rule.auxiliary.name, rule.law
 
 
 def joint_less_conditional(case: Case) -> Check:
@@ -312,11 +260,8 @@ def joint_less_conditional(case: Case) -> Check:
 
 def _moved(case: Case, auxiliaries: Mapping[str, Any]) -> dict[str, Any]:
     """Other values of the auxiliaries that they can take."""
-    counts = {rule.auxiliary.name for rule in case.augmentation.rules if isinstance(rule, PoissonRule)}
-    return {
-        name: value + (1.0 * (value > 0) if name in counts else value * case.rng.uniform(-0.4, 0.6, value.shape))
-        for name, value in auxiliaries.items()
-    }
+    laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
+    return {name: laws[name].moved(value, case.rng) for name, value in auxiliaries.items()}
 
 
 def site_is_joint(case: Case) -> Check:

@@ -6,10 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.explain import expectations
-from pgmodels.augmentation.rules import InverseGaussianMixtureRule, TruncatedGaussianRule
-from pgmodels.augmentation.symbols import VARIANCE
 from pgmodels.language.expression import Environment
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
@@ -79,16 +78,10 @@ def _expected(
 
 
 def _without_mean(draws: Draws) -> set[str]:
-    """The auxiliaries whose E[a | f] = κ / (2 √Q) has no integral over f, Q being the square of one predictor alone."""
+    """The auxiliaries whose E[a | f] has no integral over f."""
     env = _environment(draws)
-    return {
-        rule.auxiliary.name
-        for rule in draws.model.augmentation.rules
-        if isinstance(rule, InverseGaussianMixtureRule)
-        and len(rule.base.squares) == 1
-        and not (rule.base.squares[0].reduced and draws.model.num_latents > 1)
-        and not np.any(rule.base.constant.evaluate(env))
-    }
+    rules = draws.model.augmentation.rules
+    return {rule.auxiliary.name for rule in rules if rule.auxiliary is not None and rule.has_no_mean(env)}
 
 
 def _present(result: Result) -> dict[str, np.ndarray]:
@@ -97,10 +90,9 @@ def _present(result: Result) -> dict[str, np.ndarray]:
     env = _environment(result)
     found = {}
     for rule in augmentation.rules:
-        if isinstance(rule, TruncatedGaussianRule):
-            exponent = np.asarray(rule.exponent.evaluate(env))
+        if rule.auxiliary is not None and rule.law is not None and not rule.law.is_zero_where_off:
             width = augmentation.size if rule.auxiliary.is_vector else 1
-            there = np.broadcast_to(exponent > 0, (len(result.y), width))
+            there = np.broadcast_to(~np.asarray(rule.law.off(env)), (len(result.y), width))
             found[rule.auxiliary.name] = there if rule.auxiliary.is_vector else there[:, 0]
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.predictive import log_density

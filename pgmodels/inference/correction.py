@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.precision import double_precision

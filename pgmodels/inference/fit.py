@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
 from pgmodels.inference.problem import Problem

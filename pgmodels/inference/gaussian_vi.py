@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri, roots_hermitenorm
 from scipy.stats import qmc
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS

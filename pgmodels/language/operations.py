@@ -113,6 +113,8 @@ class Power(Expression):
         base = self.base.evaluate(env)
         if isinstance(self.exponent, Constant):
             value = self.exponent.value
+            if value == 0.5:
+                return jnp.sqrt(base)
             return base ** int(value) if value == int(value) else base**value
         return base ** self.exponent.evaluate(env)
 

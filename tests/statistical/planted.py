@@ -7,11 +7,11 @@ breaks, and whether hyperparameters must be sampled.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from pgmodels import polya_gamma
-from pgmodels.augmentation import rules
+from pgmodels import model, polya_gamma
+from pgmodels.augmentation.laws import Poisson
+from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.inference.gibbs import moves
 from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.frame import Frame
@@ -25,10 +25,15 @@ from tests.statistical.geweke import RELAXATION
 def poisson_at_the_wrong_sign(patch: Any) -> None:
     """σ(f) for σ(-f) in the Poisson auxiliary."""
 
-    def rate(self: Any, f: Any, env: Any) -> Any:
-        return self.rate.value(f, env) * jax.nn.sigmoid(self.predictor.value(f, env))
+    original = PoissonRule.__init__
 
-    patch.setattr(rules.PoissonRule, "_conditional_rate", rate)
+    def init(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.law = Poisson(self.rate.expression * self.up)
+
+    patch.setattr(PoissonRule, "__init__", init)
+    # Derivations are kept: this one is made anew.
+    patch.setattr(model, "_derive", model._derive.__wrapped__)
 
 
 def scaled_noise(patch: Any, factor: float) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.augmentation.derive import Augmentation
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.gaussian_vi import gaussian_factors
 from pgmodels.inference.problem import condition
 from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled

@@ -1,0 +1,183 @@
+"""The augmentation of a likelihood: bound, sites, draws and densities, which are all that the engines use."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pgmodels.augmentation.averages import VARIANCE
+from pgmodels.augmentation.predictors import Predictors
+from pgmodels.augmentation.requirement import Requirement
+from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
+from pgmodels.augmentation.symbols import Logarithm, SiteTerm
+from pgmodels.language.algebra import add, multiply
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.operations import Call, Product
+from pgmodels.language.symbols import Constant
+from pgmodels.latent.mixing import push_values
+
+
+class Augmentation:
+    """The augmentation of one likelihood: its rules in the order in which their auxiliaries are drawn.
+
+    Two augmentations of equal formulas are equal, so that compiled code is shared between them.
+    """
+
+    def __init__(
+        self,
+        formula: Expression,
+        size: int,
+        base: Expression,
+        rules: tuple[Rule, ...],
+        requirements: tuple[Requirement, ...],
+    ):
+        self.formula, self.size, self.base = formula, size, base
+        self.rules, self.requirements = rules, requirements
+        self.predictors: Predictors | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.formula.key, self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Augmentation) and (self.formula.key, self.size) == (other.formula.key, other.size)
+
+    @cached_property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The latents updated together: latents that a rate couples to a sigmoid's are in different blocks."""
+        conflicts: dict[int, set[int]] = {position: set() for position in range(self.size)}
+        for rule in self.rules:
+            for left in rule.coupled:
+                for right in rule.positions:
+                    conflicts[left].add(right)
+                    conflicts[right].add(left)
+        blocks: list[list[int]] = []
+        for position in range(self.size):
+            free = [block for block in blocks if not conflicts[position].intersection(block)]
+            if free:
+                free[0].append(position)
+            else:
+                blocks.append([position])
+        return tuple(tuple(block) for block in blocks)
+
+    @property
+    def num_latents(self) -> int:
+        """The number of latents, which is ``size``, the number of predictors, where no factor combines latents."""
+        return self.size if self.predictors is None else self.predictors.num_latents
+
+    def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """The latents that a block of predictors reads."""
+        return block if self.predictors is None else self.predictors.latents_of(block)
+
+    def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""
+        return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
+
+    def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(y | f) of each datum, shape (..., n), from the formula itself."""
+        z = self.predictor_values(f, y, parameters)
+        return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+
+    @cached_property
+    def bound(self) -> Expression:
+        """The local bound B of one datum as a formula of q's marginal means m and variances v."""
+        return add(*(rule.share() for rule in self.rules if rule.parent is None), _log(self.base))
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
+        bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
+        return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
+
+    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The CAVI sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, shapes (n, latents)."""
+        total = lambda m, v: jnp.sum(self.local_bound(m, v, y, parameters))  # noqa: E731
+        by_mean, by_variance = jax.grad(total, argnums=(0, 1))(m, v)
+        w = -2.0 * by_variance
+        return by_mean + w * m, w
+
+    def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
+        own = jnp.arange(self.size)
+        return jnp.moveaxis(self.joint_hessian(m, v, y, parameters)[:, own, :, own, :], 0, 1)
+
+    def joint_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
+
+        def bound(shift: Any, m_i: Any, v_i: Any, y_i: Any) -> Any:
+            dm, ds = shift[:, 0], shift[:, 1]
+            # s = v + m^2, so that v moves by ds - 2 m dm - dm^2: no difference of large squares is taken.
+            moved = v_i + ds - 2.0 * m_i * dm - dm**2
+            return self.local_bound((m_i + dm)[None], moved[None], y_i[None], parameters)[0]
+
+        def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
+            return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
+
+        return jax.vmap(one)(m, v, jnp.asarray(y))
+
+    def draw_chain(self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0) -> dict[str, Any]:
+        """Draw the auxiliaries that a block of latents needs, given all latents; values by name."""
+        values = dict(parameters)
+        drawn = {}
+        keys = jax.random.split(key, len(self.rules))
+        for rule, rule_key in zip(self.rules, keys, strict=True):
+            if rule.auxiliary is not None and rule.law is not None and self._active(rule, block):
+                value = rule.law.draw(rule_key, Environment(y, f, values))
+                values[rule.auxiliary.name] = drawn[rule.auxiliary.name] = value
+        return drawn
+
+    def sites_given(
+        self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
+    ) -> tuple[Any, Any]:
+        """The sites that the auxiliaries leave for a block of latents, shapes (n, latents)."""
+        env = Environment(y, f, {**parameters, **auxiliaries})
+        terms: list[SiteTerm] = []
+        for rule in self.rules:
+            if self._active(rule, block):
+                terms += rule.sites()
+            if set(rule.coupled) & set(self.blocks[block]):
+                terms += rule.coupled_sites()
+        return evaluate_sites(tuple(terms), env)
+
+    def draw_auxiliaries(
+        self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
+    ) -> tuple[Any, Any]:
+        """Draw the auxiliaries given f and return the sites they leave: the first half of a Gibbs sweep."""
+        return self.sites_given(self.draw_chain(key, f, y, parameters, block), f, y, parameters, block)
+
+    def log_joint(
+        self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
+    ) -> Any:
+        """log p(y, auxiliaries | f) of each datum, with the auxiliaries that the block does not need integrated out."""
+        env = Environment(y, f, {**parameters, **auxiliaries})
+        total = self.base.log_evaluate(env)
+        for rule in self.rules:
+            if rule.parent is not None and rule.parent.name not in auxiliaries:
+                continue  # a part of the parent's factor, which is integrated out as a whole
+            if rule.auxiliary is None or rule.auxiliary.name in auxiliaries:
+                part = rule.log_joint(env)
+            else:
+                part = rule.log_factor(env, known=auxiliaries)
+            total = total + jnp.sum(part, axis=-1, keepdims=True)
+        return total[..., 0]
+
+    def log_conditional(self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(auxiliaries | f, y) of each datum."""
+        env = Environment(y, f, {**parameters, **auxiliaries})
+        total = jnp.zeros((1, 1))
+        for rule in self.rules:
+            if rule.auxiliary is not None and rule.law is not None and rule.auxiliary.name in auxiliaries:
+                part = rule.law.log_density(auxiliaries[rule.auxiliary.name], env)
+                total = total + jnp.sum(part, axis=-1, keepdims=True)
+        return total[..., 0]
+
+    def _active(self, rule: Rule, block: int) -> bool:
+        return bool(set(rule.positions) & set(self.blocks[block]))
+
+
+def _log(base: Expression) -> Expression:
+    """The logarithm of a coefficient, written without exponentials."""
+    factors = base.children if isinstance(base, Product) else (base,)
+    exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
+    rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
+    return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else Logarithm(rest))

@@ -1,0 +1,82 @@
+"""Exponentials of quadratics: Gaussian as they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pgmodels.augmentation.averages import mean_of, mean_quadratic
+from pgmodels.augmentation.normal_form import Factor, Term, exponent_of
+from pgmodels.augmentation.notation import words
+from pgmodels.augmentation.quadratic import Linear, Quadratic, read_quadratic
+from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.language.algebra import add, multiply
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.derive import Deriver
+
+
+class GaussianRule(Rule):
+    """exp of a quadratic: conditionally Gaussian as it stands."""
+
+    title = "Gaussian"
+    rank = 5
+
+    def __init__(self, quadratic: Quadratic, linear: tuple[Linear, ...], parent: Auxiliary | None):
+        self.quadratic, self.linear, self.parent = quadratic, linear, parent
+        self.exponent = add(multiply(-1.0, quadratic.expression), *(part.expression for part in linear))
+        self.factor = exp(self.exponent)
+        read = set(quadratic.positions) | {p for part in linear for p in part.predictor.positions}
+        self.positions = tuple(sorted(read))
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        terms = exponent_of(factor, deriver.size)
+        if terms is None:
+            return None
+        read = read_quadratic([Term(multiply(-1.0, t.coefficient), t.atoms, t.reduced) for t in terms])
+        if read is None:
+            strange = [t for t in terms if read_quadratic([t]) is None]
+            text = exp(add(*(multiply(t.coefficient, *t.atoms) for t in strange))).text()
+            raise deriver.no_rule(text, _wanted(strange))
+        text = exp(add(*(multiply(t.coefficient, *t.atoms) for t in terms))).text()
+        quadratic, linear = read
+        for square in quadratic.squares:
+            if square.weight.sign == -1:
+                raise deriver.no_rule(text, "a quadratic exponent with a negative leading coefficient")
+            reason = f"{words('minus the coefficient of')} {square.expression.text()}"
+            deriver.require(square.weight, "nonnegative", reason)
+        if quadratic.squares or linear:
+            flipped = tuple(Linear(multiply(-1.0, part.coefficient), part.predictor) for part in linear)
+            deriver.rules.append(cls(Quadratic(ZERO, quadratic.squares), flipped, factor.parent))
+        return (Factor(exp(multiply(-1.0, quadratic.constant)), ONE, factor.parent),)
+
+    def share(self) -> Expression:
+        # E log of the factor itself: nothing is lost.
+        linear = [over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
+        return add(multiply(-1.0, over_latents(mean_quadratic(self.quadratic))), *linear)
+
+    def log_joint(self, env: Environment) -> Any:
+        return self.exponent.evaluate(env)
+
+    def identity(self) -> str:
+        return f"{self.factor.text()} {words('is Gaussian in')} f {words('already.')}"
+
+    def augmented(self) -> str:
+        return self.factor.text()
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        linear = [SiteTerm(part.predictor, part.coefficient, ZERO) for part in self.linear]
+        return (*quadratic_sites(self.quadratic, ONE), *linear)
+
+
+def _wanted(terms: list[Term]) -> str:
+    several = [t for t in terms if len(t.atoms) > 1]
+    if several:
+        return (
+            f"an exponent whose terms contain one latent each (or a rate times σ(z)); {several[0].text()} "
+            "multiplies functions of the latents"
+        )
+    return "an exponent made of f, z^2, -κ |z|, -κ sqrt(Q) and -R σ(z)"

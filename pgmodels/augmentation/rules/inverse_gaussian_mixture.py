@@ -1,0 +1,102 @@
+"""Exponentials of minus the root of a quadratic: a scale mixture with an inverse Gaussian mixing law."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.augmentation.averages import mean_quadratic
+from pgmodels.augmentation.laws import InverseGaussian
+from pgmodels.augmentation.normal_form import Factor, Term, expand, exponent_of
+from pgmodels.augmentation.notation import words
+from pgmodels.augmentation.quadratic import Quadratic, read_completed
+from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp
+from pgmodels.language.operations import Call, Power
+from pgmodels.language.symbols import Constant
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.derive import Deriver
+
+
+class InverseGaussianMixtureRule(Rule):
+    """exp(-κ √Q) with ω ~ InverseGaussian(mean κ / (2 √Q), shape κ^2 / 2): Laplace (Andrews and Mallows 1974)."""
+
+    title = "Scale mixture (inverse Gaussian mixing)"
+    rank = 2
+    auxiliary: Auxiliary
+    law: InverseGaussian
+
+    def __init__(self, name: str, base: Quadratic, root: Expression, steepness: Expression, parent: Auxiliary | None):
+        self.base, self.root, self.steepness, self.parent = base, root, steepness, parent
+        self.positions = base.positions
+        self.factor = exp(multiply(-1.0, steepness, root))
+        self.auxiliary = Auxiliary(name, root.is_vector or steepness.is_vector)
+        self.law = InverseGaussian(steepness, root)
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        terms = exponent_of(factor, deriver.size) or []
+        rooted = [term for term in terms if len(term.atoms) == 1 and _is_root(term.atoms[0])]
+        if not rooted:
+            return None
+        for term in rooted:
+            deriver.rules.append(cls._of_term(term, factor.parent, deriver))
+        rest = add(*(term.expression for term in terms if not any(term is taken for taken in rooted)))
+        return (Factor(exp(rest), ONE, factor.parent),)
+
+    @classmethod
+    def _of_term(cls, term: Term, parent: Auxiliary | None, deriver: Deriver) -> InverseGaussianMixtureRule:
+        text, atom = exp(multiply(term.coefficient, *term.atoms)).text(), term.atoms[0]
+        steepness = multiply(-1.0, term.coefficient)
+        if steepness.sign == -1:
+            raise deriver.no_rule(text, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
+        inside = power(atom.argument, 2.0) if isinstance(atom, Call) else atom.base  # type: ignore[attr-defined]
+        quadratic = read_completed(expand(inside, deriver.size))
+        if quadratic is None:
+            raise deriver.no_rule(text, "the root of a non-negative quadratic")
+        deriver.require_quadratic(quadratic, text)
+        deriver.require(steepness, "nonnegative", f"{words('the steepness in')} {text}")
+        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), text)
+        return cls(deriver.name("ω"), quadratic, atom, steepness, parent)
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
+
+    def log_joint(self, env: Environment) -> Any:
+        # Lévy mixing law with scale κ^2 / 2, whose Laplace transform at Q is exp(-κ √Q).
+        c, value = self.law.shape.evaluate(env), self.auxiliary.evaluate(env)
+        levy = 0.5 * jnp.log(c / (2 * jnp.pi)) - 1.5 * jnp.log(value) - c / (2 * value)
+        return jnp.where(c > 0, levy - value * self.base.expression.evaluate(env), 0.0)
+
+    def identity(self) -> str:
+        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
+
+    def augmented(self) -> str:
+        mixed = exp(multiply(-1.0, self.auxiliary, self.base.expression))
+        return f"{mixed.text(2)} Lévy({self.auxiliary.text()}; 0, {self.law.shape.text()})"
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.steepness,)
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return quadratic_sites(self.base, self.auxiliary)
+
+    def averaged(self) -> InverseGaussian:
+        return InverseGaussian(self.steepness, power(mean_quadratic(self.base), 0.5))
+
+    def has_no_mean(self, env: Environment) -> bool:
+        # κ / (2 √Q) has no integral over f where Q is the square of one predictor alone.
+        several = len(self.base.squares) > 1 or (self.base.squares[0].reduced and env.f.shape[-1] > 1)
+        return not several and not np.any(self.base.constant.evaluate(env))
+
+
+def _is_root(atom: Expression) -> bool:
+    if isinstance(atom, Call):
+        return atom.name == "abs"
+    return isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 0.5

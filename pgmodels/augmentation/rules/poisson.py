@@ -1,0 +1,110 @@
+"""Exponentials of -R σ(z): Poisson."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pgmodels.augmentation.averages import Thinning, Tilde, mean_quadratic
+from pgmodels.augmentation.laws import Poisson
+from pgmodels.augmentation.normal_form import Factor, Term, exponent_of
+from pgmodels.augmentation.notation import words
+from pgmodels.augmentation.predictor import Predictor
+from pgmodels.augmentation.quadratic import Quadratic, read_completed
+from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import exp, sigmoid
+from pgmodels.language.operations import Call
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.derive import Deriver
+
+
+class PoissonRule(Rule):
+    """exp(-R σ(z)), R >= 0, with k ~ Poisson(R σ(-z)) (Galy-Fajou et al. 2019, section 3.1, augmentation 2).
+
+    R is a coefficient, an auxiliary of an earlier rule, or a non-negative quadratic in latents other than that of z.
+    """
+
+    title = "Poisson"
+    rank = 3
+    auxiliary: Auxiliary
+    law: Poisson
+
+    def __init__(self, name: str, predictor: Predictor, rate: Quadratic, parent: Auxiliary | None):
+        self.predictor, self.rate, self.parent = predictor, rate, parent
+        self.positions, self.coupled = predictor.positions, rate.positions
+        self.up, self.down = sigmoid(predictor.expression), sigmoid(multiply(-1.0, predictor.expression))
+        self.factor = exp(multiply(-1.0, rate.expression, self.up))
+        self.auxiliary = Auxiliary(name, predictor.is_vector or rate.expression.is_vector)
+        self.law = Poisson(multiply(rate.expression, self.down))
+        self.left = power(self.down, self.auxiliary)
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        terms = exponent_of(factor, deriver.size)
+        rates: dict[tuple, tuple[Call, list[Term]]] = {}
+        rest: list[Expression] = []
+        for term in terms or ():
+            links = [atom for atom in term.atoms if isinstance(atom, Call) and atom.name == "sigmoid"]
+            if len(links) == 1:
+                others = tuple(atom for atom in term.atoms if atom is not links[0])
+                rates.setdefault(links[0].key, (links[0], []))[1].append(Term(term.coefficient, others, term.reduced))
+            else:
+                rest.append(term.expression)
+        if not rates:
+            return None
+        counts = []
+        for link, parts in rates.values():
+            rule, constant = cls._of_rate(link, parts, factor.parent, deriver)
+            deriver.rules.append(rule)
+            rest.append(constant)
+            counts.append(Factor(rule.down, rule.auxiliary, rule.auxiliary))
+        return *counts, Factor(exp(add(*rest)), ONE, factor.parent)
+
+    @classmethod
+    def _of_rate(
+        cls, link: Call, terms: list[Term], parent: Auxiliary | None, deriver: Deriver
+    ) -> tuple[PoissonRule, Expression]:
+        """The rule for exp(-R σ(z)), and what it leaves in the exponent."""
+        text = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms))).text()
+        predictor = deriver.predictor(link.argument, text)
+        rate = read_completed([Term(multiply(-1.0, t.coefficient), t.atoms, False) for t in terms])
+        if rate is None:
+            raise deriver.no_rule(text, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
+        if set(rate.positions) & set(predictor.positions):
+            raise deriver.no_rule(text, "exp(-R σ(z)) with R free of the latent in z")
+        if not rate.squares and rate.constant.sign == -1:
+            # exp(R σ(z)) = exp(R) exp(-R σ(-z))
+            constant = multiply(-1.0, rate.constant)
+            deriver.require(constant, "nonnegative", f"{words('the rate in')} {text}")
+            rule = cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent)
+            return rule, over_latents(constant)
+        if rate.expression.is_vector and not predictor.is_vector and rate.squares:
+            raise deriver.no_rule(text, "a rate with one value a datum")
+        deriver.require_quadratic(rate, text)
+        return cls(deriver.name("k"), predictor, rate, parent), add(0.0)
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, mean_quadratic(self.rate), Thinning(self.predictor)))
+
+    def log_joint(self, env: Environment) -> Any:
+        return Poisson(self.rate.expression).log_density(self.auxiliary.evaluate(env), env)
+
+    def identity(self) -> str:
+        name = self.auxiliary.text()
+        index = f"{{{name}}}" if self.auxiliary.is_vector else name
+        return f"{self.factor.text()} = Σ_{index} {self.augmented()} {self.left.text()}"
+
+    def augmented(self) -> str:
+        return f"Poisson({self.auxiliary.text()}; {self.rate.expression.text()})"
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.rate.expression,)
+
+    def coupled_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
+        return quadratic_sites(self.rate, Thinning(self.predictor) if averaged else self.up)
+
+    def averaged(self) -> Poisson:
+        return Poisson(multiply(mean_quadratic(self.rate), Tilde(self.predictor, -1)))
