@@ -1,12 +1,30 @@
-"""Shared set-up: one BLAS thread a process, and compiled code freed after each module."""
+"""Shared set-up: one BLAS thread a process, cheap compilation, and compiled code freed after each module."""
 
 import os
+import shutil
+import tempfile
 
 import pytest
 
 # Read when NumPy and JAX load the library, hence before any test module is imported: the tests run side by side.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# Most of the default tests' time is compilation of programs that run for milliseconds. These make it four times
+# cheaper; the arithmetic stays that of IEEE doubles. The slow batteries run long enough to want the optimised code.
+CHEAP = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
+
+
+def pytest_configure(config):
+    """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
+    if config.option.markexpr == "not slow":
+        os.environ["XLA_FLAGS"] = f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        # What one module compiles is there for the next, in whichever worker.
+        folder = tempfile.mkdtemp(prefix="pgmodels-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ |= CACHE | {"JAX_COMPILATION_CACHE_DIR": folder}
 
 
 @pytest.fixture(autouse=True, scope="module")
