@@ -139,7 +139,7 @@ def simulate_calibration(
         others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
         drawn = np.concatenate([drawn[..., None], others], axis=-1)
     keys = jax.random.split(draw_key, num_replicates)
-    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, keys, progress)
+    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, keys=keys, progress=progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     finite = np.isfinite(z).all(axis=(1, 2))
@@ -159,7 +159,7 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    approximation: Approximation, X: np.ndarray, y: np.ndarray, keys: Any, progress: bool | None
+    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, keys: Any, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
     found = []

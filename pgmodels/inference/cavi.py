@@ -27,7 +27,10 @@ class ConvergenceWarning(UserWarning):
 
 
 class CaviState(NamedTuple):
-    """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO."""
+    """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO.
+
+    The ELBO of a start, whose moments are no sites' yet, is minus infinity.
+    """
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
@@ -41,9 +44,9 @@ def init(problem: Problem) -> CaviState:
 
     Far wider marginals than that make the first sites so flat that models with several latents end in a poor optimum.
     """
-    zeros = jnp.zeros((problem.y.shape[0], problem.augmentation.size))
-    m, v, _ = problem.moments(Sites(zeros, zeros))
-    return _state(problem, problem.sites(m, jnp.minimum(v, 1.0)))
+    m, v = problem.marginals()
+    v = jnp.minimum(v, 1.0)
+    return CaviState(m, v, problem.sites(m, v), jnp.asarray(-jnp.inf))
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:

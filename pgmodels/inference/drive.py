@@ -16,7 +16,7 @@ STRETCH = 50
 
 
 class Ascent(NamedTuple):
-    """The last state, the bound at the start and after each iteration, and whether it stands still.
+    """The last state, the bound after each iteration (at the start, where that has one), and whether it stands still.
 
     A bound that is not finite ends the ascent; it is the last of the trace then.
     """
@@ -45,15 +45,18 @@ def ascend(
     title: str = "",
     progress: bool | None = False,
 ) -> Ascent:
-    """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively."""
-    traces = [np.asarray(state.elbo)[None]]
-    count, converged = 0, False
+    """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
+
+    A state that has no bound yet, minus infinity, gets it by a step that does not count.
+    """
+    fresh = bool(state.elbo == -np.inf)
+    traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
+    left, converged = max_iterations + fresh, False
     with progress_bar(title, max_iterations, progress) as bar:
-        while not converged and count < max_iterations and np.isfinite(traces[-1][-1]):
-            limit = min(STRETCH, max_iterations - count)
-            state, trace, taken, done = _stretch(step, problem, state, tolerance, limit)
+        while not converged and left and np.isfinite(np.concatenate(traces)[-1:]).all():
+            state, trace, taken, done = _stretch(step, problem, state, tolerance, min(STRETCH, left))
             traces.append(np.asarray(trace)[: int(taken)])
-            count, converged = count + int(taken), bool(done)
+            left, converged = left - int(taken), bool(done)
             bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
     return Ascent(state, np.concatenate(traces), converged)
 
@@ -61,7 +64,8 @@ def ascend(
 @eqx.filter_jit
 def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> _Stretch:
     def unfinished(carry: _Stretch) -> Bool[Array, ""]:
-        return (carry.taken < limit) & ~carry.converged & jnp.isfinite(carry.state.elbo)
+        going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)
+        return (carry.taken < limit) & ~carry.converged & going
 
     def advance(carry: _Stretch) -> _Stretch:
         moved = step(problem, carry.state)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -27,6 +28,14 @@ class Problem(eqx.Module):
     def sites(self, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> Sites:
         """The optimal sites where the predictors have these marginals."""
         return Sites(*self.augmentation.local_sites(mean, variance, self.y, self.parameters))
+
+    def marginals(self) -> tuple[Float[Array, "n p"], Float[Array, "n p"]]:
+        """Mean and variance of the predictors before any data."""
+        mean, variance = self.prior.marginals()
+        predictors = self.augmentation.predictors
+        if predictors is None:
+            return mean, variance
+        return push_moments(predictors.matrix(self.y, self.parameters), mean, jax.vmap(jnp.diag)(variance))
 
     def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Float[Array, "n p"], Float[Array, ""]]:
         """Mean and variance of the predictors given sites, and the log normaliser."""

@@ -61,6 +61,9 @@ class DensePrior(FactoredPrior):
         n = len(self.K)
         return n**3 / 3 + 10 * n**2
 
+    def _diagonal(self) -> Array:
+        return jnp.diagonal(self.K)
+
     def _colour(self, whitened: Array) -> Array:
         return self.root @ whitened
 

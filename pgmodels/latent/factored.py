@@ -34,6 +34,10 @@ class FactoredPrior(LatentPrior):
         """
 
     @abstractmethod
+    def _diagonal(self) -> Array:
+        """The variances at X."""
+
+    @abstractmethod
     def _colour(self, whitened: Array) -> Array:
         """A^T v for (..., r, l)."""
 
@@ -85,6 +89,12 @@ class FactoredPrior(LatentPrior):
 
         mean, variance, log_normalizer = over_latents(one, potential, sites.precision)
         return self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant)
+
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See LatentPrior."""
+        variance = self._diagonal()
+        shape = (len(variance), self.size)
+        return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         """See LatentPrior: mean + A^T v."""

@@ -50,6 +50,11 @@ class JointPrior(eqx.Module):
         means, variances, logs = zip(*(group.moments(sites.columns(part)) for group, part in pairs), strict=True)
         return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1), sum(logs, jnp.zeros(()))
 
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance before any data."""
+        means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
         """The latents at the data of coordinates, a group each."""
         parts = [group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)]

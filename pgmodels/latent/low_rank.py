@@ -60,6 +60,9 @@ class LowRankPrior(FactoredPrior):
         r, n = self.A.shape
         return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
+    def _diagonal(self) -> Array:
+        return jnp.sum(self.A**2, axis=0)
+
     def _colour(self, whitened: Array) -> Array:
         return self.A.T @ whitened
 

@@ -78,6 +78,11 @@ class LatentPrior(eqx.Module):
         posterior = self.condition(sites)
         return *posterior.moments(), posterior.log_normalizer()
 
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance before any data."""
+        zeros = jnp.zeros((self.X.shape[0], self.size))
+        return self.moments(Sites(zeros, zeros))[:2]
+
     def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A draw of the latents from the prior, and its coordinates: standard normal unless the form says otherwise."""
         coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
