@@ -1,19 +1,23 @@
 """Gaussian process models from the formula of their likelihood."""
 
-from pgmodels.augmentation.derivation import Derivation, derive
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pgmodels import report as _report  # noqa: F401  registers what is shown of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
+from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
-from pgmodels.inference.correction import CorrectionWarning, correct
+from pgmodels.inference.correction import correct
 from pgmodels.inference.fit import fit
+from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.interop.arviz import to_arviz
-from pgmodels.interop.numpyro_kernel import GibbsKernel
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
@@ -39,18 +43,36 @@ from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesO
 from pgmodels.latent.form import Dense
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed, Parameter
-from pgmodels.plots.auxiliaries import plot_auxiliaries
-from pgmodels.plots.calibration import plot_reliability
-from pgmodels.plots.chains import plot_rank, plot_trace
-from pgmodels.plots.convergence import plot_convergence
-from pgmodels.plots.elbo import plot_elbo
-from pgmodels.plots.graph import plot_graph
-from pgmodels.plots.latents import plot_latent
-from pgmodels.plots.maps import plot_probability_map
-from pgmodels.plots.marginals import plot_densities, plot_marginals
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import PredictionWarning, Predictive
+
+if TYPE_CHECKING:
+    from pgmodels.plots.auxiliaries import plot_auxiliaries
+    from pgmodels.plots.calibration import plot_reliability
+    from pgmodels.plots.chains import plot_rank, plot_trace
+    from pgmodels.plots.convergence import plot_convergence
+    from pgmodels.plots.elbo import plot_elbo
+    from pgmodels.plots.graph import plot_graph
+    from pgmodels.plots.latents import plot_latent
+    from pgmodels.plots.maps import plot_probability_map
+    from pgmodels.plots.marginals import plot_densities, plot_marginals
+
+# Figures by the module that draws them: matplotlib is loaded with the first.
+_FIGURES = {
+    "plot_auxiliaries": "auxiliaries",
+    "plot_convergence": "convergence",
+    "plot_densities": "marginals",
+    "plot_elbo": "elbo",
+    "plot_graph": "graph",
+    "plot_latent": "latents",
+    "plot_marginals": "marginals",
+    "plot_probability_map": "maps",
+    "plot_rank": "chains",
+    "plot_reliability": "calibration",
+    "plot_trace": "chains",
+}
 
 __all__ = [
     "GP",
@@ -139,3 +161,15 @@ __all__ = [
     "to_numpyro",
     "verdicts",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FIGURES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    figure = getattr(import_module(f"pgmodels.plots.{_FIGURES[name]}"), name)
+    globals()[name] = figure
+    return figure
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pgmodels.augmentation.derivation import derive
+from pgmodels.derivation import derive
 from pgmodels.kernels import stationary as kernels
 from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily

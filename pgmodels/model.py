@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels import generic
 from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
@@ -218,9 +219,7 @@ class Model(eqx.Module):
         return f"Model({self.likelihood!r}, {gps})"
 
     def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import model_html
-
-        return model_html(self)
+        return generic.html(self)
 
 
 @lru_cache(maxsize=512)

@@ -1,11 +1,13 @@
 """Progress of long work: a bar in a terminal or notebook, silence elsewhere and where it is turned off."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class ProgressBar:
@@ -29,6 +31,8 @@ def shows_progress(enabled: bool | None) -> bool:
     """Whether to show progress: as told, and where nothing is said, in a terminal or a notebook only."""
     if enabled is not None:
         return enabled
+    from rich.console import Console
+
     console = Console(stderr=True)
     return console.is_terminal or console.is_jupyter
 
@@ -39,6 +43,16 @@ def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator
     if not shows_progress(enabled):
         yield ProgressBar(None, None)
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -10,12 +10,13 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from pgmodels.inference.cavi import cavi
-from pgmodels.inference.correction import CorrectionWarning, correct
+from pgmodels.inference.correction import correct
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.others import Linear
 from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Binomial
 from pgmodels.model import GP, Model
+from pgmodels.results.correction import CorrectionWarning
 from tests.registry import CASES, NAMES, by_default
 
 CORRECTED = [name for name in NAMES if name != "heteroscedastic"]

@@ -44,6 +44,24 @@ def test_public_methods_are_documented(name):
             assert inspect.getdoc(getattr(owner, method)), f"pgm.{name}.{method} has no docstring"
 
 
+def test_import_leaves_for_later_what_is_slow_to_load():
+    program = """
+import sys, pgmodels
+slow = ("arviz_base", "arviz_stats", "matplotlib", "pandas", "rich", "scipy.stats", "sklearn", "xarray")
+print([name for name in slow if name in sys.modules])
+pgmodels.plot_elbo
+print("matplotlib" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert run.stdout.split("\n")[:2] == ["[]", "True"], run.stderr
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'pgmodels' has no attribute 'plot_nothing'"):
+        pgm.plot_nothing  # noqa: B018
+    assert set(pgm.__all__) <= set(dir(pgm))
+
+
 def test_import_changes_no_global_state():
     # rich.console itself draws from ``random`` when it is imported: it comes before the first look.
     program = """

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pgmodels import generic
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import Rule
@@ -83,9 +84,7 @@ class AugmentedGraph:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import graph_html
-
-        return graph_html(self)
+        return generic.html(self)
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""

@@ -1,31 +1,49 @@
 """How far results of one data set are from draws of its posterior, and from test data."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from scipy.stats import wasserstein_distance
 
+from pgmodels import generic
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
-from pgmodels.environment import environment
 from pgmodels.precision import double_precision
-from pgmodels.report.table import METRICS, as_html, as_text, number_text
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+# The columns of a comparison, and which way is better.
+METRICS: dict[str, Callable[..., float]] = {
+    "mean_error": min,
+    "mean_error_max": min,
+    "variance_error": min,
+    "variance_error_max": min,
+    "wasserstein": min,
+    "misclassification": min,
+    "rmse": min,
+    "negative_log_density": min,
+    "calibration_error": min,
+    "elbo": max,
+    "pareto_k": min,
+    "ess_bulk": max,
+    "ess_tail": max,
+    "rhat": min,
+    "seconds": min,
+}
 # Values of (draws, latents) at a time.
 _CHUNK = 4_000_000
-
-# What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
-_LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
 
 
 @dataclass(eq=False)
@@ -81,20 +99,18 @@ class Comparison:
         return path
 
     def __str__(self) -> str:
-        return as_text(self._frame, self.reference, self._notes())
+        return generic.text(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self._frame, self.reference, self._notes())
+        return generic.html(self)
 
-    def plot(self, path: Any = None) -> Any:
+    def plot(self, path: Any = None) -> Figure:
         """A matplotlib Figure of each result's marginals against the reference's; writes a PNG where path is given.
 
         Posterior means and variances at the training data and, where test data were given, predictive probabilities
         (means, where y is not a class) there; see ``pgmodels.plot_marginals``.
         """
-        from pgmodels.plots.marginals import plot_marginals
-
-        figure = plot_marginals(self)
+        figure = generic.figure(self)
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
@@ -114,30 +130,7 @@ class Comparison:
         ``seed``; under the name ``command``, how to run it again.
         Raises ValueError where class_names do not fit the classes.
         """
-        from pgmodels.report.report import write_report
-
-        recorded = {**(settings or {}), **environment()}
-        return write_report(path, self, title=title, settings=recorded, class_names=class_names)
-
-    def _notes(self) -> list[str]:
-        means, variances = number_text(self.mcse_mean.mean()), number_text(self.mcse_variance.mean())
-        return [
-            f"* best of the row. Errors are measured against {self.reference}, whose own Monte-Carlo standard errors "
-            f"are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
-            *self._caution(),
-            *self.notes,
-        ]
-
-    def _caution(self) -> list[str]:
-        """Whether the reference's own diagnostics allow it to be one."""
-        own = self._frame.loc[self.reference]
-        rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
-        if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
-            return [
-                f"! Do not trust these errors yet: {self.reference} has R-hat {number_text(rhat)} and bulk or tail ESS "
-                f"{number_text(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
-            ]
-        return []
+        return generic.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 
 
 @double_precision
@@ -186,8 +179,7 @@ def compare(
     absent = ["rmse"] if is_class else ["misclassification"]
     if test is None:
         absent = ["misclassification", "rmse", "negative_log_density", "calibration_error"]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=absent)
-    frame.index.name = "result"
+    frame = _tabulate(rows, absent)
     mcse_mean, mcse_variance = standard_errors(draws.latents)
     return Comparison(
         reference=name,
@@ -200,6 +192,14 @@ def compare(
         else HeldOutData(*test, {label: p for label, p in predictions.items() if p is not None}, is_class),
         _frame=frame,
     )
+
+
+def _tabulate(rows: dict[str, dict[str, float]], absent: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=list(absent))
+    frame.index.name = "result"
+    return frame
 
 
 def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, Draws]:
@@ -273,6 +273,8 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
     }
     columns = range(sorted_draws.shape[1])
     if isinstance(result, Draws):
+        from scipy.stats import wasserstein_distance
+
         other = result.latents.reshape(-1, sorted_draws.shape[1])
         distances = np.array([wasserstein_distance(sorted_draws[:, i], other[:, i]) for i in columns])
     elif not (result.variance > 0).all():

@@ -3,10 +3,8 @@
 import warnings
 
 import numpy as np
-from arviz_stats.base import array_stats
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 # Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
 _WORST = 20
@@ -19,6 +17,8 @@ def convergence(latents: np.ndarray) -> dict[str, float]:
 
     By ArviZ, on the 20 worst latents of each by NumPyro's vectorised estimates; R-hat is NaN for one chain.
     """
+    from arviz_stats.base import array_stats
+
     chains, draws = latents.shape[:2]
     if draws < 4:
         return {"ess_bulk": np.nan, "ess_tail": np.nan, "rhat": np.nan}
@@ -88,6 +88,8 @@ def _split(x: np.ndarray) -> np.ndarray:
 
 
 def _normal_scores(x: np.ndarray) -> np.ndarray:
+    from scipy.stats import rankdata
+
     size = x.shape[0] * x.shape[1]
     ranks = rankdata(x.reshape(size, -1), axis=0)
     return ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)

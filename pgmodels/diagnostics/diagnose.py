@@ -1,16 +1,22 @@
 """How good an approximation is on its own data, without draws from the posterior."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
+from pgmodels import generic
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 # Below this many draws k-hat is fitted to fewer than 20 of them.
 _FEWEST_DRAWS = 100
@@ -45,6 +51,8 @@ class Diagnosis:
         ``coverage_50`` and ``coverage_90`` (shares inside q's central intervals) and ``symmetry_p`` (not corrected for
         the number of data).
         """
+        import pandas as pd
+
         shape = self.result.mean.shape
         absent = np.full(shape, np.nan)
         importance, vsbc = self.importance, self.vsbc
@@ -63,20 +71,14 @@ class Diagnosis:
         return pd.DataFrame({name: value.ravel() for name, value in columns.items()}, index=index)
 
     def __str__(self) -> str:
-        from pgmodels.report.diagnosis_text import as_text
-
-        return as_text(self)
+        return generic.text(self)
 
     def _repr_html_(self) -> str:
-        from pgmodels.report.diagnosis_text import as_html
+        return generic.html(self)
 
-        return as_html(self)
-
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling's."""
-        from pgmodels.plots.diagnosis import plot_diagnosis
-
-        return plot_diagnosis(self)
+        return generic.figure(self)
 
 
 def diagnose(

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.language.density import log_density
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
-from pgmodels.results.predictive import log_density
 
 # One latent: Gauss-Legendre rules of these orders on pieces of (-12, 12) deviations, halved until they agree to
 # _TOLERANCE of the terms' size. A kink or a spike closes in on its own piece: 2^-40 of the range is below rounding.
@@ -143,6 +142,8 @@ def _sobol(divergence: _Divergence) -> Gap:
 
 def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
     """The mean over each scramble's points, (scrambles, rows)."""
+    from scipy.stats import qmc
+
     step = max(1, _CHUNK // (level * divergence.num_latents))
     step = min(step, 1 << max(0, len(rows) - 1).bit_length())
     padded = np.pad(rows, (0, -len(rows) % step), mode="edge")

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from arviz_stats.base import array_stats
 
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
@@ -167,6 +166,8 @@ def _smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     # Equal weights to rounding: q is the posterior, and there is no tail to fit.
     if np.ptp(log_ratios) < 1e-6 * max(1.0, float(np.abs(log_ratios).max())):
         return np.full(len(log_ratios), -np.log(len(log_ratios))), -np.inf
+    from arviz_stats.base import array_stats
+
     # psislw takes the log likelihood of leave-one-out, the negative of a log weight.
     log_weights, k = array_stats.psislw(-log_ratios)
     return log_weights, float(k)

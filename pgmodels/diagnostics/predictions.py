@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from pgmodels.diagnostics.convergence import standard_errors
+from pgmodels.language.density import log_density
 from pgmodels.precision import double_precision
 from pgmodels.results.draws import Draws
-from pgmodels.results.predictive import log_density
 
 # Densities evaluated at a time.
 _CHUNK = 4_000_000

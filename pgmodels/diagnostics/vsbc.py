@@ -6,8 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import t as student_t
+from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.cavi import condition, init, step
@@ -108,7 +107,7 @@ class Calibration:
         return np.stack(shares), np.stack(errors)
 
     def _t_test(self, value: np.ndarray, error: np.ndarray, expected: float) -> np.ndarray:
-        return 2.0 * student_t.sf(np.abs(value - expected) / error, self.num_replicates - 1)
+        return 2.0 * stdtr(self.num_replicates - 1, -np.abs(value - expected) / error)
 
 
 def _inside_bin(z: np.ndarray, index: int, num_bins: int) -> np.ndarray:

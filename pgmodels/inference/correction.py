@@ -1,7 +1,6 @@
 """The perturbative correction of a variational posterior: second order in what q leaves out."""
 
 import time
-import warnings
 from functools import partial
 from typing import Any
 
@@ -14,10 +13,7 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
-
-
-class CorrectionWarning(UserWarning):
-    """A corrected variance is not positive: the expansion does not reach there."""
+from pgmodels.results.correction import correct_coupled, correct_marginals, mixing, warn_nonpositive
 
 
 @partial(jax.jit, static_argnames="augmentation")
@@ -45,48 +41,6 @@ def joint_expansion(augmentation: Augmentation, m: Any, V: Any, y: Any, paramete
     return shift, curvature
 
 
-def correct_marginals(
-    mean: Any, variance: Any, cross: Any, shift: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Corrected mean and variance (m, latents), from Cov_q(f_*, f) (latents, m, n) (math: section 5)."""
-    moved = 0.5 * jnp.einsum("lmn,nl->ml", cross, shift)
-    quadratic = jnp.einsum("lmn,nl->ml", cross**2, curvature)
-    return np.asarray(mean + moved), np.asarray(variance + 0.5 * quadratic - moved**2)
-
-
-def correct_coupled(
-    mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
-    moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
-    quadratic = jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
-    outer = moved[:, :, None] * moved[:, None, :]
-    return np.asarray(mean + moved), np.asarray(covariance + 0.5 * quadratic - outer)
-
-
-def correct_at(
-    result: CorrectedApproximation, mean: np.ndarray, variance: np.ndarray, X_new: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """The correction of q's marginals at new inputs; of covariances where latents are coupled."""
-    cross = _cross_covariance(result.posterior, X_new, *_mixing(result))
-    corrected = correct_marginals if variance.ndim == 2 else correct_coupled
-    return corrected(mean, variance, cross, result.shift, result.curvature)
-
-
-def warn_nonpositive(variance: np.ndarray, where: str) -> int:
-    """Warn of non-positive corrected variances; returns how many there are."""
-    count = int(np.sum(variance <= 0))
-    if count:
-        row = int(np.argwhere(variance <= 0)[0][0])
-        warnings.warn(
-            f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
-            f"{variance.min():.3g} at least): the correction is too large there to be trusted.",
-            CorrectionWarning,
-            stacklevel=4,
-        )
-    return count
-
-
 @double_precision
 def correct(approximation: Approximation) -> CorrectedApproximation:
     """Correct the mean and variance of a CAVI result to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
@@ -106,7 +60,7 @@ def correct(approximation: Approximation) -> CorrectedApproximation:
             f"correct: in {model.likelihood.name} two latents of one datum multiply, so the local bound generates the "
             "moments of one block only and the second-order formula does not hold. Use gibbs for this model."
         )
-    y, posterior, Phi = jnp.asarray(approximation.y), approximation.posterior, _mixing(approximation)
+    y, posterior, Phi = jnp.asarray(approximation.y), approximation.posterior, mixing(model, approximation.y)
     if isinstance(posterior, CoupledPosterior):
         f, V = _marginals(posterior)
         m, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
@@ -137,14 +91,6 @@ def correct(approximation: Approximation) -> CorrectedApproximation:
     )
 
 
-def _mixing(approximation: Approximation) -> tuple[Any, ...]:
-    """Φ at the data, nothing where no factor combines latents."""
-    predictors = approximation.model.augmentation.predictors
-    if predictors is None:
-        return ()
-    return (predictors.matrix(jnp.asarray(approximation.y), approximation.model.parameters),)
-
-
 @jax.jit
 def _marginals(posterior: CoupledPosterior) -> Any:
     return posterior.marginals()
@@ -154,11 +100,4 @@ def _marginals(posterior: CoupledPosterior) -> Any:
 def _covariance(posterior: JointPosterior | CoupledPosterior, *Phi: Any) -> Any:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()
-    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
-
-
-@jax.jit
-def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
-    """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
-    covariance = posterior.cross_covariance(X_new)
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri, roots_hermitenorm
-from scipy.stats import qmc
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
@@ -135,5 +134,7 @@ def _nodes(size: int) -> tuple[Any, Any]:
     if size == 1:
         nodes, weights = roots_hermitenorm(num_nodes(size))
         return jnp.asarray(nodes[:, None]), jnp.asarray(weights / weights.sum())
+    from scipy.stats import qmc
+
     points = ndtri(qmc.Sobol(size, seed=0).random(num_nodes(size)))
     return jnp.asarray(points), jnp.full(len(points), 1.0 / len(points))

@@ -7,11 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels import generic
+from pgmodels.language.density import log_density
 from pgmodels.language.sampling import draw_observations
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
-from pgmodels.results.predictive import log_density, warn_if_unnormalised
+from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
 
@@ -24,6 +26,7 @@ class InteropWarning(UserWarning):
     """A result is exported without one of its parts."""
 
 
+@generic.arviz.register(Result)
 @double_precision
 def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.

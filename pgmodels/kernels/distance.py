@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
-from scipy.spatial.distance import pdist
 
 Inputs = Array | np.ndarray
 
@@ -19,6 +18,8 @@ def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
 
     Of more than ``MEDIAN_ROWS`` rows, that many evenly spaced ones are used.
     """
+    from scipy.spatial.distance import pdist
+
     rows = np.asarray(X, dtype=np.float64)
     if len(rows) > MEDIAN_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, MEDIAN_ROWS).astype(int)]

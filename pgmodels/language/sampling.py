@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Likelihood, is_normalised
 from pgmodels.language.supports import Undeclared
 from pgmodels.precision import double_precision
-from pgmodels.results.predictive import log_density
 
 # Densities evaluated at a time: 16 MB an intermediate array.
 _CHUNK = 2_000_000

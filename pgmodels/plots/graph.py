@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from pgmodels.augmentation.derivation import Derivation, derive
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
+from pgmodels.derivation import Derivation, derive
 from pgmodels.plots.geometry import Box
 from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle

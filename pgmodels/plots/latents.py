@@ -11,10 +11,10 @@ from matplotlib.patches import Patch
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.inference.correction import CorrectionWarning
 from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.plots.inputs import held_covariates, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
+from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result

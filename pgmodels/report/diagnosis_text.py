@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
+from pgmodels import generic
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.report.html import Html, bullets, join, table
@@ -17,6 +18,7 @@ _SIGNIFICANT = 0.01
 _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
 
 
+@generic.text.register(Diagnosis)
 def as_text(diagnosis: Diagnosis) -> str:
     """The tables and the sentences, in 100 columns."""
     figures = _figures(diagnosis)
@@ -30,6 +32,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+@generic.html.register(Diagnosis)
 def as_html(diagnosis: Diagnosis) -> Html:
     """The tables and the sentences."""
     parts: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]
@@ -171,7 +174,7 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
         },
         "q is neither too narrow nor too wide beyond Monte-Carlo error",
     )
-    seen = student_t.ppf(1.0 - 0.5 * level, vsbc.num_replicates - 1) * vsbc.bias[1].max()
+    seen = stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
     biased = vsbc.bias_p < level
     bias = _where(
         {

@@ -1,12 +1,17 @@
 """HTML for notebooks and reports: every text is escaped, every element closed."""
 
+from __future__ import annotations
+
 import base64
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+from pgmodels.augmentation.mathml import to_mathml
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Html(str):
@@ -60,8 +65,6 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = N
 
 def formula_line(line: str) -> Html:
     """A line of a derivation, typeset and indented."""
-    from pgmodels.augmentation.mathml import to_mathml
-
     indent = (len(line) - len(line.lstrip(" "))) / 2
     return element("div", Html(to_mathml(line)), class_="pgm-formula", style=f"{_FORMULA}margin-left:{indent:g}em")
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.augmentation.derivation import derive
+from pgmodels.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.verdict import Verdict, verdicts
+from pgmodels.report.diagnosis_text import as_html as diagnosis_html
 from pgmodels.report.html import Html, bullets, element, html, join, table
 from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
-from pgmodels.report.summaries import derivation_html, graph_html, result_facts
+from pgmodels.report.summaries import derivation_html, graph_html, model_html, result_facts
+from pgmodels.report.table import as_html as table_html
 from pgmodels.results.approximation import Approximation, FitReport
 
 _LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
@@ -42,7 +44,7 @@ def write_report(
     judged = verdicts(comparison)
     sections = {
         "Verdict": _verdicts(comparison, judged, names),
-        "Comparison": Html(comparison._repr_html_()),
+        "Comparison": table_html(comparison),
         "Figures": join(_figures(comparison)),
         "Diagnosis without draws": join(_diagnosed(label, one) for label, one in (diagnoses or {}).items()),
         "What was run": _run(comparison, names, notes),
@@ -103,7 +105,7 @@ def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequ
 
 def _diagnosed(label: str, diagnosis: Diagnosis) -> Html:
     illustration = illustrate_diagnosis(label, diagnosis)
-    return join([element("h3", illustration.title), Html(diagnosis._repr_html_()), illustration.html()])
+    return join([element("h3", illustration.title), diagnosis_html(diagnosis), illustration.html()])
 
 
 def _figures(comparison: Comparison) -> Iterator[Html]:
@@ -116,7 +118,7 @@ def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[st
     classes = class_table(comparison, names)
     if classes is not None:
         parts.append(classes)
-    parts += [element("h3", "Model"), Html(comparison.results[comparison.reference].model._repr_html_())]
+    parts += [element("h3", "Model"), model_html(comparison.results[comparison.reference].model)]
     for label, result in comparison.results.items():
         if isinstance(result, Approximation) and result.fit is not None:
             parts += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]

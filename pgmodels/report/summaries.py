@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.augmentation.derivation import Derivation
+from pgmodels import generic
 from pgmodels.augmentation.explain import Section, explain_sections
 from pgmodels.augmentation.graph import AugmentedGraph
+from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
 from pgmodels.model import Model
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
@@ -27,6 +28,7 @@ _METHODS = {
 }
 
 
+@generic.text.register(Result)
 def result_text(result: Result) -> str:
     """A result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
@@ -34,11 +36,13 @@ def result_text(result: Result) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
+@generic.line.register(Result)
 def result_line(result: Result) -> str:
     """A result in a line, without what takes a computation."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
+@generic.html.register(Result)
 def result_html(result: Result) -> Html:
     """A result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
@@ -102,6 +106,7 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
     return facts
 
 
+@generic.html.register(Model)
 def model_html(model: Model) -> Html:
     """A model: its formula, its GPs, and every hyperparameter with whether it is learned."""
     title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
@@ -132,6 +137,7 @@ def _array(value: Any) -> str:
     return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
 
 
+@generic.html.register(Derivation)
 def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
     """The sections of a derivation, typeset."""
     sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
@@ -145,6 +151,7 @@ def sections_html(sections: Sequence[Section], heading: str) -> Html:
     )
 
 
+@generic.html.register(AugmentedGraph)
 def graph_html(graph: AugmentedGraph) -> Html:
     """An augmented graph, drawn, and as a table of its variables and what their conditionals read."""
     from pgmodels.plots.graph import plot_graph

@@ -5,28 +5,31 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from pgmodels import generic
+from pgmodels.diagnostics.compare import METRICS, Comparison
 from pgmodels.report.html import Html, bullets, element, join, table
 
 WIDTH = 100
-# Column, its words in the printed table, and which way is better.
-METRICS = {
-    "mean_error": ("mean |error| of latent means", min),
-    "mean_error_max": ("largest |error| of latent means", min),
-    "variance_error": ("mean |error| of latent variances", min),
-    "variance_error_max": ("largest |error| of latent variances", min),
-    "wasserstein": ("mean Wasserstein-1 of marginals", min),
-    "misclassification": ("test misclassification", min),
-    "rmse": ("test RMSE of predictive mean", min),
-    "negative_log_density": ("test negative log density [nats]", min),
-    "calibration_error": ("test calibration error (15 bins)", min),
-    "elbo": ("ELBO [nats]", max),
-    "pareto_k": ("Pareto k-hat", min),
-    "ess_bulk": ("smallest bulk ESS", max),
-    "ess_tail": ("smallest tail ESS", max),
-    "rhat": ("largest R-hat", min),
-    "seconds": ("seconds", min),
+# What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
+_LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
+# A comparison's columns in words.
+_WORDS = {
+    "mean_error": "mean |error| of latent means",
+    "mean_error_max": "largest |error| of latent means",
+    "variance_error": "mean |error| of latent variances",
+    "variance_error_max": "largest |error| of latent variances",
+    "wasserstein": "mean Wasserstein-1 of marginals",
+    "misclassification": "test misclassification",
+    "rmse": "test RMSE of predictive mean",
+    "negative_log_density": "test negative log density [nats]",
+    "calibration_error": "test calibration error (15 bins)",
+    "elbo": "ELBO [nats]",
+    "pareto_k": "Pareto k-hat",
+    "ess_bulk": "smallest bulk ESS",
+    "ess_tail": "smallest tail ESS",
+    "rhat": "largest R-hat",
+    "seconds": "seconds",
 }
 # Longer labels are folded over several lines.
 _LABEL = 20
@@ -40,28 +43,28 @@ class Row(NamedTuple):
     best: tuple[bool, ...]
 
 
-def metric_rows(frame: pd.DataFrame) -> list[Row]:
-    """The rows of the printed table of a comparison's data frame: metrics that at least one result has."""
-    rows = []
+def metric_rows(comparison: Comparison) -> list[Row]:
+    """The rows of a comparison's printed table: metrics that at least one result has."""
+    frame, rows = comparison.to_dataframe(), []
     for column in frame.columns:
-        words, better = METRICS[column]
         values = frame[column]
         if values.isna().all():
             continue
         texts = tuple(number_text(value) for value in values)
         # What prints alike is alike; where all is alike, or alone, nothing is best.
-        best = number_text(better(values.dropna())) if len(set(texts) - {"-"}) > 1 else None
-        rows.append(Row(words, texts, tuple(text == best for text in texts)))
+        best = number_text(METRICS[column](values.dropna())) if len(set(texts) - {"-"}) > 1 else None
+        rows.append(Row(_WORDS[column], texts, tuple(text == best for text in texts)))
     return rows
 
 
-def as_text(frame: pd.DataFrame, reference: str, notes: Sequence[str]) -> str:
+@generic.text.register(Comparison)
+def as_text(comparison: Comparison) -> str:
     """The table in 100 columns, results that do not fit beside each other in blocks, and notes beneath."""
-    rows = metric_rows(frame)
+    rows = metric_rows(comparison)
     first = max(len(row.words) for row in rows)
     columns = []
-    for index, label in enumerate(frame.index):
-        head = textwrap.wrap(f"{label} (ref.)" if label == reference else str(label), _LABEL) or [""]
+    for index, label in enumerate(comparison.results):
+        head = textwrap.wrap(f"{label} (ref.)" if label == comparison.reference else label, _LABEL) or [""]
         columns.append([head, [row.texts[index] + ("*" if row.best[index] else " ") for row in rows]])
     lines = []
     for block in _blocks(columns, first):
@@ -76,16 +79,39 @@ def as_text(frame: pd.DataFrame, reference: str, notes: Sequence[str]) -> str:
             cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
             lines.append("  ".join([name.ljust(first), *cells]).rstrip())
         lines.append("")
-    return "\n".join([*lines[:-1], *(part for note in notes for part in _note(note))])
+    return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
 
 
-def as_html(frame: pd.DataFrame, reference: str, notes: Sequence[str], caption: str | None = None) -> Html:
+@generic.html.register(Comparison)
+def as_html(comparison: Comparison) -> Html:
     """The table with the best of each row marked, and notes beneath."""
-    heads = (f"{label} (reference)" if label == reference else label for label in frame.index)
+    heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
     rows = [[_head(row.words), *(_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
-            for row in metric_rows(frame)]  # fmt: skip
-    return join([table(header, rows, caption), bullets(notes)])
+            for row in metric_rows(comparison)]  # fmt: skip
+    return join([table(header, rows), bullets(_notes(comparison))])
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    means, variances = number_text(comparison.mcse_mean.mean()), number_text(comparison.mcse_variance.mean())
+    return [
+        f"* best of the row. Errors are measured against {comparison.reference}, whose own Monte-Carlo standard errors "
+        f"are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
+        *_caution(comparison),
+        *comparison.notes,
+    ]
+
+
+def _caution(comparison: Comparison) -> list[str]:
+    """Whether the reference's own diagnostics allow it to be one."""
+    own = comparison.to_dataframe().loc[comparison.reference]
+    rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
+    if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
+        return [
+            f"! Do not trust these errors yet: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
+            f"ESS {number_text(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
+        ]
+    return []
 
 
 def number_text(value: float) -> str:

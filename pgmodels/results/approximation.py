@@ -11,6 +11,7 @@ import numpy as np
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
+from pgmodels.results.correction import correct_at, mixing, warn_nonpositive
 from pgmodels.results.predictive import GaussianNodes, IndependentNodes, Predictive, PredictorNodes
 from pgmodels.results.result import Result
 
@@ -131,17 +132,15 @@ class CorrectedApproximation(Approximation):
 
         Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
         """
-        from pgmodels.inference.correction import warn_nonpositive
-
         mean, variance = super().predict_latent(X_new)
         warn_nonpositive(variance, "X_new")
         return mean, variance
 
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        from pgmodels.inference.correction import correct_at
-
-        return correct_at(self, *super()._marginals_at(X_new), jnp.asarray(self.check_inputs(X_new)))
+        inputs = jnp.asarray(self.check_inputs(X_new))
+        moments, expansion = super()._marginals_at(X_new), (self.shift, self.curvature)
+        return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
 
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), with the corrected marginals.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels import generic
 from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
@@ -86,9 +87,7 @@ class Draws(Result):
 
         These stay as they are. Raises ValueError for draws of another engine than gibbs.
         """
-        from pgmodels.inference.gibbs.sampler import extend
-
-        return extend(self, num_samples, progress)
+        return generic.extend(self, num_samples, progress)
 
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -3,19 +3,17 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp, ndtri, roots_hermitenorm
-from scipy.stats import qmc
 
 from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Formula, Likelihood, is_normalised, trace
+from pgmodels.language.density import log_density
+from pgmodels.language.likelihood import Formula, Likelihood, is_normalised
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
 
@@ -46,23 +44,6 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str, stackleve
         stacklevel=stacklevel,
     )
     return True
-
-
-@double_precision
-def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
-    """log p(y | f) of each datum by the formula, shape (..., n), for f (..., n, latents).
-
-    ``y`` is (..., n), or (..., n, columns) where the formula reads columns; its leading axes broadcast against f's.
-    """
-    f = jnp.asarray(f)
-    return np.asarray(
-        _log_density(likelihood.function, f.shape[-1], likelihood.symbols, jnp.asarray(y), f, likelihood.values)
-    )
-
-
-@partial(jax.jit, static_argnames=("function", "size", "symbols"))
-def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]) -> Any:
-    return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
 
 
 class Nodes(ABC):
@@ -114,6 +95,8 @@ class GaussianNodes(Nodes):
                 log_weights = np.log(weights) - 0.5 * np.log(2.0 * np.pi)
             standard = nodes[:, None]
         else:
+            from scipy.stats import qmc
+
             standard = ndtri(qmc.Sobol(self.num_directions, seed=0).random(level))
             log_weights = np.full(level, -np.log(level))
         return self.place(rows, standard[:, None, :]), log_weights

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from pgmodels import generic
 from pgmodels.arrays import check_column_names
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Model
@@ -39,24 +40,16 @@ class Result:
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
-        from pgmodels.interop.arviz import to_arviz
-
-        return to_arviz(self, **options)
+        return generic.arviz(self, **options)
 
     def __repr__(self) -> str:
-        from pgmodels.report.summaries import result_line
-
-        return result_line(self)
+        return generic.line(self)
 
     def __str__(self) -> str:
-        from pgmodels.report.summaries import result_text
-
-        return result_text(self)
+        return generic.text(self)
 
     def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import result_html
-
-        return result_html(self)
+        return generic.html(self)
 
     @property
     def jitter(self) -> tuple[float, ...]:

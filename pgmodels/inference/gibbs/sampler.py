@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pgmodels import generic
 from pgmodels.inference.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
 from pgmodels.model import Model
@@ -63,6 +64,7 @@ def gibbs(
     return run.draws(num_samples, time.perf_counter() - start)
 
 
+@generic.extend.register(Draws)
 @double_precision
 def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     """See ``Draws.extend``."""

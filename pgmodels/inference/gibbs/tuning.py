@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from pgmodels.inference.gaussian_vi import num_nodes
 from pgmodels.latent.coupled import choose_blocks
@@ -187,8 +187,8 @@ def choose_step(step: float, probability: float) -> float:
 
     In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
     """
-    found = norm.isf(np.clip(probability, 1e-3, 0.999) / 2.0)
-    return step * float(np.clip(np.sqrt(norm.isf(_ACCEPTANCE / 2.0) / found), 0.4, 1.6))
+    found = -ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
+    return step * float(np.clip(np.sqrt(-ndtri(_ACCEPTANCE / 2.0) / found), 0.4, 1.6))
 
 
 def _leapfrogs(step: float) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pgmodels import generic
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
@@ -41,9 +42,7 @@ class Derivation:
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
 
     def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import derivation_html
-
-        return derivation_html(self)
+        return generic.html(self)
 
 
 def derive(model: Model | Likelihood) -> Derivation:

@@ -1,0 +1,47 @@
+"""Figures of and reports on what is asked for them: what draws them, and matplotlib with it, is loaded then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgmodels import generic
+from pgmodels.diagnostics.compare import Comparison
+from pgmodels.diagnostics.diagnose import Diagnosis
+from pgmodels.environment import environment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@generic.figure.register(Comparison)
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Each result's marginals against the reference's."""
+    from pgmodels.plots.marginals import plot_marginals
+
+    return plot_marginals(comparison)
+
+
+@generic.figure.register(Diagnosis)
+def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
+    """Calibration on simulated data, gaps, and q's moments against importance sampling's."""
+    from pgmodels.plots.diagnosis import plot_diagnosis
+
+    return plot_diagnosis(diagnosis)
+
+
+@generic.report.register(Comparison)
+def comparison_report(
+    comparison: Comparison,
+    path: Any,
+    *,
+    title: str,
+    settings: Mapping[str, Any],
+    class_names: Sequence[str] | None,
+) -> Path:
+    """See ``Comparison.report``."""
+    from pgmodels.report.report import write_report
+
+    recorded = {**settings, **environment()}
+    return write_report(path, comparison, title=title, settings=recorded, class_names=class_names)

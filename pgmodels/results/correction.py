@@ -1,0 +1,78 @@
+"""Marginals with the perturbative correction (math: section 5)."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior
+from pgmodels.model import Model
+
+
+class CorrectionWarning(UserWarning):
+    """A corrected variance is not positive: the expansion does not reach there."""
+
+
+def correct_marginals(
+    mean: Any, variance: Any, cross: Any, shift: Any, curvature: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Corrected mean and variance (m, latents), from Cov_q(f_*, f) (latents, m, n) (math: section 5)."""
+    moved = 0.5 * jnp.einsum("lmn,nl->ml", cross, shift)
+    quadratic = jnp.einsum("lmn,nl->ml", cross**2, curvature)
+    return np.asarray(mean + moved), np.asarray(variance + 0.5 * quadratic - moved**2)
+
+
+def correct_coupled(
+    mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
+    moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
+    quadratic = jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
+    outer = moved[:, :, None] * moved[:, None, :]
+    return np.asarray(mean + moved), np.asarray(covariance + 0.5 * quadratic - outer)
+
+
+def correct_at(
+    posterior: JointPosterior | CoupledPosterior,
+    X_new: Any,
+    moments: tuple[np.ndarray, np.ndarray],
+    expansion: tuple[np.ndarray, np.ndarray],
+    Phi: tuple[Any, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """The correction of q's moments at new inputs, variances or, where latents are coupled, covariances.
+
+    ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
+    """
+    cross = _cross_covariance(posterior, X_new, *Phi)
+    corrected = correct_marginals if moments[1].ndim == 2 else correct_coupled
+    return corrected(*moments, cross, *expansion)
+
+
+def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
+    """Φ at the data, nothing where no factor combines latents."""
+    predictors = model.augmentation.predictors
+    return () if predictors is None else (predictors.matrix(jnp.asarray(y), model.parameters),)
+
+
+def warn_nonpositive(variance: np.ndarray, where: str) -> int:
+    """Warn of non-positive corrected variances; returns how many there are."""
+    count = int(np.sum(variance <= 0))
+    if count:
+        row = int(np.argwhere(variance <= 0)[0][0])
+        warnings.warn(
+            f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
+            f"{variance.min():.3g} at least): the correction is too large there to be trusted.",
+            CorrectionWarning,
+            stacklevel=4,
+        )
+    return count
+
+
+@jax.jit
+def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
+    """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
+    covariance = posterior.cross_covariance(X_new)
+    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
