@@ -20,9 +20,10 @@ from pgmodels.language.supports import Classes
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
+from pgmodels.portable import Module
 
 
-class GP(eqx.Module):
+class GP(Module):
     """``size`` independent latent GPs with one kernel and one constant mean.
 
     ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 unless given; a
@@ -65,7 +66,7 @@ class Data(NamedTuple):
     columns: tuple[str, ...] | None = None
 
 
-class Model(eqx.Module):
+class Model(Module):
     """A likelihood over latent GPs.
 
     ``gps`` is one GP or a list of GPs; the latents are numbered in their order.

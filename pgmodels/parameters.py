@@ -10,6 +10,8 @@ from numpyro.distributions import Delta, Distribution
 from numpyro.distributions.constraints import Constraint, independent, positive, real
 from numpyro.distributions.transforms import Transform, biject_to
 
+from pgmodels.portable import Module, Portable
+
 
 class Fixed:
     """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``."""
@@ -21,7 +23,7 @@ class Fixed:
         return f"Fixed({self.value!r})"
 
 
-class Prior:
+class Prior(Portable):
     """A NumPyro distribution as one object, equal to another with the same numbers.
 
     A static field of a module must be hashable and hold no arrays in sight.
@@ -42,7 +44,7 @@ class Prior:
         return repr(self.distribution)
 
 
-class Parameter(eqx.Module):
+class Parameter(Module):
     """A hyperparameter.
 
     ``value`` is the current value (a start value for ``fit``), ``None`` where it is to come from the data.

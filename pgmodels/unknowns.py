@@ -11,9 +11,10 @@ import numpy as np
 
 from pgmodels.model import Model
 from pgmodels.parameters import Parameter, is_parameter
+from pgmodels.portable import Portable
 
 
-class Unknowns:
+class Unknowns(Portable):
     """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
 
     Names are ``kernel.lengthscale`` and ``mean`` where the model has one GP, ``gps[1].kernel.lengthscale`` where it has

@@ -15,9 +15,10 @@ from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import condition_predictors, push_moments
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
+from pgmodels.portable import Module
 
 
-class Problem(eqx.Module):
+class Problem(Module):
     """An augmentation, observations (n, ...), the values of the likelihood's parameters and the prior."""
 
     augmentation: Augmentation = eqx.field(static=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +13,10 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters import Parameter, as_parameter, is_parameter
+from pgmodels.portable import ByValue, Module
 
 
-class Kernel(eqx.Module):
+class Kernel(Module):
     """A covariance function: ``kernel(X, Z)`` is the (n, m) matrix of prior covariances between two sets of rows.
 
     Kernels add and multiply. Hyperparameters are ``Parameter`` fields, and their values are the leaves of the pytree.
@@ -120,6 +120,9 @@ class CallableKernel(Kernel):
             raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
         # Functions among the leaves, often the only one, are no data to compiled code.
         self.function = jax.tree.map(lambda leaf: jax.tree_util.Partial(leaf) if callable(leaf) else leaf, function)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"function": ByValue(self.function)}
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         matrix = jnp.asarray(self.function(X, Z))

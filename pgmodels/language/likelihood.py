@@ -15,11 +15,12 @@ from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.supports import Classes, Real, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, Selected
 from pgmodels.parameters import Parameter, as_parameter
+from pgmodels.portable import ByValue, Module, Named, pack_function
 
 Formula = Callable[..., Expression]
 
 
-class Likelihood(eqx.Module):
+class Likelihood(Module):
     """p(y | f) for one datum, given by a formula.
 
     ``parameters`` holds a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the
@@ -34,6 +35,12 @@ class Likelihood(eqx.Module):
     conditional_mean: Formula | None = eqx.field(static=True, default=None)
     conditional_variance: Formula | None = eqx.field(static=True, default=None)
     num_latents: int | None = eqx.field(static=True, default=None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        formulas = pack_formulas(self.function, self.conditional_mean, self.conditional_variance)
+        return super().__getstate__() | dict(
+            zip(("function", "conditional_mean", "conditional_variance"), formulas, strict=True)
+        )
 
     def formula(self, size: int) -> Expression:
         """The formula over ``size`` latents, as an expression."""
@@ -104,8 +111,16 @@ class LikelihoodFamily:
         self.function, self.support, self.mean, self.variance = function, support, mean, variance
         self.num_latents = num_latents
         self.arguments = arguments[2:]
-        self.__name__ = function.__name__
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
         self.__doc__ = function.__doc__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        itself = pack_function(self)
+        if isinstance(itself, Named):
+            return _revive_family, (itself,)
+        function, mean, variance = pack_formulas(self.function, self.mean, self.variance)
+        return _revive_family, (None, function, self.support, mean, variance, self.num_latents)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
         """The likelihood with the given parameter values; numbers are start values for ``fit``."""
@@ -167,6 +182,19 @@ def likelihood(
     if function is None:
         return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents)
     return LikelihoodFamily(function, support, mean, variance, num_latents)
+
+
+def pack_formulas(function: Formula, mean: Formula | None, variance: Formula | None) -> list[Named | ByValue | None]:
+    """The formulas of a likelihood as they travel: in a module they are found in the family, which has their name."""
+    roles = {"function": function, "mean": mean, "variance": variance}
+    owner = getattr(function, "__qualname__", "")
+    return [f and pack_function(f, f"{owner}.{role}") for role, f in roles.items()]
+
+
+def _revive_family(itself: Named | None, *parts: Any) -> LikelihoodFamily:
+    if itself is not None:
+        return itself.value
+    return LikelihoodFamily(*(part.value if isinstance(part, (Named, ByValue)) else part for part in parts))
 
 
 @lru_cache(maxsize=512)

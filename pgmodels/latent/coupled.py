@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Key
+from pgmodels.portable import Module
 
 # Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 72 MB a root.
 JOINT_LIMIT = 3000
@@ -21,7 +22,7 @@ JOINT_LIMIT = 3000
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
 
-class CoupledPosterior(eqx.Module):
+class CoupledPosterior(Module):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
 
     ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +9,13 @@ from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
 from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+from pgmodels.portable import Module
 
 # Coordinates of the latents, a group each.
 Coordinates = tuple[Array, ...]
 
 
-class JointPrior(eqx.Module):
+class JointPrior(Module):
     """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order."""
 
     groups: tuple[LatentPrior, ...]
@@ -99,7 +99,7 @@ class JointPrior(eqx.Module):
         return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
 
 
-class JointPosterior(eqx.Module):
+class JointPosterior(Module):
     """All latents given sites: a posterior a group."""
 
     prior: JointPrior

@@ -12,6 +12,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pgmodels.portable import Module
+
 Key = PRNGKeyArray | Array
 
 
@@ -26,7 +28,7 @@ class Sites(NamedTuple):
         return Sites(self.potential[:, part], self.precision[:, part])
 
 
-class Posterior(eqx.Module):
+class Posterior(Module):
     """Latents given sites: the product of a Gaussian prior and the sites, normalised, with its factorisation."""
 
     @abstractmethod
@@ -46,7 +48,7 @@ class Posterior(eqx.Module):
         """The mean of the latents' coordinates, and an exact joint draw of their deviation from it."""
 
 
-class LatentPrior(eqx.Module):
+class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.
 
     These methods are all that CAVI and Gibbs sweeps need.

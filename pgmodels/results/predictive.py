@@ -15,6 +15,7 @@ from pgmodels.arrays import as_numbers, check_finite
 from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Formula, Likelihood, is_normalised
 from pgmodels.language.supports import Support
+from pgmodels.portable import Portable
 from pgmodels.precision import double_precision
 
 # Values of (nodes, rows, latents) evaluated at a time: about 32 MB an intermediate array.
@@ -46,7 +47,7 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str, stackleve
     return True
 
 
-class Nodes(ABC):
+class Nodes(Portable, ABC):
     """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
 
     ``values`` holds likelihood parameters that differ from node to node.
@@ -157,7 +158,7 @@ class DrawNodes(Nodes):
         return self.draws[:, rows], np.full(len(self.draws), -np.log(len(self.draws)))
 
 
-class Predictive:
+class Predictive(Portable):
     """The predictive distribution of y at m new inputs; what it gives is computed when asked for.
 
     ``covariates`` (m, columns - 1) holds the columns of y after the first. Left out, what their values matter for

@@ -11,10 +11,11 @@ from pgmodels.arrays import check_column_names
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Model
 from pgmodels.parameters import bare
+from pgmodels.portable import Portable
 
 
 @dataclass(eq=False, repr=False)
-class Result:
+class Result(Portable):
     """What every result holds: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns where it was a data frame.

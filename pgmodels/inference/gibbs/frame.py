@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pgmodels.latent.coupled import CoupledPosterior, split_over
+from pgmodels.portable import Module
 
 # Beyond so many standard deviations of the hyperparameters a straight line is no guide.
 FURTHEST = 3.0
 
 
-class Frame(eqx.Module):
+class Frame(Module):
     """Coordinates u of whitened ones: v = centre + slope^T z + sum of axes, each times its length at z and its u.
 
     z are the standardised hyperparameters. ``axes`` are orthonormal, a matrix a block of latents; their lengths' logs

@@ -15,6 +15,7 @@ from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_c
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import one_by_one, one_by_one_if_batched
+from pgmodels.portable import Module
 from pgmodels.unknowns import Unknowns, with_values
 
 # Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
@@ -38,7 +39,7 @@ class Chain(NamedTuple):
     surrogate: CoupledPosterior
 
 
-class Target(eqx.Module):
+class Target(Module):
     """What is sampled from: the model without priors, the data, and which of its values are unknown."""
 
     model: Any

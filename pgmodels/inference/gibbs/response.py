@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.inference.gibbs.frame import FURTHEST, log_lengths, still_frame
 from pgmodels.latent.coupled import CoupledPosterior, Marginals
+from pgmodels.portable import Module
 
 
-class Response(eqx.Module):
+class Response(Module):
     """A fitted Gaussian at ``middle``, and how it changes with z = scale^-1 (vector - middle).
 
     Linear in z are the means and log standard deviations of the latents, up to +-3. ``frame`` is None where the

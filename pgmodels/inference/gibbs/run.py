@@ -32,6 +32,7 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.model import Data, Model
+from pgmodels.portable import Portable
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
@@ -50,6 +51,9 @@ class SamplingError(ValueError):
     def __init__(self, message: str, draws: Draws | None):
         super().__init__(message)
         self.draws = draws
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SamplingError, (*self.args, self.draws)
 
 
 class MixingWarning(UserWarning):
@@ -224,7 +228,7 @@ def renew_surrogates(target: Target, chains: Chain) -> Chain:
     return jax.lax.map(partial(renew, target), chains)
 
 
-class GibbsRun:
+class GibbsRun(Portable):
     """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
 
     def __init__(self, model: Model, data: Data, settings: Settings):
