@@ -88,7 +88,9 @@ def test_fixed_values_stay_and_the_rest_moves():
     X, f = small_data(rng, 40)
     y = (rng.random(40) < norm.cdf(f)).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), np.array([1.0, 1.5]))))
-    fitted = pgm.fit(model, X, y)
+    # The second column says nothing of y.
+    with pytest.warns(FitWarning, match=r"lengthscale\[1\]"):
+        fitted = pgm.fit(model, X, y)
     assert set(fitted.fit.values) == {"kernel.lengthscale"}
     assert fitted.fit.values["kernel.lengthscale"].shape == (2,)
     assert float(fitted.model.gps[0].kernel.variance.value) == 2.0

@@ -15,8 +15,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
 from pgmodels.inference.problem import Problem
-from pgmodels.kernels.distance import median_distance
-from pgmodels.kernels.stationary import Stationary
+from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.likelihood import is_normalised
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
@@ -31,10 +30,17 @@ from pgmodels.unknowns import Unknowns, learned
 # gradient at the optimum only.
 _INNER_TOLERANCE = 1e-11
 _INNER_ITERATIONS = 2000
+# Starts are only ranked.
+_START_TOLERANCE = 1e-4
+
+# Values that only the data hold back stay within this factor of their starts.
+_REACH = 1e6
+# Beyond this factor a value is suspect: it is reported where the bound does not feel a further factor of ten.
+_SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
 
 
 class FitWarning(UserWarning):
-    """A parameter was held at its value although the model asks to learn it."""
+    """A parameter is not what the data say, although the model asks to learn it."""
 
 
 def collapsed_bound(problem: Problem, state: CaviState) -> Any:
@@ -53,13 +59,15 @@ def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Proble
 
 
 @eqx.filter_jit
-def _ascend(augmentation: Augmentation, model: Model, X: Any, y: Any, sites: Sites) -> tuple[CaviState, Any, Any]:
+def _ascend(
+    augmentation: Augmentation, model: Model, X: Any, y: Any, sites: Sites, tolerance: Any
+) -> tuple[CaviState, Any, Any]:
     """CAVI to its fixed point from given sites; the state, the gradient of the bound in the model, the iterations."""
     problem = _problem(augmentation, model, X, y)
 
     def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
         state, previous, iteration = carry
-        moving = jnp.abs(state.elbo - previous) > _INNER_TOLERANCE * jnp.maximum(1.0, jnp.abs(state.elbo))
+        moving = jnp.abs(state.elbo - previous) > tolerance * jnp.maximum(1.0, jnp.abs(state.elbo))
         return moving & (iteration < _INNER_ITERATIONS)
 
     def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
@@ -78,7 +86,11 @@ def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Sites:
 
 
 class Objective:
-    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls."""
+    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls.
+
+    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
+    that vector stands in, which sends a line search back to it.
+    """
 
     def __init__(self, learnable: Unknowns, data: Data):
         self.learnable = learnable
@@ -86,27 +98,41 @@ class Objective:
         self.augmentation = learnable.model.augmentation
         self.sites: Sites | None = None
         self.best = np.inf
+        self.vector = learnable.start()
         self.evaluations = 0
         self.inner_iterations = 0
 
-    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+    def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
         values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
         model = bare(self.learnable.with_values(values))
         self.evaluations += 1
         if self.sites is None:
             self.sites = _start(self.augmentation, model, self.X, self.y)
-        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, self.sites)
+        closeness = jnp.asarray(tolerance)
+        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, self.sites, closeness)
         self.inner_iterations += int(iterations)
-        if not np.isfinite(state.elbo):
-            return np.inf, np.zeros_like(vector)
         log_prior, prior_gradient = jax.value_and_grad(self.learnable.log_prior)(values)
         total = [g + p for g, p in zip(self.learnable.of(gradient), prior_gradient, strict=True)]
         (by_vector,) = pull_back(total)
-        value = -float(state.elbo + log_prior)
+        value, slope = -float(state.elbo + log_prior), -np.asarray(by_vector)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return self._bowl(vector)
         if value <= self.best:
             # Only the best point's sites start the next ascent: those of a wild trial step may lead to a poor optimum.
-            self.best, self.sites = value, state.sites
-        return value, -np.asarray(by_vector)
+            self.best, self.vector, self.sites = value, np.array(vector), state.sites
+        return value, slope
+
+    def in_units(self, scaled: np.ndarray, units: np.ndarray) -> tuple[float, np.ndarray]:
+        """The same as a function of the vector divided by ``units``."""
+        value, slope = self(scaled * units)
+        return value, slope * units
+
+    def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        away = vector - self.vector
+        if not np.isfinite(self.best) or not away.any():
+            return np.inf, np.zeros_like(vector)
+        height = 1.0 + abs(self.best)
+        return self.best + height, 2.0 * height * away / (away @ away)
 
 
 @double_precision
@@ -123,44 +149,45 @@ def fit(
     """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged CAVI result.
 
     Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
-    L-BFGS, with q(f) at its optimum throughout. Starts from the values given, or from a lengthscale of the median
-    distance between rows of X, whichever has the larger ELBO. Likelihood parameters are learned only where the formula
-    is normalised in y, since what it leaves out may depend on them; otherwise they are held, with a FitWarning.
+    L-BFGS, with q(f) at its optimum throughout. Starts from the values given, or from values in the units of the data
+    (see ``pgmodels.inference.starts``), whichever have the largest ELBO. Likelihood parameters are learned only where
+    the formula is normalised in y, since what it leaves out may depend on them; otherwise they are held, with a
+    FitWarning. A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names
+    those far out that the data do not determine.
     The learned model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns).
     Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()
     data = model.check(X, y)
     model = _hold_unnormalised(model.resolve(data.X))
-    candidates = [("values given", model)]
-    if (moved := _median_start(model, data.X)) is not None:
-        candidates.append(("median distance", moved))
-    starts = {}
-    for name, candidate in candidates:
-        objective = Objective(learned(candidate), data)
-        starts[name] = (-objective(objective.learnable.start())[0], objective)
-    chosen = max(starts, key=lambda name: starts[name][0])
-    value, objective = starts[chosen]
+    objectives = {name: Objective(learned(start), data) for name, start in candidates(model, data).items()}
+    starts = {name: -objective(objective.vector, _START_TOLERANCE)[0] for name, objective in objectives.items()}
+    chosen = max(starts, key=lambda name: starts[name])
+    objective = objectives[chosen]
     learnable = objective.learnable
-    message, converged, num_steps = "nothing to learn", True, 0
-    values = learnable.constrain(jnp.asarray(learnable.start()))
-    if not np.isfinite(value):
+    if not np.isfinite(starts[chosen]):
         raise ValueError("fit: the ELBO is not finite at the start values. Give start values nearer to the data.")
+    message, converged, num_steps = "nothing to learn", True, 0
     if learnable.places:
+        box = _box(learnable, [other.learnable.start() for other in objectives.values()])
         with progress_bar("fit", max_iterations, progress) as bar:
+            units = steps(learnable, data.X)
             solution = minimize(
-                objective,
-                learnable.start(),
+                lambda scaled: objective.in_units(scaled, units),
+                learnable.start() / units,
                 jac=True,
                 method="L-BFGS-B",
+                bounds=(box / units).T,
                 callback=lambda intermediate_result: bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}"),
                 options={"maxiter": max_iterations, "ftol": tolerance, "gtol": 1e-5, "maxls": 40},
             )
         message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
-        values = learnable.constrain(jnp.asarray(solution.x))
+    values = learnable.constrain(jnp.asarray(objective.vector))
     final = learnable.with_values([np.asarray(value) for value in values])
     # From the sites of the optimum: a start of its own could end in another one.
     result = converge(final, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
+    if learnable.places:
+        _report_undetermined(objective, box)
     if not converged:
         warnings.warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
@@ -170,7 +197,7 @@ def fit(
         )
     report = FitReport(
         start=chosen,
-        start_elbos={name: elbo for name, (elbo, _) in starts.items()},
+        start_elbos=starts,
         values={name: np.asarray(value) for name, value in zip(learnable.names, values, strict=True)},
         num_steps=num_steps,
         num_evaluations=objective.evaluations,
@@ -204,21 +231,33 @@ def _hold_unnormalised(model: Model) -> Model:
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
 
 
-def _median_start(model: Model, X: np.ndarray) -> Model | None:
-    """The model with learned lengthscales that have no prior at the median distance; None where nothing changes."""
-    distance = median_distance(X)
-    changed = False
+def _box(learnable: Unknowns, starts: list[np.ndarray]) -> np.ndarray:
+    """Bounds (2, size) of the unconstrained vector: a factor about the starts, where neither prior nor sign bounds."""
+    shapes = zip(learnable.parameters, learnable.shapes, strict=True)
+    bounded = np.concatenate([np.full(int(np.prod(shape)), p.positive and is_free(p)) for p, shape in shapes])
+    reach = np.where(bounded, np.log(_REACH), np.inf)
+    return np.stack([np.min(starts, axis=0) - reach, np.max(starts, axis=0) + reach])
 
-    def move(node: Any) -> Any:
-        nonlocal changed
-        if not isinstance(node, Stationary):
-            return node
-        lengthscale = node.lengthscale
-        if lengthscale.fixed or lengthscale.prior is not None or np.all(lengthscale.value == distance):
-            return node
-        changed = True
-        value = np.full(np.shape(lengthscale.value), distance)
-        return eqx.tree_at(lambda k: k.lengthscale, node, lengthscale.with_value(value), is_leaf=is_parameter)
 
-    moved = jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
-    return moved if changed else None
+def _report_undetermined(objective: Objective, box: np.ndarray) -> None:
+    """Warn of values far from every start that might as well be ten times as far."""
+    low, high = box + np.log(_REACH / _SUSPECT) * np.array([[1.0], [-1.0]])
+    vector, best = objective.vector, objective.best
+    names = [
+        name if not shape else f"{name}[{i}]"
+        for name, shape in zip(objective.learnable.names, objective.learnable.shapes, strict=True)
+        for i in range(int(np.prod(shape)))
+    ]
+    found = []
+    for i in np.flatnonzero((vector < low) | (vector > high)):
+        further = vector.copy()
+        further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
+        if objective(further)[0] - best < _FELT:
+            found.append(f"{names[i]} = {np.exp(vector[i]):.3g}")
+    if found:
+        warnings.warn(
+            f"fit: the data do not determine {', '.join(found)}: a further factor of {_FURTHER:g} changes the ELBO by "
+            f"less than {_FELT:g}. Hold such values with pgm.Fixed, or give them priors.",
+            FitWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,195 @@
+"""Start values for learning in the units of the data, found without knowing which likelihood or kernel it is.
+
+Locations, amplitudes and likelihood parameters come from the model in which every latent is one constant; lengthscales
+from distances between rows. A number that the user gave moves too, for it is one start among others; what is Fixed or
+has a prior stays.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.kernels.distance import median_distance
+from pgmodels.kernels.kernel import Kernel, Product, Sum
+from pgmodels.kernels.stationary import Stationary
+from pgmodels.latent.joint import columns
+from pgmodels.latent.mixing import push_values
+from pgmodels.model import GP, Data, Model
+from pgmodels.parameters import Parameter, is_parameter
+from pgmodels.unknowns import Unknowns
+
+# Lengthscales in units of the median distance.
+LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
+
+_ROUNDS = 20
+# A likelihood parameter that constants say nothing about stays within a few powers of e of the value given.
+_LEEWAY = 2.0
+
+
+class Level(NamedTuple):
+    """Latents that are constant: their values (L,), the sites there (n, L), and the likelihood's parameters."""
+
+    location: np.ndarray
+    potential: np.ndarray
+    precision: np.ndarray
+    parameters: dict[str, np.ndarray]
+
+
+def candidates(model: Model, data: Data) -> dict[str, Model]:
+    """Models to start from, by name; the first is the one given, with every open value resolved."""
+    found = {"values given": model}
+    level = constant_latents(model, data.y)
+    for name, length in LENGTHS.items():
+        moved = _stretched(model if level is None else _levelled(model, data.X, level), data.X, length)
+        if not any(eqx.tree_equal(moved, other) for other in found.values()):
+            found[name] = moved
+    return found
+
+
+def is_free(parameter: Parameter) -> bool:
+    """Whether only the data say what a parameter is."""
+    return parameter.learned and parameter.prior is None
+
+
+def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
+    """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
+    model = learnable.model
+    ones = jax.tree.map(lambda p: p.with_value(np.ones(np.shape(p.value))), model, is_leaf=is_parameter)
+    deviations = [np.sqrt(np.mean(gp.kernel.diagonal(X))) for gp in model.gps]
+    means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
+    ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
+    return np.concatenate([np.ravel(value) for value in learnable.of(ones)])
+
+
+def constant_latents(model: Model, y: np.ndarray) -> Level | None:
+    """The likeliest constants and free likelihood parameters, by turns; None where they are not finite.
+
+    A turn is the update of CAVI for one latent value under a flat prior, which needs no scale to start from.
+    """
+    location, variance = _means(model), np.ones(model.num_latents)
+    parameters, previous = model.likelihood.values, -np.inf
+    for _ in range(_ROUNDS):
+        parameters, value = _likeliest(model, parameters, y, location, variance)
+        for latent in range(model.num_latents):
+            h, w = (np.asarray(part) for part in _local(model.augmentation, parameters, y, location, variance)[2:])
+            if (total := w[:, latent].sum()) > 0:
+                location[latent], variance[latent] = h[:, latent].sum() / total, 1.0 / total
+        if not np.isfinite(value) or not np.isfinite(location).all():
+            return None
+        if value - previous < 1e-3:
+            break
+        previous = value
+    return Level(location, h, w, parameters)
+
+
+@eqx.filter_jit
+def _bound(augmentation: Augmentation, parameters: Any, y: Any, location: Any, variance: Any) -> tuple[Any, ...]:
+    # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
+    def total(parameters: Any, m: Any, v: Any) -> Any:
+        if augmentation.predictors is not None:
+            Phi = augmentation.predictors.matrix(y, parameters)
+            m, v = push_values(Phi, m), push_values(Phi**2, v)
+        return jnp.sum(augmentation.local_bound(m, v, y, parameters))
+
+    shape = (y.shape[0], augmentation.num_latents)
+    m, v = jnp.broadcast_to(location, shape), jnp.broadcast_to(variance, shape)
+    value, (by_parameter, by_mean, by_variance) = jax.value_and_grad(total, argnums=(0, 1, 2))(parameters, m, v)
+    return value, by_parameter, by_mean - 2.0 * by_variance * m, -2.0 * by_variance
+
+
+def _local(augmentation: Augmentation, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
+    """The bound at constant marginals, its gradient in the parameters, and the sites (n, L)."""
+    arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
+    return _bound(augmentation, arrays, jnp.asarray(y), jnp.asarray(m), jnp.asarray(v))
+
+
+def _likeliest(
+    model: Model, parameters: dict[str, Any], y: np.ndarray, location: np.ndarray, variance: np.ndarray
+) -> tuple[dict[str, Any], float]:
+    """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
+    declared = model.likelihood.parameters
+    names = [name for name, p in declared.items() if is_free(p)]
+    positive = np.array([declared[name].positive for name in names], dtype=bool)
+    given = np.array([declared[name].value for name in names], dtype=float)
+
+    def unpack(vector: np.ndarray) -> dict[str, Any]:
+        return parameters | dict(zip(names, np.where(positive, np.exp(vector), vector), strict=True))
+
+    def pack(values: np.ndarray) -> np.ndarray:
+        return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
+
+    def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        moved = unpack(vector)
+        value, by_parameter, _, _ = _local(model.augmentation, moved, y, location, variance)
+        slope = np.array([by_parameter[name] for name in names]) * np.where(positive, np.exp(vector), 1.0)
+        away = np.where(positive, (vector - pack(given)) / _LEEWAY, 0.0)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return np.inf, np.zeros_like(vector)
+        return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
+
+    start = pack(np.array([parameters[name] for name in names], dtype=float))
+    if not names:
+        return parameters, float(_local(model.augmentation, parameters, y, location, variance)[0])
+    # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
+    bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, positive, strict=True)]
+    solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
+    return unpack(solution.x), -float(solution.fun)
+
+
+def _means(model: Model) -> np.ndarray:
+    """The prior mean of each latent, (L,)."""
+    return np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
+
+
+def _levelled(model: Model, X: np.ndarray, level: Level) -> Model:
+    """The model with means, amplitudes and likelihood parameters of a level."""
+    gps = []
+    for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
+        mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
+        amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
+        now = float(np.mean(gp.kernel.diagonal(X)))
+        usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
+        kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
+        gps.append(GP(kernel, mean, gp.size))
+    free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if is_free(p)}
+    return Model(model.likelihood.with_values(free), gps)
+
+
+def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
+    """The mean square of h / w, what each datum by itself says of its latent, about the mean; weighted by w."""
+    told = w > 0
+    squares = np.where(told, (h - w * mean) ** 2 / np.where(told, w, 1.0), 0.0)
+    return float(np.sum(squares) / np.sum(w)) if told.any() else np.nan
+
+
+def amplified(kernel: Kernel, factor: float) -> Kernel:
+    """The kernel times a factor, as far as its free variances allow."""
+    if isinstance(kernel, Sum):
+        return Sum(amplified(kernel.left, factor), amplified(kernel.right, factor))
+    if isinstance(kernel, Product):
+        if not eqx.tree_equal(left := amplified(kernel.left, factor), kernel.left):
+            return Product(left, kernel.right)
+        return Product(kernel.left, amplified(kernel.right, factor))
+    variance = getattr(kernel, "variance", None)
+    if not isinstance(variance, Parameter) or not is_free(variance):
+        return kernel
+    return eqx.tree_at(lambda k: k.variance, kernel, variance.with_value(variance.value * factor), is_leaf=is_parameter)
+
+
+def _stretched(model: Model, X: np.ndarray, length: float) -> Model:
+    """The model with its free lengthscales at ``length`` times the median distance, by column where they are arrays."""
+    distance = median_distance(X)
+    by_column = np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
+
+    def move(node: Any) -> Any:
+        if not isinstance(node, Stationary) or not is_free(node.lengthscale):
+            return node
+        value = length * (by_column if np.ndim(node.lengthscale.value) else distance)
+        return eqx.tree_at(lambda k: k.lengthscale, node, node.lengthscale.with_value(value), is_leaf=is_parameter)
+
+    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
