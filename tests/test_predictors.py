@@ -9,6 +9,8 @@ import pytest
 from numpyro.distributions import LogNormal
 
 import pgmodels as pgm
+from pgmodels.diagnostics.auxiliaries import auxiliary_means
+from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.inference.cavi import init
 from pgmodels.inference.fit import _ascend
 from pgmodels.inference.problem import problem_of
@@ -222,3 +224,31 @@ def test_a_vector_of_latents_beside_a_combination_is_refused():
 
     with pytest.raises(pgm.NoAugmentationError, match="by their number"):
         pgm.cavi(pgm.Model(mixed(), pgm.GP(pgm.RBF(1.0, 1.0), size=2)), X, LABELS)
+
+
+def test_diagnostics_see_the_predictor():
+    vi, twin = found("additive"), found("single")
+    for ours, theirs in zip(augmentation_gap(vi), augmentation_gap(twin), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+    np.testing.assert_allclose(auxiliary_means(vi)["ω"], auxiliary_means(twin)["ω"], atol=1e-8)
+    np.testing.assert_allclose(pgm.diagnostics.importance.pareto_k(vi), 0.2, atol=0.5)
+    both = augmentation_gap(found("shared"))
+    # The Gaussian factor loses nothing: the gap is that of the first predictor alone, by one-dimensional quadrature.
+    m, v = found("shared").predictor_moments()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    z = m[:, :1] + np.sqrt(v[:, :1]) * nodes
+    log_p = LABELS[:, None] * np.log(sigma(z)) + (1 - LABELS[:, None]) * np.log(sigma(-z))
+    c = np.sqrt(m[:, 0] ** 2 + v[:, 0])
+    bound = (LABELS - 0.5) * m[:, 0] - np.log(2 * np.cosh(c / 2))
+    expected = log_p @ weights / np.sqrt(2 * np.pi) - bound
+    np.testing.assert_array_less(np.abs(both.value - expected), 5 * both.error + 1e-6)
+
+
+def test_the_derivation_names_the_predictors():
+    derivation = pgm.derive(model_of("varying"))
+    text = str(derivation)
+    assert "where z = f[0] + y[1] f[1]" in text
+    assert "ω | f, y ~ PG(1, z - 0.3)" in text
+    edges = str(derivation.graph).split("Edges")[1]
+    assert edges.count("→ z") == 2
+    derivation.verify(seed=0, y=np.array([[1.0, 0.7], [0.0, -1.2]]))

@@ -76,7 +76,10 @@ class Augmentation:
 
     def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
         """log p(y | f) of each datum, shape (..., n), from the formula itself."""
-        z = self.predictor_values(f, y, parameters)
+        return self.predictor_log_density(y, self.predictor_values(f, y, parameters), parameters)
+
+    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(y | f) as a function of the predictors (..., n, predictors)."""
         return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
 
     @cached_property

@@ -158,8 +158,8 @@ def explain_sections(
 
     ``latents`` are names of the latents, one each; ValueError if their number is another.
     """
-    if latents is not None and len(latents) != augmentation.size:
-        raise ValueError(f"the likelihood has {augmentation.size} latents; got {len(latents)} names for them.")
+    if latents is not None and len(latents) != augmentation.num_latents:
+        raise ValueError(f"the likelihood has {augmentation.num_latents} latents; got {len(latents)} names for them.")
     sections = {
         name: _heading(augmentation, latents),
         "Augmentation": _steps(augmentation),
@@ -179,11 +179,17 @@ def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None
 
 def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[str]:
     lines = [f"p(y | f) = {augmentation.formula.text()}" + _range(augmentation)]
+    if augmentation.predictors is not None:
+        lines.append(f"{words('where')} {', '.join(augmentation.predictors.definitions())}")
     if latents is not None:
-        size = augmentation.size
+        size = augmentation.num_latents
         named = (f"{Latent(j, size).text()} {words(f'is {latent}')}" for j, latent in enumerate(latents))
         lines.append(f"{words('where')} {', '.join(named)}")
-    prior = words("Each latent has prior") if augmentation.size > 1 else f"f {words('has prior')}"
+    if augmentation.predictors is not None:
+        prior = f"{words('The predictors')} z = Φ f {words('have prior')}"
+        lines.append(f"{words('Each latent has a prior of its own;')} f {words('given')} z {words('is Gaussian.')}")
+    else:
+        prior = words("Each latent has prior") if augmentation.size > 1 else f"f {words('has prior')}"
     lines.append(f"{prior} N(μ, K) {words('at the data. Formulas without')} K {words('or')} V {words(_ONE_DATUM)}")
     return lines
 
@@ -244,7 +250,8 @@ def _conditionals(augmentation: Augmentation) -> list[str]:
 
 def _block_name(augmentation: Augmentation, block: int) -> str:
     inside = set(augmentation.blocks[block])
-    names = [Latent(j, augmentation.size).text() for j in range(augmentation.size)]
+    size, letter = augmentation.size, _letter(augmentation)
+    names = [letter + Latent(j, size).text()[1:] for j in range(size)]
     others = [name for j, name in enumerate(names) if j not in inside]
     return f"{', '.join(names[j] for j in sorted(inside))} {words('given')} {', '.join(others)}"
 
@@ -254,13 +261,19 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[str]:
     active = [rule for rule in augmentation.rules if positions & set(rule.positions)]
     lines = [rule.conditional() for rule in active if rule.auxiliary is not None]
     sites = conditional_sites(augmentation, block)
-    left = f"{words('What is left of the likelihood is')} exp(h f - w f^2 / 2){words(', with')}"
+    letter = _letter(augmentation)
+    left = f"{words('What is left of the likelihood is')} exp(h {letter} - w {letter}^2 / 2){words(', with')}"
     lines += [left, *_sites(sites)]
     for site in sites:
         f, j = site.latent.text(), site.suffix
         given = ", ".join([*site.given, "y"])
         lines.append(f"{f} | {given} ~ N(V{j} (h{j} + K{j}^-1 μ{j}), V{j}),  {_covariance(j)}")
     return lines
+
+
+def _letter(augmentation: Augmentation) -> str:
+    """What sites are on: latents, or predictors where factors combine latents."""
+    return "f" if augmentation.predictors is None else "z"
 
 
 def _covariance(suffix: str) -> str:
@@ -277,7 +290,8 @@ def _sites(sites: Sequence[LatentSite]) -> list[str]:
 
 def _updates(augmentation: Augmentation) -> list[str]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block, True)]
-    lines = [f"q(f{j}) = N(m{j}, V{j}),  v{j} = diag(V{j})" for j in _suffixes(every)]
+    letter = _letter(augmentation)
+    lines = [f"q({letter}{j}) = N(m{j}, V{j}),  v{j} = diag(V{j})" for j in _suffixes(every)]
     for symbol, value in expectations(augmentation):
         roots = [f"{root.text()} = {root.definition.text()}" for root in _roots(value)]
         lines.append(",  ".join([f"{symbol.text()} = {value.text()}", *roots]))
@@ -312,7 +326,8 @@ def _elbo(augmentation: Augmentation) -> list[str]:
     lines.append(f"{gradient}{words(', where')} s = m^2 + v{words('.')}")
     printed = bound + " ".join(value.text() for _, value in expectations(augmentation))
     if "σ̃" in printed:
-        lines.append(f"{words('Here, with')} ζ = sqrt(E[z^2]), E[f] = m {words('and')} E[f^2] = s{words(':')}")
+        f = _letter(augmentation)
+        lines.append(f"{words('Here, with')} ζ = sqrt(E[z^2]), E[{f}] = m {words('and')} E[{f}^2] = s{words(':')}")
         for symbol, sign in (("σ̃₊", ""), ("σ̃₋", "-")):
             if symbol in printed:
                 lines.append(f"{symbol}(z) = exp({sign}E[z] / 2) / (2 cosh(ζ / 2))")

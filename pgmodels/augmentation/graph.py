@@ -149,8 +149,10 @@ def build_graph(augmentation: Augmentation, name: str, gp_sizes: Sequence[int]) 
     Latents that the formula only reads as a vector share one node in a plate. ValueError where the GPs have another
     number of latents than the formula reads.
     """
-    if sum(gp_sizes) != augmentation.size:
-        raise ValueError(f"the formula reads {augmentation.size} latents; the GPs have {sum(gp_sizes)} ({gp_sizes}).")
+    if sum(gp_sizes) != augmentation.num_latents:
+        raise ValueError(
+            f"the formula reads {augmentation.num_latents} latents; the GPs have {sum(gp_sizes)} ({gp_sizes})."
+        )
     return _Builder(augmentation, name, tuple(gp_sizes)).build()
 
 
@@ -187,8 +189,8 @@ class _Builder:
         return AugmentedGraph(self.name, tuple(self.nodes), tuple(plates), tuple(self.edges))
 
     def _priors(self) -> None:
-        """Kernel hyperparameters, GPs and latent values."""
-        size, several = self.augmentation.size, len(self.gp_sizes) > 1
+        """Kernel hyperparameters, GPs, latent values and predictors that combine them."""
+        size, several = self.augmentation.num_latents, len(self.gp_sizes) > 1
         self.latents: dict[int, str] = {}
         if self.over_latents:
             # One GP a latent has its own hyperparameters; a GP of several latents shares them.
@@ -209,6 +211,13 @@ class _Builder:
                 self.latents[position] = self._add("f" if size == 1 else f"f[{position}]", "latent", "data")
                 self._connect(process, self.latents[position])
             start += count
+        predictors = self.augmentation.predictors
+        if predictors is not None:
+            latents, self.latents = self.latents, {}
+            for position, row in enumerate(predictors.rows):
+                self.latents[position] = self._add(predictors.symbol(position).text(), "latent", "data")
+                for latent in row:
+                    self._connect(latents[latent], self.latents[position])
 
     def _place(self, rule: Rule, auxiliaries: dict[str, str], parameters: dict[str, str], y: str) -> None:
         """Edges into a rule's auxiliary from all that its law reads, and out of it to y where its site is."""

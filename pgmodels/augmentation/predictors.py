@@ -21,7 +21,7 @@ ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class PredictorSymbol(Latent):
-    """A predictor in the place of a latent: it is written as the combination of latents that it stands for."""
+    """A predictor in the place of a latent, with the combination of latents that it stands for."""
 
     def __init__(self, position: int, size: int, expression: Expression):
         super().__init__(position, size)
@@ -31,7 +31,7 @@ class PredictorSymbol(Latent):
         return (self.position, self.size, self.expression.key)
 
     def text(self, precedence: int = 0) -> str:
-        return self.expression.text(precedence)
+        return "z" if self.size == 1 else f"z[{self.position}]"
 
 
 class Predictors:
@@ -65,6 +65,14 @@ class Predictors:
                     f"f[{min(shared)}]: given its auxiliaries the likelihood is no Gaussian in it. Give each predictor "
                     "latents of its own."
                 )
+
+    def definitions(self) -> list[str]:
+        """Each predictor as a formula, as in z = f[0] + f[1]."""
+        return [f"{self.symbol(p).text()} = {self.text(p)}" for p in range(len(self.rows))]
+
+    def symbol(self, predictor: int) -> PredictorSymbol:
+        """What stands for a predictor in formulas."""
+        return PredictorSymbol(predictor, len(self.rows), self.expression(predictor))
 
     def expression(self, predictor: int) -> Expression:
         """A predictor as a combination of latents."""
@@ -132,8 +140,7 @@ class _Found:
             return rebuild(expression, [self.replace(child, predictors) for child in expression.children])
         combination, shift = parts
         place, scale = self._place(combination)
-        symbol = PredictorSymbol(place, len(self.rows), predictors.expression(place))
-        return add(multiply(scale, symbol), shift)
+        return add(multiply(scale, predictors.symbol(place)), shift)
 
     def _place(self, combination: Combination) -> tuple[int, float]:
         """The number of the predictor that a combination is a multiple of, and the multiple."""

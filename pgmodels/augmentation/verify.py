@@ -109,9 +109,11 @@ class Case:
         A formula such as 1 - sigmoid(f) cancels at large f as it is written. The error is found from the same formula
         in single precision, whose rounding unit is 2^29 times larger.
         """
-        exact = np.asarray(self.augmentation.log_density(self.y, f, self.parameters))
+        exact = np.asarray(self.augmentation.predictor_log_density(self.y, f, self.parameters))
         with jax.enable_x64(False):
-            single = self.augmentation.log_density(self.y.astype(np.float32), f.astype(np.float32), self.parameters)
+            single = self.augmentation.predictor_log_density(
+                self.y.astype(np.float32), f.astype(np.float32), self.parameters
+            )
         exact, single = np.broadcast_arrays(exact, np.asarray(single, np.float64))
         exact, single = np.broadcast_to(exact, f.shape[:-1]), np.broadcast_to(single, f.shape[:-1])
         with np.errstate(invalid="ignore"):
@@ -191,7 +193,7 @@ def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: np.
     for requirement in augmentation.requirements:
         holds = requirement.holds(np.asarray(requirement.expression.evaluate(Environment(y, f, parameters))))
         allowed &= np.broadcast_to(np.all(holds, axis=-1), len(y))
-    return allowed & np.isfinite(np.asarray(augmentation.log_density(y, f, parameters)))
+    return allowed & np.isfinite(np.asarray(augmentation.predictor_log_density(y, f, parameters)))
 
 
 def integrates_back(case: Case) -> Check:
@@ -337,7 +339,7 @@ def bound_is_below(case: Case) -> Check:
         density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
         nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, 1, size)
         weights = np.prod(np.stack(np.meshgrid(*[density] * size, indexing="ij"), axis=-1), axis=-1).ravel()
-    log_density = np.asarray(case.augmentation.log_density(case.y, m + np.sqrt(v) * nodes, case.parameters))
+    log_density = np.asarray(case.augmentation.predictor_log_density(case.y, m + np.sqrt(v) * nodes, case.parameters))
     # Where the formula underflows the point is left out, which leaves the expectation too large.
     log_density = np.where(np.isfinite(log_density), log_density, 0.0)
     expected = weights @ log_density

@@ -38,7 +38,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     if isinstance(result, Draws):
         means = _average(result)
     elif isinstance(result, Approximation):
-        means = _expected(result, result.mean, result.variance, result.model.parameters)
+        means = _expected(result, *result.predictor_moments(), result.model.parameters)
     else:
         raise ValueError(f"result must be what cavi, fit or gibbs return; got {type(result).__name__}.")
     present = _present(result)
@@ -52,11 +52,13 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
     step = max(1, _CHUNK // (f.shape[1] * f.shape[2]))
     sampled = {name: values.reshape(-1, 1, 1) for name, values in draws.likelihood_values.items()}
+    augmentation = draws.model.augmentation
     totals: dict[str, np.ndarray] = {}
     for start in range(0, len(f), step):
         rows = slice(start, start + step)
         parameters = draws.model.parameters | {name: jnp.asarray(values[rows]) for name, values in sampled.items()}
-        for name, value in _expected(draws, f[rows], np.zeros_like(f[rows]), parameters).items():
+        z = np.asarray(augmentation.predictor_values(jnp.asarray(f[rows]), jnp.asarray(draws.y), parameters))
+        for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():
             totals[name] = totals.get(name, 0.0) + value.sum(axis=0)
     infinite = _without_mean(draws)
     return {name: np.full_like(total, np.inf) if name in infinite else total / len(f) for name, total in totals.items()}
@@ -65,7 +67,7 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
 def _expected(
     result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """E[a] for latents N(mean, variance), (..., n, latents) each, an auxiliary after those it needs."""
+    """E[a] for predictors N(mean, variance), (..., n, predictors) each, an auxiliary after those it needs."""
     augmentation, y = result.model.augmentation, jnp.asarray(result.y)
     values = {**parameters, VARIANCE: jnp.asarray(variance)}
     found = {}
@@ -99,5 +101,5 @@ def _present(result: Result) -> dict[str, np.ndarray]:
 
 def _environment(result: Result) -> Environment:
     """What coefficients free of the latents are evaluated in."""
-    zeros = jnp.zeros((len(result.y), result.model.num_latents))
+    zeros = jnp.zeros((len(result.y), result.model.augmentation.size))
     return Environment(jnp.asarray(result.y), zeros, result.model.parameters)

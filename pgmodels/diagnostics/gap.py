@@ -44,7 +44,7 @@ def augmentation_gap(approximation: Approximation) -> Gap:
     rules, at most 0.1 % of the gap or 1e-5 nats where 16,384 points of each are enough.
     """
     divergence = _Divergence(approximation)
-    return _adaptive(divergence) if approximation.model.num_latents == 1 else _sobol(divergence)
+    return _adaptive(divergence) if divergence.nodes.num_directions == 1 else _sobol(divergence)
 
 
 class _Divergence:
@@ -56,25 +56,23 @@ class _Divergence:
     """
 
     def __init__(self, approximation: Approximation):
-        self.likelihood, self.y = approximation.model.likelihood, approximation.y
-        self.mean, self.variance = approximation.mean, approximation.variance
-        self.num_rows, self.num_latents = self.mean.shape
         model = approximation.model
+        self.likelihood, self.y = model.likelihood, approximation.y
+        self.nodes, self.mixing = approximation.nodes, approximation.mixing
+        mean, self.variance = approximation.predictor_moments()
         terms = _bound_and_sites(
-            model.augmentation,
-            jnp.asarray(self.mean),
-            jnp.asarray(self.variance),
-            jnp.asarray(self.y),
-            model.parameters,
+            model.augmentation, jnp.asarray(mean), jnp.asarray(self.variance), jnp.asarray(self.y), model.parameters
         )
-        self.bound, h, w = (np.asarray(term) for term in terms)
-        deviation = np.sqrt(self.variance)
-        self.slope, self.curvature = deviation * (h - w * self.mean), w * self.variance
+        self.bound, h, self.curvature = (np.asarray(term) for term in terms)
+        self.slope = h - self.curvature * mean
 
-    def at(self, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """At f = m + sqrt(v) z for standardised z (points, rows, latents), (points, rows)."""
-        f = self.mean[rows] + np.sqrt(self.variance[rows]) * z
-        quadratic = self.slope[rows] * z - 0.5 * self.curvature[rows] * (z**2 - 1.0)
+    def at(self, rows: np.ndarray, standard: np.ndarray) -> np.ndarray:
+        """At the latents of standard coordinates (points, rows, directions), (points, rows)."""
+        f = self.nodes.place(rows, standard)
+        moved = f - self.nodes.mean[rows]
+        if self.mixing is not None:
+            moved = np.einsum("ipl,sil->sip", self.mixing[rows], moved)
+        quadratic = self.slope[rows] * moved - 0.5 * self.curvature[rows] * (moved**2 - self.variance[rows])
         return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
 
 
@@ -85,7 +83,7 @@ def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, paramet
 
 def _adaptive(divergence: _Divergence) -> Gap:
     """One latent: halve the pieces on which two rules disagree."""
-    n = divergence.num_rows
+    n = divergence.nodes.num_rows
     rows = np.repeat(np.arange(n), len(_EDGES) - 1)
     low, high = np.tile(_EDGES[:-1], n), np.tile(_EDGES[1:], n)
     allowed = _TOLERANCE * (1.0 + np.abs(divergence.bound))
@@ -128,7 +126,7 @@ def _on_pieces(
 
 def _sobol(divergence: _Divergence) -> Gap:
     """Several latents: more points until the scrambles agree."""
-    rows = np.arange(divergence.num_rows)
+    rows = np.arange(divergence.nodes.num_rows)
     value, error = np.zeros(len(rows)), np.zeros(len(rows))
     for level in _LEVELS:
         means = _scrambled_means(divergence, rows, level)
@@ -144,12 +142,12 @@ def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> n
     """The mean over each scramble's points, (scrambles, rows)."""
     from scipy.stats import qmc
 
-    step = max(1, _CHUNK // (level * divergence.num_latents))
+    step = max(1, _CHUNK // (level * divergence.nodes.num_latents))
     step = min(step, 1 << max(0, len(rows) - 1).bit_length())
     padded = np.pad(rows, (0, -len(rows) % step), mode="edge")
     means = np.empty((_SCRAMBLES, len(padded)))
     for scramble in range(_SCRAMBLES):
-        z = ndtri(qmc.Sobol(divergence.num_latents, rng=scramble).random(level))
+        z = ndtri(qmc.Sobol(divergence.nodes.num_directions, rng=scramble).random(level))
         for start in range(0, len(padded), step):
             part = slice(start, start + step)
             means[scramble, part] = divergence.at(padded[part], z[:, None, :]).mean(axis=0)

@@ -1,6 +1,7 @@
 """Gaussian approximations of the posterior."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -76,6 +77,30 @@ class Approximation(Result):
         depends on them raises ValueError where they are left out.
         """
         return Predictive(self.model.likelihood, self._nodes(*self._marginals_at(X_new), covariates), covariates)
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> GaussianNodes:
+        """What integrates over q's latents of each datum."""
+        posterior, Phi = self.posterior, self.mixing
+        if Phi is None or isinstance(posterior, JointPosterior):
+            return IndependentNodes(self.mean, self.variance)
+        mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
+        return PredictorNodes(mean, covariance, Phi)
+
+    @cached_property
+    @double_precision
+    def mixing(self) -> np.ndarray | None:
+        """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
+        predictors = self.model.augmentation.predictors
+        return None if predictors is None else np.asarray(predictors.matrix(jnp.asarray(self.y), self.model.parameters))
+
+    def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances under q of what the likelihood's factors see: latents, or predictors."""
+        if self.mixing is None or not isinstance(self.nodes, PredictorNodes):
+            return self.mean, self.variance
+        across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
+        return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -161,6 +186,11 @@ class CorrectedApproximation(Approximation):
 @eqx.filter_jit
 def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
+
+
+@eqx.filter_jit
+def _marginals_at_data(posterior: CoupledPosterior) -> tuple[Any, Any]:
+    return posterior.marginals()
 
 
 @eqx.filter_jit
