@@ -160,7 +160,22 @@ def test_columns_that_are_read_must_be_given():
         predictive(Binomial(), [3.0, np.nan, 4.0])
 
 
+@pytest.mark.parametrize("scale", [0.05, 0.5, 3.0])
+def test_densities_thousands_of_deviations_out_are_those_of_the_sum(scale):
+    """Where the mass of p(y | f) q(f) lies far outside q, at y / sqrt(v + s^2) = 900 to 1e5."""
+    far = np.array([900.0, -7e3, 1e5])
+    total = np.sqrt(VARIANCE + scale**2)
+    y = MEAN + far * total
+    # The exponent is y^2 / 2 in deviations, and its rounding 2e-16 of that; the trapezoid rule stops at 1e-5.
+    np.testing.assert_allclose(
+        predictive(Gaussian(scale)).log_density(y), stats.norm.logpdf(y, MEAN, total), rtol=1e-14, atol=1e-6
+    )
+
+
 def test_unresolved_integrals_are_reported():
+    with pytest.warns(PredictionWarning, match="not resolved in 3 rows"):
+        predictive(Gaussian(0.5)).log_density(np.full(3, 1e9))
+
     @likelihood(num_latents=1)
     def comb(y, f):
         from pgmodels.language.functions import sigmoid

@@ -307,10 +307,13 @@ class Predictive(Portable):
         of the spacing across a kink.
         """
         assert isinstance(self.nodes, GaussianNodes)
-        # The scan is dense at the prior and reaches 1,490 deviations; each pass narrows the window up to 500 times.
-        z = np.repeat(np.sinh(np.linspace(-8.0, 8.0, _TRAPEZOID_LEVELS[0]))[:, None], len(rows), axis=1)
-        for _ in range(3):
+        # The scan is dense at the prior and reaches 4e6 deviations; each pass narrows the window up to 500 times.
+        z = np.repeat(np.sinh(np.linspace(-16.0, 16.0, _TRAPEZOID_LEVELS[0]))[:, None], len(rows), axis=1)
+        beyond = np.zeros(len(rows), dtype=bool)
+        for first_pass in (True, False, False):
             log_p = self._log_integrand(y, rows, z)
+            if first_pass:
+                beyond = np.isin(log_p.argmax(axis=0), (0, len(z) - 1))
             inside = log_p > log_p.max(axis=0) - _DEPTH
             first, last = inside.argmax(axis=0), len(z) - 1 - inside[::-1].argmax(axis=0)
             columns = np.arange(len(rows))
@@ -325,6 +328,8 @@ class Predictive(Portable):
             active = active[gap[active] > _AGREE["trapezoid"]]
             if not active.size:
                 break
+        # Their mass lies further out than was looked.
+        gap[beyond] = np.inf
         return gap
 
     def _log_integrand(self, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
