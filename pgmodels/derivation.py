@@ -9,7 +9,7 @@ from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihood import Likelihood
-from pgmodels.model import GP, Model
+from pgmodels.model import GP, Model, require_model
 from pgmodels.precision import double_precision
 
 
@@ -52,6 +52,4 @@ def derive(model: Model | Likelihood) -> Derivation:
     """
     if isinstance(model, Likelihood):
         model = Model(model, GP(RBF(), size=model.num_latents or 1))
-    if not isinstance(model, Model):
-        raise ValueError(f"model must be a pgm.Model or a likelihood; got {model!r}.")
-    return Derivation(model)
+    return Derivation(require_model(model))

@@ -1,6 +1,6 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from pgmodels import generic
 from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.kernels.kernel import Kernel, as_kernel
+from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.language.supports import Classes
@@ -81,7 +81,9 @@ class Model(Module):
             raise ValueError(f"likelihood is the family {likelihood.__name__}: call it, as in {likelihood.__name__}().")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be a pgmodels likelihood such as pgm.Bernoulli(); got {likelihood!r}.")
-        listed = (gps,) if isinstance(gps, GP) else tuple(gps)
+        listed = (gps,) if isinstance(gps, GP) else tuple(gps) if isinstance(gps, Iterable) else (gps,)
+        if not listed:
+            raise ValueError("gps is an empty list: give a GP, as in pgm.GP(pgm.RBF()), or several.")
         for gp in listed:
             if not isinstance(gp, GP):
                 raise ValueError(f"gps must be a GP or a list of GPs; got {gp!r}. Wrap a kernel as pgm.GP(kernel).")
@@ -93,7 +95,11 @@ class Model(Module):
                 f"{likelihood.name} needs {wanted} latent GP{'s' if wanted > 1 else ''}; got {self.num_latents}. "
                 f"Use pgm.GP(kernel, size={wanted}) or a list of {wanted} GPs."
             )
-        likelihood.formula(self.num_latents)
+        if likelihood.formula(self.num_latents).latent_free:
+            raise ValueError(
+                f"the formula of {likelihood.name} does not depend on f, its second argument: write the probability of "
+                "y given f, as in def name(y, f): return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)."
+            )
 
     @property
     def num_latents(self) -> int:
@@ -109,7 +115,10 @@ class Model(Module):
         """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
         X = as_numbers(X, name)
         if X.ndim != 2:
-            hint = f"{name}[:, None]" if X.ndim == 1 else f"{name}.reshape(len({name}), -1)"
+            hint = f"{name}.reshape(len({name}), -1)"
+            if X.ndim < 2:
+                one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
+                hint = f"numpy.reshape({name}, (1, -1)) for one row" if one_row else f"{name}[:, None]"
             raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
@@ -149,6 +158,8 @@ class Model(Module):
         """Checked data to learn from, or ValueError saying what is wrong and how to mend it."""
         columns = column_names(X)
         X = self.check_inputs(X)
+        for gp in self.gps:
+            check_traced(gp.kernel, X.shape[1])
         y = self.check_observations(y, len(X))
         support = self.likelihood.support(self.num_latents)
         if isinstance(support, Classes):
@@ -221,6 +232,18 @@ class Model(Module):
 
     def _repr_html_(self) -> str:
         return generic.html(self)
+
+
+def require_model(model: Any) -> Model:
+    """A Model, or ValueError."""
+    if isinstance(model, Model):
+        return model
+    remedy = "Make one of a likelihood and GPs: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))."
+    if isinstance(model, (Likelihood, LikelihoodFamily)):
+        remedy = "Wrap the likelihood as pgm.Model(likelihood, pgm.GP(pgm.RBF()))."
+    if isinstance(getattr(model, "model", None), Model):
+        remedy = "Give its .model."
+    raise ValueError(f"model must be a pgm.Model; got {type(model).__name__}. {remedy}")
 
 
 @lru_cache(maxsize=512)

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 R = TypeVar("R")
@@ -25,7 +24,13 @@ def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(engine)
     def wrapped(model: Any, X: Any, y: Any, **options: Any) -> R:
-        with one_thread_up_to(len(X) if np.ndim(X) > 0 else SMALL + 1):
+        with one_thread_up_to(_num_rows(X)):
             return engine(model, X, y, **options)
 
     return wrapped
+
+
+def _num_rows(X: Any) -> int:
+    """The rows of inputs that are not checked yet; none where they have none."""
+    shape = getattr(X, "shape", (len(X),) if isinstance(X, (list, tuple)) else ())
+    return int(shape[0]) if shape else 0

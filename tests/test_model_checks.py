@@ -181,7 +181,7 @@ def test_bad_models(name):
 
 @pytest.mark.parametrize("kwargs", [{"max_iterations": 0}, {"tolerance": 0.0}, {"tolerance": np.nan}])
 def test_bad_options_of_cavi(kwargs):
-    with pytest.raises(ValueError, match=r"max_iterations must be >= 1 and tolerance > 0; got"):
+    with pytest.raises(ValueError, match=f"{next(iter(kwargs))} must be a"):
         cavi(model(), X, LABELS, **kwargs)
 
 

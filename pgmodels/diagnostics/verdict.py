@@ -48,6 +48,8 @@ def verdicts(comparison: Comparison) -> dict[str, Verdict]:
     approximations by how far their marginals are from the reference's, in posterior standard deviations, beyond what
     Monte-Carlo error explains, and by Pareto k-hat.
     """
+    if not isinstance(comparison, Comparison):
+        raise ValueError(f"comparison must be what compare returns; got {type(comparison).__name__}.")
     reference = comparison.results[comparison.reference]
     own = _judge_chains(reference)
     found = {}

@@ -1,5 +1,6 @@
 """Coordinate-ascent variational inference: alternate the optimal sites and the Gaussian they imply."""
 
+import math
 import time
 import warnings
 from functools import partial
@@ -16,7 +17,8 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, require_model
+from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
@@ -95,12 +97,9 @@ def cavi(
     one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises ValueError for
     bad data and NoAugmentationError for a likelihood without an augmentation.
     """
-    data = model.check(X, y)
-    if max_iterations < 1 or not tolerance > 0:
-        raise ValueError(
-            f"max_iterations must be >= 1 and tolerance > 0; got max_iterations={max_iterations} and "
-            f"tolerance={tolerance}."
-        )
+    data = require_model(model).check(X, y)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
     return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress)
 
 

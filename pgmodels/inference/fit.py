@@ -1,5 +1,6 @@
 """Learning kernel hyperparameters, means and likelihood parameters on the collapsed bound."""
 
+import math
 import time
 import warnings
 from dataclasses import replace
@@ -18,7 +19,8 @@ from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.likelihood import is_normalised
 from pgmodels.latent.protocol import Sites
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, require_model
+from pgmodels.options import check_between, check_whole_number
 from pgmodels.parameters import Parameter, bare, is_parameter
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
@@ -158,7 +160,9 @@ def fit(
     Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()
-    data = model.check(X, y)
+    data = require_model(model).check(X, y)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
     model = _hold_unnormalised(model.resolve(data.X))
     objectives = {name: Objective(learned(start), data) for name, start in candidates(model, data).items()}
     starts = {name: -objective(objective.vector, _START_TOLERANCE)[0] for name, objective in objectives.items()}

@@ -11,7 +11,8 @@ from numpyro.infer import MCMC, NUTS
 from pgmodels.inference.gibbs.sampler import as_key, check_sizes
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
-from pgmodels.model import Model
+from pgmodels.model import Model, require_model
+from pgmodels.options import check_between
 from pgmodels.precision import double_precision
 from pgmodels.progress import shows_progress
 from pgmodels.results.draws import Draws
@@ -52,10 +53,9 @@ def nuts(
     Warns with DivergenceWarning. Raises ValueError for bad data or options.
     """
     start = time.perf_counter()
-    data = model.check(X, y)
+    data = require_model(model).check(X, y)
     check_sizes(num_samples, num_warmup, num_chains)
-    if not 0 < target_accept < 1:
-        raise ValueError(f"target_accept must be between 0 and 1; got {target_accept!r}.")
+    check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
     model = model.resolve(data.X)
     program = Program(model, data)

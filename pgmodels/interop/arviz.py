@@ -10,6 +10,7 @@ import numpy as np
 from pgmodels import generic
 from pgmodels.language.density import log_density
 from pgmodels.language.sampling import draw_observations
+from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
@@ -52,8 +53,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     """
     import arviz_base as az
 
-    if isinstance(num_draws, bool) or not isinstance(num_draws, (int, np.integer)) or num_draws < 1:
-        raise ValueError(f"num_draws must be a whole number >= 1; got {num_draws!r}.")
+    check_whole_number(num_draws, "num_draws", 1)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
     likelihood = result.model.likelihood
     several = result.y.ndim == 2

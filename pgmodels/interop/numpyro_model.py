@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, is_normalised, trace
 from pgmodels.latent.dense import whitened_root
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters import bare, is_parameter
 from pgmodels.precision import double_precision
 from pgmodels.unknowns import Unknowns, is_uncertain, uncertain
@@ -57,7 +57,7 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
-    data = model.check(X, y)
+    data = require_model(model).check(X, y)
     program = Program(model.resolve(data.X), data)
 
     def numpyro_model() -> None:

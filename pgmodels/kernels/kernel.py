@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
-from pgmodels.parameters import Parameter, as_parameter, is_parameter
+from pgmodels.parameters import Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import ByValue, Module
 
 
@@ -50,11 +50,19 @@ class Kernel(Module):
         return jax.tree.map(settle, self, is_leaf=is_part)
 
     def check(self, num_columns: int) -> None:
-        """Raise ValueError where a hyperparameter given for each column does not have ``num_columns`` entries."""
+        """Raise ValueError where a field is not one that compiled code takes.
+
+        A hyperparameter given for each column must have ``num_columns`` entries, and other values be static.
+        """
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Kernel):
                 value.check(num_columns)
+            elif not field.metadata.get("static", False) and _is_setting(value):
+                raise ValueError(
+                    f"{field.name} of {type(self).__name__} is {value!r}, a setting and no hyperparameter: declare the "
+                    f"field as {field.name}: {type(value).__name__} = equinox.field(static=True)."
+                )
             elif is_parameter(value) and np.shape(value.value) not in ((), (num_columns,)):
                 raise ValueError(
                     f"{field.name} of {type(self).__name__} has shape {np.shape(value.value)}, but X has {num_columns} "
@@ -149,6 +157,34 @@ def as_kernel(obj: Any) -> Kernel:
         return CallableKernel(obj)
     hint = f" Did you mean {obj.__name__}()?" if isinstance(obj, type) and issubclass(obj, Kernel) else ""
     raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
+
+
+def check_traced(kernel: Kernel, num_columns: int) -> None:
+    """Raise ValueError where a kernel cannot be evaluated by compiled code, or gives another shape than (n, m)."""
+    settled = jax.tree.map(
+        lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
+    )
+    values = jax.tree.map(jnp.asarray, bare(settled))
+    X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
+    try:
+        matrix, diagonal = jax.eval_shape(lambda k, X, Z: (k(X, Z), k.diagonal(X)), values, X, Z)
+    except ValueError:
+        raise
+    except Exception as error:
+        remedy = "It must take X (n, d) and Z (m, d) and return the (n, m) matrix."
+        if isinstance(error, jax.errors.JAXTypeError):
+            remedy = "It asks for the values of arrays: write it with jax.numpy instead of NumPy, and jnp.where for if."
+        raise ValueError(f"{kernel!r} cannot be compiled ({type(error).__name__}). {remedy}") from error
+    if (getattr(matrix, "shape", None), getattr(diagonal, "shape", None)) != ((3, 2), (3,)):
+        raise ValueError(
+            f"{kernel!r} must return the (n, m) covariances between the rows of X and of Z, and (n,) as its diagonal; "
+            f"for 3 and 2 rows it returned {matrix} and {diagonal}."
+        )
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a value is a whole number, a truth value or text."""
+    return isinstance(value, (bool, int, str, np.integer, np.bool_))
 
 
 def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:

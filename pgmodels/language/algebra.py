@@ -13,7 +13,7 @@ def as_expression(value: Any) -> Expression:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-            return Constant(value.item())
+            return as_expression(value.item())
         raise TypeError(
             f"a formula contains {value!r} of type {type(value).__name__}: use numbers, y, f, parameters and the "
             "functions pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "

@@ -6,13 +6,15 @@ with symbols, and what it returns is an expression.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -112,6 +114,29 @@ class Expression(ABC):
 
     __iter__ = None
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
+        """A NumPy number leaves its operators to the expression; NumPy's functions are refused."""
+        operation = _OPERATORS.get(ufunc.__name__)
+        several = any(isinstance(x, np.ndarray) and x.ndim for x in inputs)
+        if operation is not None and method == "__call__" and not several:
+            return operation(*(x.item() if isinstance(x, (np.generic, np.ndarray)) else x for x in inputs))
+        raise TypeError(_foreign(f"numpy.{ufunc.__name__}", self))
+
+    def __float__(self) -> float:
+        raise TypeError(_foreign("a function of numbers, such as one of math or float()", self))
+
+    __int__ = __complex__ = __round__ = __float__  # type: ignore[assignment]
+
+    def _refuse_operator(self, *_: Any) -> Expression:
+        raise TypeError(
+            f"the formula uses an operator other than + - * / ** and comparisons on {self.text()!r}: for 'and' "
+            "multiply indicators, as in (y > 0) * (y < 3), for 'not' write 1 - (y > 0); round or divide y beforehand."
+        )
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse_operator
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refuse_operator
+    __matmul__ = __rmatmul__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse_operator
+
     def __add__(self, other: Operand) -> Expression:
         return self.algebra.add(self, other)
 
@@ -169,5 +194,28 @@ class Expression(ABC):
     def __ge__(self, other: Operand) -> Expression:
         return self.algebra.compare("<=", other, self)
 
+
+def _foreign(what: str, expression: Expression) -> str:
+    return (
+        f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is read: use "
+        "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf "
+        "and pgm.gamma."
+    )
+
+
+# NumPy's names of the operators that a number on the left hands over.
+_OPERATORS: dict[str, Callable[..., Expression]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "power": operator.pow,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
 
 Operand: TypeAlias = Expression | int | float

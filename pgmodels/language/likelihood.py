@@ -102,11 +102,27 @@ class LikelihoodFamily:
         variance: Formula | None,
         num_latents: int | None,
     ):
-        arguments = list(inspect.signature(function).parameters.values())
-        if len(arguments) < 2:
+        arguments = _read_arguments(function, "the formula")
+        if (mean is None) != (variance is None):
+            given, missing = ("mean", "variance") if variance is None else ("variance", "mean")
             raise ValueError(
-                f"the formula {function.__name__} must take y and f first, as in def {function.__name__}(y, f); "
-                f"got ({', '.join(argument.name for argument in arguments)})."
+                f"the likelihood {function.__name__} declares {given}= without {missing}=: give the formulas of "
+                "E[y | f] and Var[y | f] together, or none."
+            )
+        for name, formula in (("mean", mean), ("variance", variance)):
+            if formula is None:
+                continue
+            own = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
+            if sorted(own) != sorted(argument.name for argument in arguments[2:]):
+                raise ValueError(
+                    f"{name}= of the likelihood {function.__name__} must take y, f and the parameters of the formula "
+                    f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); it takes "
+                    f"({', '.join(own) or 'none'}) after the first two."
+                )
+        if support is not None and not isinstance(support, Support):
+            raise ValueError(
+                f"support of the likelihood {function.__name__} must be a support such as pgm.Counts(); got "
+                f"{support!r}."
             )
         self.function, self.support, self.mean, self.variance = function, support, mean, variance
         self.num_latents = num_latents
@@ -164,6 +180,31 @@ class LikelihoodFamily:
         return f"<likelihood {self.__name__}>"
 
 
+# First and second arguments that give a swap away.
+_LATENT_NAMES = ("f", "latent", "latents")
+_OBSERVED_NAMES = ("y", "observation", "observed")
+
+
+def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
+    """The arguments of a formula, or ValueError where the first two cannot be y and f, or one has no name."""
+    if not callable(function):
+        raise ValueError(f"{what} of a likelihood must be a function of y and f; got {function!r}.")
+    name = getattr(function, "__name__", type(function).__name__)
+    arguments = list(inspect.signature(function).parameters.values())
+    listed = ", ".join(str(argument) for argument in arguments)
+    kinds = {argument.kind for argument in arguments[2:]}
+    if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
+        raise ValueError(f"{what} {name} must name its parameters, without *args, **options and /; got ({listed}).")
+    if len(arguments) < 2:
+        raise ValueError(f"{what} {name} must take y and f first, as in def {name}(y, f); got ({listed}).")
+    if arguments[0].name in _LATENT_NAMES or arguments[1].name in _OBSERVED_NAMES:
+        raise ValueError(
+            f"{what} {name} takes ({listed}), but the observation comes first and the latent second: write "
+            f"def {name}(y, f)."
+        )
+    return arguments
+
+
 def likelihood(
     function: Formula | None = None,
     *,
@@ -202,7 +243,16 @@ def trace(function: Formula, size: int, symbols: tuple[tuple[str, bool], ...]) -
     """Call a formula with symbols: an expression over ``size`` latents."""
     f = Latent(0, 1) if size == 1 else Latents(size)
     parameters = {name: ParameterSymbol(name, positive) for name, positive in symbols}
-    return as_expression(function(Observation(), f, **parameters))
+    try:
+        return as_expression(function(Observation(), f, **parameters))
+    except TypeError as error:
+        # Functions of JAX and of other libraries name the symbol that they were given, and no remedy.
+        if "pgmodels.language" not in str(error):
+            raise
+        raise TypeError(
+            f"the formula {function.__name__} calls a function that does not take its symbols ({error}): use "
+            "arithmetic and the functions pgm.exp, pgm.log, pgm.sqrt, pgm.sum and so on."
+        ) from error
 
 
 def _nodes(expression: Expression) -> list[Expression]:

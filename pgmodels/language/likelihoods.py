@@ -72,7 +72,7 @@ def LogisticSoftmax(num_classes: int) -> Likelihood:
 
     Source: Galy-Fajou et al. 2019, equation 5.
     """
-    return _sized(_logistic_softmax(), "LogisticSoftmax", num_classes, latents=num_classes)
+    return _sized(_logistic_softmax(), "LogisticSoftmax", num_classes)
 
 
 def StickBreaking(num_classes: int) -> Likelihood:
@@ -80,12 +80,14 @@ def StickBreaking(num_classes: int) -> Likelihood:
 
     Source: Linderman, Johnson and Adams 2015.
     """
-    return _sized(_stick_breaking(), "StickBreaking", num_classes, latents=num_classes - 1)
+    return _sized(_stick_breaking(), "StickBreaking", num_classes, fewer=1)
 
 
-def _sized(formula: Likelihood, name: str, num_classes: int, latents: int) -> Likelihood:
+def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> Likelihood:
     support = Classes(num_classes)
-    return Likelihood({}, name=name, function=formula.function, declared_support=support, num_latents=latents)
+    return Likelihood(
+        {}, name=name, function=formula.function, declared_support=support, num_latents=support.num_classes - fewer
+    )
 
 
 @likelihood(

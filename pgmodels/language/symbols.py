@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pgmodels.language.expression import Environment, Expression
@@ -45,9 +46,9 @@ class Observation(Expression):
     def __getitem__(self, column: int) -> Observation:
         if self.column is not None:
             raise ValueError(f"{self.text()} is one number a datum and cannot be indexed again.")
-        if not isinstance(column, int) or column < 0:
+        if isinstance(column, bool) or not isinstance(column, (int, np.integer)) or column < 0:
             raise ValueError(f"a column of y is a whole number >= 0; got y[{column!r}].")
-        return Observation(column)
+        return Observation(int(column))
 
     def _label(self) -> Hashable:
         return self.column
@@ -199,8 +200,9 @@ def _index(position: Any, size: int) -> Expression:
         if not position.latent_free or position.is_vector:
             raise ValueError(f"f is indexed by {position.text()}: an index is a whole number or a function of y alone.")
         return Selected(position, size)
-    if isinstance(position, bool) or not isinstance(position, int):
+    if isinstance(position, bool) or not isinstance(position, (int, np.integer)):
         raise ValueError(f"f is indexed by {position!r}: an index is a whole number or a function of y alone.")
+    position = int(position)
     if not -size <= position < size:
         raise ValueError(
             f"the formula uses f[{position}], but the model has {size} latent GP{'s' if size > 1 else ''}: "

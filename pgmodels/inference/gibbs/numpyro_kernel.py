@@ -11,7 +11,7 @@ from pgmodels.inference.gibbs.moves import Chain
 from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, iterate, start_chains
 from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.gibbs.tuning import Probe
-from pgmodels.model import Model
+from pgmodels.model import Model, require_model
 from pgmodels.precision import double_precision
 
 # Iterations of four chains that set how often which move is made, before NumPyro begins.
@@ -41,7 +41,7 @@ class GibbsKernel(MCMCKernel):
 
     @double_precision
     def __init__(self, model: Model, X: Any, y: Any, *, seed: Any = 0):
-        data = model.check(X, y)
+        data = require_model(model).check(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(model.resolve(data.X), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)

@@ -9,7 +9,8 @@ import numpy as np
 from pgmodels import generic
 from pgmodels.inference.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
-from pgmodels.model import Model
+from pgmodels.model import Model, require_model
+from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.draws import Draws
 from pgmodels.threads import one_thread_if_small, one_thread_up_to
@@ -52,7 +53,7 @@ def gibbs(
     with hyperparameters sampled, no Gaussian can be fitted again in warm-up, so that moves may be short.
     """
     start = time.perf_counter()
-    data = model.check(X, y)
+    data = require_model(model).check(X, y)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     run = GibbsRun(model.resolve(data.X), data, settings)
@@ -92,10 +93,6 @@ def as_key(seed: Any) -> Any:
 
 def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
     """Raise ValueError where a run's sizes are not whole numbers, or too small."""
-    for name, value, least in (
-        ("num_samples", num_samples, 1),
-        ("num_warmup", num_warmup, 0),
-        ("num_chains", num_chains, 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")
+    check_whole_number(num_samples, "num_samples", 1)
+    check_whole_number(num_warmup, "num_warmup", 0)
+    check_whole_number(num_chains, "num_chains", 1)
