@@ -4,6 +4,7 @@
 referee it: densities with numpyro's and JAX's distributions, bounds as they are printed in the papers.
 """
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -303,6 +304,18 @@ CASES = {
     )
 }
 NAMES = tuple(CASES)
+
+
+def rotating(law: str, count: int, among: Iterable[str] = NAMES) -> list[Any]:
+    """``count`` cases by default, some of several latents, drawn by the law's name; the others with ``-m slow``.
+
+    Every law so meets several likelihoods, and every likelihood several laws, without the product of both.
+    """
+    among = list(among)
+    order = np.random.default_rng(zlib.crc32(law.encode())).permutation(among)
+    several = [name for name in order if CASES[name].num_latents > 1][: max(1, count // 3)]
+    single = [name for name in order if CASES[name].num_latents == 1]
+    return by_default(*several, *single[: count - len(several)], among=among)
 
 
 def by_default(*chosen: str, among: Iterable[str] = NAMES) -> list[Any]:

@@ -140,7 +140,8 @@ def test_draws_of_another_engine_cannot_be_extended(binary):
 def test_keeping_less_of_the_same_draws(binary, keep):
     options = {"num_samples": 120, "num_warmup": 30, "num_chains": 2, "seed": 4}
     whole, part = gibbs(*binary, **options), gibbs(*binary, keep=keep, **options)
-    np.testing.assert_array_equal(part.log_likelihood_trace, whole.log_likelihood_trace)
+    # Two programs, each of which rounds in its own order.
+    np.testing.assert_allclose(part.log_likelihood_trace, whole.log_likelihood_trace, rtol=1e-12)
     # Running sums round otherwise than a sum at the end.
     np.testing.assert_allclose(part.mean, whole.mean, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(part.variance, whole.variance, rtol=1e-9)
