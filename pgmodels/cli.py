@@ -6,6 +6,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
+    parser.add_argument("--version", action="version", version=f"pgmodels {version('pgmodels')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_validate(commands)
     _add_derive(commands)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,12 @@ def table(tmp_path):
     path = tmp_path / "small.csv"
     frame.to_csv(path, index=False)
     return path
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"pgmodels {version('pgmodels')}\n"
 
 
 @pytest.mark.parametrize("name", NAMED)
