@@ -1,10 +1,11 @@
-"""Shared set-up: one BLAS thread a process, cheap compilation, and compiled code freed after each module."""
+"""Shared set-up: one BLAS thread a process, cheap compilation, shapes checked, and code freed after each module."""
 
 import os
 import shutil
 import tempfile
 
 import pytest
+from jaxtyping import install_import_hook
 
 # Read when NumPy and JAX load the library, hence before any test module is imported: the tests run side by side.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -14,6 +15,15 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # cheaper; the arithmetic stays that of IEEE doubles. The slow batteries run long enough to want the optimised code.
 CHEAP = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
+
+# Rooms whose annotations say shapes: every call of their functions is checked. What users call refuses by itself.
+SHAPED = [
+    "pgmodels.inference.gibbs.frame",
+    "pgmodels.inference.gibbs.response",
+    "pgmodels.kernels.distance",
+    "pgmodels.latent",
+    "pgmodels.polya_gamma",
+]
 
 
 def pytest_configure(config):
@@ -25,6 +35,7 @@ def pytest_configure(config):
         folder = tempfile.mkdtemp(prefix="pgmodels-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ |= CACHE | {"JAX_COMPILATION_CACHE_DIR": folder}
+    install_import_hook(SHAPED, "beartype.beartype")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -32,7 +32,7 @@ class Periodic(Kernel):
         squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
         return jnp.asarray(self.variance.value) * jnp.exp(-0.5 * squared)
 
-    def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2d"]:
+    def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2*d"]:
         angles = 2.0 * jnp.pi * jnp.asarray(X) / jnp.asarray(self.period.value)
         return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
 

@@ -43,7 +43,7 @@ class CoupledPosterior(Module):
         quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f)
         return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
 
-    def tempered(self, share: float) -> "CoupledPosterior":
+    def tempered(self, share: Float[Array, ""] | float) -> "CoupledPosterior":
         """The posterior with the same mean and ``share`` times the factors' precisions."""
         pull = jnp.einsum("ilk,ik->il", self.precision, self.moments()[0])
         potential = self.potential - (1.0 - share) * pull

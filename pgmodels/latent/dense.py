@@ -32,7 +32,7 @@ class DensePrior(FactoredPrior):
     mean: Float[Array, ""]
     X: Float[Array, "n d"]
     K: Float[Array, "n n"]
-    root: Float[Array, "n n"]
+    root: Float[Array, "r r"]
     jitter: Float[Array, ""]
     size: int = eqx.field(static=True)
 

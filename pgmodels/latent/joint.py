@@ -131,7 +131,7 @@ class JointPosterior(Module):
         h, w = self.sites
         return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1))
 
-    def tempered(self, share: float) -> "JointPosterior":
+    def tempered(self, share: Float[Array, ""] | float) -> "JointPosterior":
         """The posterior with the same mean and ``share`` times the sites' precisions."""
         h, w = self.sites
         # K^-1 m = h - w m, and so h' = K^-1 m + share w m.

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 
-def log_density(omega: ArrayLike, b: ArrayLike, c: ArrayLike) -> Float[np.ndarray, "..."]:
+def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | list) -> Float[np.ndarray, "..."]:
     """The log density of PG(b, c) at ``omega`` > 0, for real b > 0, in NumPy; -inf at omega <= 0.
 
     The alternating series of PG(b, 0) (Polson, Scott and Windle 2013, section 2.3) times exp(-c² omega/2) cosh(c/2)^b.

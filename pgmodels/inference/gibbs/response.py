@@ -40,12 +40,12 @@ class Response(Module):
         z = self.standard(vector - self.middle)
         return jnp.concatenate([z, self.frame.standardise(z, whitened)])
 
-    def place(self, standard: Float[Array, " d+D"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
+    def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
         """Hyperparameters and whitened coordinates of standard ones."""
         z, u = jnp.split(standard, [len(self.middle)])
         return self.middle + self.scale @ z, self.frame.place(z, u)
 
-    def log_jacobian(self, standard: Float[Array, " d+D"]) -> Array:
+    def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
         """The log of the volume that a unit of standard coordinates takes in the others, up to a constant."""
         return self.frame.log_jacobian(standard[: len(self.middle)])
 
