@@ -154,7 +154,8 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
         for name in ("additive", "single"):
             model = bare(model_of(name))
             problem = problem_of(model, pgm.model.Data(X, LABELS))
-            state, gradient, _ = _ascend(problem.augmentation, model, jnp.asarray(X), problem.y, init(problem).sites)
+            given = problem.augmentation, model, jnp.asarray(X), problem.y, (None,) * len(model.gps)
+            state, gradient, _ = _ascend(*given, init(problem).sites, 1e-11)
             bounds.append(float(state.elbo))
             gradients.append(gradient)
     parts = [gradients[0].gps[i].kernel.kernel for i in range(3)]

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from scipy.optimize import minimize
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -18,6 +19,8 @@ from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.likelihood import is_normalised
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
@@ -32,6 +35,8 @@ from pgmodels.unknowns import Unknowns, learned
 # gradient at the optimum only.
 _INNER_TOLERANCE = 1e-11
 _INNER_ITERATIONS = 2000
+# With so many rows a program for each rank is compiled sooner than a dense matrix is factorised hundreds of times.
+_MANY_ROWS = 600
 # Starts are only ranked.
 _START_TOLERANCE = 1e-4
 
@@ -54,18 +59,47 @@ def collapsed_bound(problem: Problem, state: CaviState) -> Any:
     return problem.elbo(m, v, sites, problem.moments(sites)[2])
 
 
-def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Problem:
+# The inputs and marks of a group's pivots; None for a group in its traced form.
+Pivots = tuple[Array, Array] | None
+
+
+def _pivots(model: Model, X: np.ndarray) -> tuple[Pivots, ...]:
+    """The pivots of the groups where all have a low-rank form here and now, and rows enough for it to pay."""
+    if len(X) < _MANY_ROWS:
+        return (None,) * len(model.gps)
+    found: list[Pivots] = []
+    for group in model.prior(X).groups:
+        if not isinstance(group, LowRankPrior):
+            return (None,) * len(model.gps)
+        # Ranks change from step to step: few of them, so that few programs are compiled.
+        missing = (1 << (group.rank - 1).bit_length()) - group.rank
+        Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
+        found.append((jnp.asarray(Z), jnp.asarray(np.pad(np.asarray(group.active), (0, missing)))))
+    return tuple(found)
+
+
+def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Problem:
     # Latents that predictors couple need their priors' factors.
-    prior = model.prior_for_moments(X) if augmentation.predictors is None else model.traced_prior(X)
-    return Problem(augmentation, prior, y, model.parameters)
+    traced = model.prior_for_moments if augmentation.predictors is None else model.traced_prior
+    if None in pivots:
+        return Problem(augmentation, traced(X), y, model.parameters)
+    pairs = zip(model.gps, pivots, strict=True)
+    groups = tuple(low_rank_at(gp.kernel, jnp.asarray(gp.mean.value), X, *own, gp.size) for gp, own in pairs if own)
+    return Problem(augmentation, JointPrior(groups), y, model.parameters)
 
 
 @eqx.filter_jit
 def _ascend(
-    augmentation: Augmentation, model: Model, X: Any, y: Any, sites: Sites, tolerance: Any
+    augmentation: Augmentation,
+    model: Model,
+    X: Any,
+    y: Any,
+    pivots: tuple[Pivots, ...],
+    sites: Sites,
+    tolerance: Any,
 ) -> tuple[CaviState, Any, Any]:
     """CAVI to its fixed point from given sites; the state, the gradient of the bound in the model, the iterations."""
-    problem = _problem(augmentation, model, X, y)
+    problem = _problem(augmentation, model, X, y, pivots)
 
     def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
         state, previous, iteration = carry
@@ -78,13 +112,13 @@ def _ascend(
 
     first = cavi_engine.restart(problem, sites)
     state, _, iterations = jax.lax.while_loop(unfinished, advance, (first, -jnp.inf, 0))
-    bound = lambda model: collapsed_bound(_problem(augmentation, model, X, y), state)  # noqa: E731
+    bound = lambda model: collapsed_bound(_problem(augmentation, model, X, y, pivots), state)  # noqa: E731
     return state, eqx.filter_grad(bound)(model), iterations
 
 
 @eqx.filter_jit
-def _start(augmentation: Augmentation, model: Model, X: Any, y: Any) -> Sites:
-    return cavi_engine.init(_problem(augmentation, model, X, y)).sites
+def _start(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Sites:
+    return cavi_engine.init(_problem(augmentation, model, X, y, pivots)).sites
 
 
 class Objective:
@@ -108,10 +142,15 @@ class Objective:
         values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
         model = bare(self.learnable.with_values(values))
         self.evaluations += 1
+        try:
+            pivots = _pivots(model, np.asarray(self.X))
+        except ValueError:
+            # Hyperparameters at which the kernel's matrix is none.
+            return self._bowl(vector)
+        given = (self.augmentation, model, self.X, self.y, pivots)
         if self.sites is None:
-            self.sites = _start(self.augmentation, model, self.X, self.y)
-        closeness = jnp.asarray(tolerance)
-        state, gradient, iterations = _ascend(self.augmentation, model, self.X, self.y, self.sites, closeness)
+            self.sites = _start(*given)
+        state, gradient, iterations = _ascend(*given, self.sites, jnp.asarray(tolerance))
         self.inner_iterations += int(iterations)
         log_prior, prior_gradient = jax.value_and_grad(self.learnable.log_prior)(values)
         total = [g + p for g, p in zip(self.learnable.of(gradient), prior_gradient, strict=True)]

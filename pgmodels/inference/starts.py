@@ -5,7 +5,7 @@ from distances between rows. A number that the user gave moves too, for it is on
 has a prior stays.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.stationary import Stationary
@@ -22,6 +23,8 @@ from pgmodels.latent.mixing import push_values
 from pgmodels.model import GP, Data, Model
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.unknowns import Unknowns
+
+ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
@@ -181,15 +184,22 @@ def amplified(kernel: Kernel, factor: float) -> Kernel:
     return eqx.tree_at(lambda k: k.variance, kernel, variance.with_value(variance.value * factor), is_leaf=is_parameter)
 
 
-def _stretched(model: Model, X: np.ndarray, length: float) -> Model:
+def _stretched(model: ModelOrKernel, X: np.ndarray, length: float) -> ModelOrKernel:
     """The model with its free lengthscales at ``length`` times the median distance, by column where they are arrays."""
-    distance = median_distance(X)
-    by_column = np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
 
     def move(node: Any) -> Any:
+        if isinstance(node, Restricted):
+            inner = _stretched(node.kernel, node.inputs(X), length)
+            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
         if not isinstance(node, Stationary) or not is_free(node.lengthscale):
             return node
-        value = length * (by_column if np.ndim(node.lengthscale.value) else distance)
+        by_column = np.ndim(node.lengthscale.value) > 0
+        value = length * (_distances(X) if by_column else median_distance(X))
         return eqx.tree_at(lambda k: k.lengthscale, node, node.lengthscale.with_value(value), is_leaf=is_parameter)
 
-    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
+    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, (Stationary, Restricted)))
+
+
+def _distances(X: np.ndarray) -> np.ndarray:
+    """The median distance in each column, in units of that over all of them where columns are alike."""
+    return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])

@@ -1,5 +1,6 @@
 """Kernels of some columns of X."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, final
 
@@ -14,8 +15,18 @@ from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel, as_kernel
 
 
+class Restricted(Kernel):
+    """A kernel that passes on a part of its inputs."""
+
+    kernel: eqx.AbstractVar[Kernel]
+
+    @abstractmethod
+    def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
+        """The rows that the kernel inside sees, from which its lengthscales come."""
+
+
 @final
-class On(Kernel):
+class On(Restricted):
     """A kernel that sees some columns of X alone: ``On(RBF(), [0, 2])``.
 
     What the kernel takes from the data, and an array with an entry for each column, refers to these columns.
@@ -36,8 +47,12 @@ class On(Kernel):
         return self.kernel.diagonal(self._of(X))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "On":
-        inner = self.kernel.resolve(self._of(X))
+        inner = self.kernel.resolve(self.inputs(X))
         return self if inner is self.kernel else On(inner, self.columns)
+
+    def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
+        """See Restricted."""
+        return np.asarray(self._of(X))
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.columns, num_columns, "On")
@@ -51,7 +66,7 @@ class On(Kernel):
 
 
 @final
-class Difference(Kernel):
+class Difference(Restricted):
     """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a process with the given kernel.
 
     ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: rows hold the features of
@@ -81,8 +96,12 @@ class Difference(Kernel):
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
-        inner = self.kernel.resolve(np.concatenate([np.asarray(part) for part in self._parts(X)]))
+        inner = self.kernel.resolve(self.inputs(X))
         return self if inner is self.kernel else Difference(inner, self.left, self.right)
+
+    def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
+        """See Restricted: both items of each row."""
+        return np.concatenate([np.asarray(part) for part in self._parts(X)])
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.left + self.right, num_columns, "Difference")

@@ -96,3 +96,19 @@ class LowRankPrior(FactoredPrior):
         return algebra.factor_half_covariance(state.root, cross[0]).T @ algebra.factor_half_covariance(
             state.root, self.A
         )
+
+
+def low_rank_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
+) -> LowRankPrior:
+    """The prior with given pivots, of which those that are not active have no influence; can be compiled.
+
+    It is differentiable in the hyperparameters, the pivots held: what they neglect stays small near where they were
+    chosen.
+    """
+    both = active[:, None] * active
+    root = jnp.linalg.cholesky(both * kernel(Z, Z) + jnp.diag(1.0 - active))
+    A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
+    return LowRankPrior(
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=jnp.zeros(()), size=size
+    )
