@@ -16,7 +16,7 @@ from sklearn.gaussian_process import kernels as sk
 import pgmodels as pgm
 from pgmodels.inference.fit import FitWarning, Objective
 from pgmodels.unknowns import learned
-from tests.registry import CASES, by_default
+from tests.registry import CASES, rotating
 
 
 def small_data(rng, n=30):
@@ -24,9 +24,7 @@ def small_data(rng, n=30):
     return X, np.sin(2 * X[:, 0]) + 0.4
 
 
-@pytest.mark.parametrize(
-    "name", by_default("bernoulli", "sigmoid_poisson", "logistic_softmax", "heteroscedastic", "student_t")
-)
+@pytest.mark.parametrize("name", rotating("gradient of the ELBO", 3))
 def test_gradient_is_that_of_the_converged_elbo(name):
     """The envelope gradient against central differences of the ELBO at its inner optimum."""
     case = CASES[name]
@@ -99,7 +97,7 @@ def test_fixed_values_stay_and_the_rest_moves():
 
 def test_nothing_to_learn_is_cavi():
     rng = np.random.default_rng(3)
-    X, f = small_data(rng, 20)
+    X, f = small_data(rng, 40)
     y = (f > 0).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), pgm.Fixed(1.0))))
     # cavi stops at a relative change of 1e-9, fit has gone on to 1e-11.
