@@ -21,6 +21,8 @@ SHOWN = {
     "robust_regression": ["Student-t", "Laplace", "cavi against gibbs"],
     "heteroscedastic_regression": ["Held-out data", "Use gibbs for this model"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
+    "additive": ["where z = f[0] + f[1] + f[2]", "gps[2].kernel.kernel.variance", "gibbs (ref.)"],
+    "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
     "hyperparameters": ["likelihood.dispersion", "kernel.lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
 # And the figures it must write, each "<example>_<name>.png".
@@ -31,6 +33,8 @@ DRAWN = {
     "robust_regression": {"latent"},
     "heteroscedastic_regression": {"latent"},
     "own_likelihood": {"graph", "marginals"},
+    "additive": {"effects"},
+    "preferences": {"utility"},
     "hyperparameters": {"rank", "latent"},
 }
 # 20 to 40 s each, compilation for the most part: one of them runs by default.
