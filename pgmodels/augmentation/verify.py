@@ -13,6 +13,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.rules.rule import Rule
+from pgmodels.integration import trapezoid_normal
 from pgmodels.language.expression import Environment
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
@@ -335,10 +336,8 @@ def bound_is_below(case: Case) -> Check:
         half = case.rng.normal(size=(2048, *m.shape))
         nodes, weights = np.concatenate([half, -half]), np.full(4096, 1 / 4096)
     else:
-        line = np.linspace(-8.0, 8.0, 401 if size == 1 else 65)
-        density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
-        nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, 1, size)
-        weights = np.prod(np.stack(np.meshgrid(*[density] * size, indexing="ij"), axis=-1), axis=-1).ravel()
+        points, weights = trapezoid_normal(size, 401 if size == 1 else 65)
+        nodes = points[:, None, :]
     log_density = np.asarray(case.augmentation.predictor_log_density(case.y, m + np.sqrt(v) * nodes, case.parameters))
     # Where the formula underflows the point is left out, which leaves the expectation too large.
     log_density = np.where(np.isfinite(log_density), log_density, 0.0)

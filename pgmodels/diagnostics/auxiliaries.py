@@ -9,6 +9,7 @@ import numpy as np
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.explain import expectations
+from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
@@ -16,7 +17,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
 # Latent values evaluated at a time.
-_CHUNK = 2_000_000
+_VALUES = 2_000_000
 
 
 @double_precision
@@ -50,12 +51,10 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
     if draws.rows is not None:
         raise ValueError(f'draws hold {len(draws.rows)} rows of {len(draws.X)}: run gibbs with keep="all".')
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
-    step = max(1, _CHUNK // (f.shape[1] * f.shape[2]))
     sampled = {name: values.reshape(-1, 1, 1) for name, values in draws.likelihood_values.items()}
     augmentation = draws.model.augmentation
     totals: dict[str, np.ndarray] = {}
-    for start in range(0, len(f), step):
-        rows = slice(start, start + step)
+    for rows in slices(len(f), f.shape[1] * f.shape[2], _VALUES):
         parameters = draws.model.parameters | {name: jnp.asarray(values[rows]) for name, values in sampled.items()}
         z = np.asarray(augmentation.predictor_values(jnp.asarray(f[rows]), jnp.asarray(draws.y), parameters))
         for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():

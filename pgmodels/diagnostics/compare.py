@@ -14,6 +14,7 @@ from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
+from pgmodels.integration import slices
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
@@ -42,8 +43,6 @@ METRICS: dict[str, Callable[..., float]] = {
     "rhat": min,
     "seconds": min,
 }
-# Values of (draws, latents) at a time.
-_CHUNK = 4_000_000
 
 
 @dataclass(eq=False)
@@ -285,8 +284,7 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
         return measured
     else:
         mean, scale = result.mean.ravel(), np.sqrt(result.variance).ravel()
-        step = max(1, _CHUNK // len(sorted_draws))
-        parts = [slice(start, start + step) for start in columns[::step]]
+        parts = slices(len(columns), len(sorted_draws))
         distances = np.concatenate([wasserstein_to_gaussian(sorted_draws[:, p], mean[p], scale[p]) for p in parts])
     return measured | {"wasserstein": distances.mean()}
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from scipy.special import ndtri
 
+from pgmodels.integration import slices
+
 # Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
 _WORST = 20
-# Values of (draws, latents) at a time.
-_CHUNK = 4_000_000
 
 
 def convergence(latents: np.ndarray) -> dict[str, float]:
@@ -47,19 +47,20 @@ def convergence_by_latent(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
         nothing = np.full(latents.shape[2:], np.nan)
         return nothing, nothing, nothing
     x = latents.reshape(chains, draws, -1)
-    screened = [_screen(x[..., part]) for part in _parts(x)]
+    screened = [_screen(x[..., part]) for part in slices(x.shape[-1], chains * draws)]
     bulk, tail, rhat = (np.concatenate(column).reshape(latents.shape[2:]) for column in zip(*screened, strict=True))
     return bulk, tail, rhat if chains > 1 else np.full_like(rhat, np.nan)
 
 
 def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Monte-Carlo standard errors of the means and of the variances of latents (chains, draws, n, latents)."""
-    x = latents.reshape(*latents.shape[:2], -1)
-    if x.shape[1] < 4:
+    chains, draws = latents.shape[:2]
+    x = latents.reshape(chains, draws, -1)
+    if draws < 4:
         nothing = np.full(latents.shape[2:], np.nan)
         return nothing, nothing
     means, variances = [], []
-    for part in _parts(x):
+    for part in slices(x.shape[-1], chains * draws):
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
         means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(x[..., part]))))
         variances.append(squares.std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(squares))))
@@ -93,8 +94,3 @@ def _normal_scores(x: np.ndarray) -> np.ndarray:
     size = x.shape[0] * x.shape[1]
     ranks = rankdata(x.reshape(size, -1), axis=0)
     return ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
-
-
-def _parts(x: np.ndarray) -> list[slice]:
-    step = max(1, _CHUNK // (x.shape[0] * x.shape[1]))
-    return [slice(start, start + step) for start in range(0, x.shape[-1], step)]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.integration import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
@@ -25,7 +25,6 @@ _PIECES = 1024
 _LEVELS = (256, 1024, 4096, 16384)
 _SCRAMBLES = 8
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
-_CHUNK = 4_000_000
 
 
 class Gap(NamedTuple):
@@ -109,11 +108,10 @@ def _on_pieces(
     divergence: _Divergence, rows: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The integral of the divergence times the Gaussian density over each piece, by two rules."""
-    rules = [np.polynomial.legendre.leggauss(order) for order in _ORDERS]
+    rules = [gauss_legendre(order) for order in _ORDERS]
     nodes = np.concatenate([node for node, _ in rules])[:, None]
     parts = []
-    for start in range(0, len(rows), _PIECES):
-        chosen = np.minimum(np.arange(start, start + _PIECES), len(rows) - 1)
+    for chosen in equal_chunks(np.arange(len(rows)), _PIECES):
         half, centre = 0.5 * (high - low)[chosen], 0.5 * (high + low)[chosen]
         z = centre + half * nodes
         values = divergence.at(rows[chosen], z[..., None])
@@ -140,15 +138,9 @@ def _sobol(divergence: _Divergence) -> Gap:
 
 def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
     """The mean over each scramble's points, (scrambles, rows)."""
-    from scipy.stats import qmc
-
-    step = max(1, _CHUNK // (level * divergence.nodes.num_latents))
-    step = min(step, 1 << max(0, len(rows) - 1).bit_length())
-    padded = np.pad(rows, (0, -len(rows) % step), mode="edge")
-    means = np.empty((_SCRAMBLES, len(padded)))
+    chunks = padded_chunks(rows, level * divergence.nodes.num_latents)
+    means = []
     for scramble in range(_SCRAMBLES):
-        z = ndtri(qmc.Sobol(divergence.nodes.num_directions, rng=scramble).random(level))
-        for start in range(0, len(padded), step):
-            part = slice(start, start + step)
-            means[scramble, part] = divergence.at(padded[part], z[:, None, :]).mean(axis=0)
-    return means[:, : len(rows)]
+        z = sobol_normals(divergence.nodes.num_directions, level, np.random.default_rng(scramble))
+        means.append(np.concatenate([divergence.at(chunk, z[:, None, :]).mean(axis=0) for chunk in chunks]))
+    return np.stack(means)[:, : len(rows)]

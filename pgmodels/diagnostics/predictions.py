@@ -5,12 +5,10 @@ from typing import Any
 import numpy as np
 
 from pgmodels.diagnostics.convergence import standard_errors
+from pgmodels.integration import slices
 from pgmodels.language.density import log_density
 from pgmodels.precision import double_precision
 from pgmodels.results.draws import Draws
-
-# Densities evaluated at a time.
-_CHUNK = 4_000_000
 
 
 @double_precision
@@ -25,8 +23,7 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     # Its parameters may be drawn together with the latents.
     likelihood, f = predictive.given, predictive.nodes.at(slice(None), 0)[0]
     values = predictive.support.values()
-    step = max(1, _CHUNK // (len(f) * size))
-    chunks = [slice(start, start + step) for start in range(0, len(X), step)]
+    chunks = slices(len(X), len(f) * size)
     if values is None:
         moments = [likelihood.moments(y[rows], f[:, rows], size) for rows in chunks]
         return np.concatenate([_error(draws, np.asarray(given[0])) for given in moments if given is not None])

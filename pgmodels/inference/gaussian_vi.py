@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri, roots_hermitenorm
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.integration import at_a_time, gauss_hermite, sobol_normals
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS
@@ -103,9 +103,7 @@ def _expectations(
         # A node so far out that the density underflows there has next to no weight, and no say.
         return jnp.where(jnp.isfinite(gradient), gradient, 0.0), jnp.where(jnp.isfinite(curvature), curvature, 0.0)
 
-    # Nodes a few at a time, as many as fit into some 32 MB.
-    batch = int(np.clip(4_000_000 // (m.size * size), 1, len(nodes)))
-    gradients, curvatures = jax.lax.map(at, nodes, batch_size=batch)
+    gradients, curvatures = jax.lax.map(at, nodes, batch_size=min(at_a_time(m.size * size), len(nodes)))
     return jnp.einsum("s,sil->il", weights, gradients), jnp.einsum("s,silk->ilk", weights, curvatures)
 
 
@@ -132,9 +130,7 @@ def num_nodes(size: int) -> int:
 def _nodes(size: int) -> tuple[Any, Any]:
     """Nodes (k, L) and weights (k,) of a standard normal: Gauss-Hermite for one latent, scrambled Sobol for several."""
     if size == 1:
-        nodes, weights = roots_hermitenorm(num_nodes(size))
+        nodes, weights = gauss_hermite(num_nodes(size))
         return jnp.asarray(nodes[:, None]), jnp.asarray(weights / weights.sum())
-    from scipy.stats import qmc
-
-    points = ndtri(qmc.Sobol(size, seed=0).random(num_nodes(size)))
+    points = sobol_normals(size, num_nodes(size))
     return jnp.asarray(points), jnp.full(len(points), 1.0 / len(points))

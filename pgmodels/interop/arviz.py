@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.integration import slices
 from pgmodels.language.density import log_density
 from pgmodels.language.sampling import draw_observations
 from pgmodels.options import check_whole_number
@@ -19,7 +20,7 @@ from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
 
 # Densities evaluated at a time: 16 MB an array.
-_CHUNK = 2_000_000
+_VALUES = 2_000_000
 _SAMPLERS = {"gibbs": "Gibbs sampling", "nuts": "NUTS"}
 
 
@@ -115,11 +116,10 @@ def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
     flat = f.reshape(-1, *f.shape[-2:])
     values = {name: v.reshape(-1, 1, 1) for name, v in _likelihood_values(result).items()}
-    step = max(1, _CHUNK // (f.shape[-2] * f.shape[-1]))
     parts = []
-    for i in range(0, len(flat), step):
-        given = result.model.likelihood.with_values({name: v[i : i + step] for name, v in values.items()})
-        parts.append(log_density(given, result.y, flat[i : i + step]))
+    for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
+        given = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
+        parts.append(log_density(given, result.y, flat[rows]))
     return np.concatenate(parts).reshape(f.shape[:-1])
 
 

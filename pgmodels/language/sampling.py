@@ -7,13 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.integration import padded_chunks
 from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Likelihood, is_normalised
 from pgmodels.language.supports import Undeclared
 from pgmodels.precision import double_precision
 
 # Densities evaluated at a time: 16 MB an intermediate array.
-_CHUNK = 2_000_000
+_VALUES = 2_000_000
 # Numbers of counts tried, 0 to K - 1, until their probabilities sum to 1 up to _NEGLIGIBLE.
 _COUNT_LEVELS = (64, 512, 4096)
 _NEGLIGIBLE = 1e-7
@@ -91,11 +92,9 @@ class _Items:
         self.left_out = 0.0
 
     def by_chunk(self, draw: Callable[[np.ndarray, np.ndarray], np.ndarray], u: np.ndarray, points: int) -> np.ndarray:
-        """``draw(rows, u)`` on chunks of equal length; the last is filled up by repeating its last row."""
-        step = min(max(1, _CHUNK // (points * self.f.shape[-1])), 1 << max(0, len(u) - 1).bit_length())
-        rows = np.pad(np.arange(len(u)), (0, -len(u) % step), mode="edge")
-        parts = [draw(chunk, u[chunk]) for chunk in np.split(rows, len(rows) // step)]
-        return np.concatenate(parts)[: len(u)]
+        """``draw(rows, u)`` on padded chunks."""
+        chunks = padded_chunks(np.arange(len(u)), points * self.f.shape[-1], _VALUES)
+        return np.concatenate([draw(chunk, u[chunk]) for chunk in chunks])[: len(u)]
 
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """log p of candidates (points, rows) or (points, 1) for the first column of y."""

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from scipy.special import ndtri
-from scipy.stats import qmc
 
+from pgmodels.integration import sobol_normals
 from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.plots.inputs import held_covariates, smooth_draws, thin
@@ -99,7 +98,7 @@ def _predictive(result: Any, inputs: np.ndarray, held: np.ndarray | None) -> Pre
     mean, variance = result.predict_latent(inputs)
     if not (variance > 0).all():
         return result.predict(inputs, held)  # which says what is wrong
-    standard = ndtri(qmc.Sobol(size, seed=0).random(_NODES[False]))
+    standard = sobol_normals(size, _NODES[False])
     return Predictive(result.model.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.integration import power_of_two
 from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
@@ -162,7 +163,7 @@ def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
 
 def _filled_up(draws: np.ndarray) -> Any:
     """Draws (draws, ...) with zeros after them, up to a power of two: any number of draws shares few programs."""
-    missing = (1 << max(0, len(draws) - 1).bit_length()) - len(draws)
+    missing = power_of_two(len(draws)) - len(draws)
     return jnp.asarray(np.concatenate([draws, np.zeros((missing, *draws.shape[1:]))]))
 
 

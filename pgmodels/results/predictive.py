@@ -9,17 +9,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp, ndtri, roots_hermitenorm
+from scipy.special import logsumexp
 
 from pgmodels.arrays import as_numbers, check_finite
+from pgmodels.integration import gauss_hermite, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Formula, Likelihood, is_normalised
 from pgmodels.language.supports import Support
 from pgmodels.portable import Portable
 from pgmodels.precision import double_precision
-
-# Values of (nodes, rows, latents) evaluated at a time: about 32 MB an intermediate array.
-_CHUNK = 4_000_000
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
@@ -90,15 +88,13 @@ class GaussianNodes(Nodes):
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
         if self.num_directions == 1:
-            nodes, weights = roots_hermitenorm(level)
+            nodes, weights = gauss_hermite(level)
             # Weights far out underflow to zero; their logarithm then drops them.
             with np.errstate(divide="ignore"):
                 log_weights = np.log(weights) - 0.5 * np.log(2.0 * np.pi)
             standard = nodes[:, None]
         else:
-            from scipy.stats import qmc
-
-            standard = ndtri(qmc.Sobol(self.num_directions, seed=0).random(level))
+            standard = sobol_normals(self.num_directions, level)
             log_weights = np.full(level, -np.log(level))
         return self.place(rows, standard[:, None, :]), log_weights
 
@@ -343,12 +339,8 @@ class Predictive(Portable):
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
     def _chunks(self, rows: np.ndarray, level: int) -> list[np.ndarray]:
-        """Rows a chunk at a time; the last is filled up by repeating its last row, so that few shapes are compiled."""
-        count = max(self.nodes.count(level), level)
-        step = max(1, _CHUNK // (count * self.nodes.num_latents))
-        step = min(step, 1 << max(0, len(rows) - 1).bit_length())
-        padded = np.pad(rows, (0, -len(rows) % step), mode="edge")
-        return [padded[start : start + step] for start in range(0, len(padded), step)]
+        """Rows a chunk at a time, the last of them padded."""
+        return padded_chunks(rows, max(self.nodes.count(level), level) * self.nodes.num_latents)
 
     def _observations(self, first: float) -> np.ndarray:
         """y with one value in its first column; the others are NaN where they were not given."""
