@@ -13,6 +13,7 @@ from pgmodels import generic
 from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
+from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
@@ -111,6 +112,14 @@ class Model(Module):
         """The augmentation of the likelihood; NoAugmentationError where there is none."""
         return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
 
+    @property
+    def is_augmentable(self) -> bool:
+        """Whether there is an augmentation, which ``nuts`` and ``to_numpyro`` do without."""
+        try:
+            return bool(self.augmentation)
+        except NoAugmentationError:
+            return False
+
     def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
         X = as_numbers(X, name)
@@ -151,7 +160,7 @@ class Model(Module):
             )
         check_finite(y, name)
         support.check(y)
-        self._check_requirements(y, name)
+        self._check_allowed(y, name)
         return y
 
     def check(self, X: Any, y: Any) -> Data:
@@ -206,8 +215,13 @@ class Model(Module):
         """The values of the likelihood's parameters, as compiled code takes them."""
         return {name: jnp.asarray(value) for name, value in self.likelihood.values.items()}
 
-    def _check_requirements(self, y: np.ndarray, name: str) -> None:
+    def _check_allowed(self, y: np.ndarray, name: str) -> None:
+        """ValueError where the formula does not allow observations, by what its rules need or by its density."""
         env = Environment(jnp.asarray(y), jnp.zeros((len(y), self.num_latents)), self.likelihood.values)
+        formula = self.likelihood.formula(self.num_latents)
+        if not self.is_augmentable:
+            _check_log(formula.log_evaluate(env), f"its density {formula.text()} at f = 0", name)
+            return
         for requirement in self.augmentation.requirements:
             values = np.asarray(requirement.expression.evaluate(env))
             bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
@@ -218,13 +232,8 @@ class Model(Module):
                     f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
                     f"{bad[0][0]}."
                 )
-        log_density = self.augmentation.base.log_evaluate(env)
-        bad = np.argwhere(~np.isfinite(np.asarray(log_density)))
-        if bad.size:
-            raise ValueError(
-                f"{name} is outside what the formula allows: its factor {self.augmentation.base.text()} has no finite "
-                f"logarithm in row {bad[0][0]}."
-            )
+        base = self.augmentation.base
+        _check_log(base.log_evaluate(env), f"its factor {base.text()}", name)
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
@@ -244,6 +253,15 @@ def require_model(model: Any) -> Model:
     if isinstance(getattr(model, "model", None), Model):
         remedy = "Give its .model."
     raise ValueError(f"model must be a pgm.Model; got {type(model).__name__}. {remedy}")
+
+
+def _check_log(values: Any, what: str, name: str) -> None:
+    """ValueError where a logarithm of the likelihood is not finite."""
+    bad = np.argwhere(~np.isfinite(np.asarray(values)))
+    if bad.size:
+        raise ValueError(
+            f"{name} is outside what the formula allows: {what} has no finite logarithm in row {bad[0][0]}."
+        )
 
 
 @lru_cache(maxsize=512)

@@ -16,7 +16,7 @@ from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
 from pgmodels.kernels.stationary import RBF
-from pgmodels.language.functions import sigmoid, sum_
+from pgmodels.language.functions import gamma, normal_cdf, sigmoid, sum_
 from pgmodels.language.likelihood import Likelihood, likelihood
 from pgmodels.language.likelihoods import (
     Bernoulli,
@@ -31,7 +31,9 @@ from pgmodels.language.likelihoods import (
     StickBreaking,
     StudentT,
 )
+from pgmodels.language.supports import Binary, Classes, Counts
 from pgmodels.model import GP, Model
+from pgmodels.parameters import Parameter
 
 
 class Case(NamedTuple):
@@ -86,6 +88,44 @@ def affine(y, f):
 @likelihood
 def offset(y, f):
     return sigmoid(f + y[1]) ** y[0] * sigmoid(-f - y[1]) ** (1 - y[0])
+
+
+FIRST, GAPS = -1.0, (0.8, 1.3)
+
+
+def between(distribution, y, f, first, gaps):
+    """P(y) for the category that f + noise falls into, by the cutpoints: the first, and positive gaps to the others."""
+    cuts = [first]
+    for gap in gaps:
+        cuts.append(cuts[-1] + gap)
+    below = [0, *(distribution(cut - f) for cut in cuts), 1]
+    return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(cuts) + 1))
+
+
+@likelihood(support=Classes(4))
+def ordered_logit(
+    y, f, first=Parameter(FIRST, positive=False), gap=Parameter(GAPS[0], positive=True), other=Parameter(GAPS[1], True)
+):
+    return between(sigmoid, y, f, first, (gap, other))
+
+
+@likelihood(support=Classes(4))
+def ordered_probit(
+    y, f, first=Parameter(FIRST, positive=False), gap=Parameter(GAPS[0], positive=True), other=Parameter(GAPS[1], True)
+):
+    return between(normal_cdf, y, f, first, (gap, other))
+
+
+@likelihood(support=Counts())
+def zero_inflated(y, f, dispersion=Parameter(2.5, positive=True)):
+    ways = gamma(y + dispersion) / (gamma(dispersion) * gamma(y + 1))
+    counts = ways * sigmoid(f[0]) ** y * sigmoid(-f[0]) ** dispersion
+    return sigmoid(-f[1]) * (y == 0) + sigmoid(f[1]) * counts
+
+
+@likelihood(support=Binary())
+def label_noise(y, f, flipped=Parameter(0.1, positive=True)):
+    return flipped + (1 - 2 * flipped) * sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
 
 def sigma(f):
@@ -189,6 +229,42 @@ def heteroscedastic_bound(m, v, y, precision=4.0):
 def offset_generate(rng, f):
     offsets = rng.normal(size=len(f))
     return np.column_stack([labels(rng, sigma(f[:, 0] + offsets)), offsets])
+
+
+ENDS = np.concatenate([[-np.inf], FIRST + np.cumsum([0.0, *GAPS]), [np.inf]])
+
+
+def ends(y):
+    """The limits between which category y lies."""
+    return jnp.asarray(ENDS)[jnp.asarray(y).astype(int)], jnp.asarray(ENDS)[jnp.asarray(y).astype(int) + 1]
+
+
+def ordered_logit_bound(m, v, y):
+    low, high = ends(y)
+    below = jnp.where(jnp.isfinite(high), up(jnp.where(jnp.isfinite(high), high, 0.0) - m[:, 0], v[:, 0]), 0.0)
+    above = jnp.where(jnp.isfinite(low), down(jnp.where(jnp.isfinite(low), low, 0.0) - m[:, 0], v[:, 0]), 0.0)
+    return below + above + jnp.log(1 - jnp.exp(low - high))
+
+
+def interval_log_mass(y, f):
+    """log P of category y of an ordered probit, by the tail that the interval is in."""
+    low, high = (end - f for end in ends(y))
+    right = low + high > 0
+    return jnp.log(stats.norm.cdf(jnp.where(right, -low, high)) - stats.norm.cdf(jnp.where(right, -high, low)))
+
+
+def ordered_generate(noise):
+    return lambda rng, f: (f[:, 0] + noise(rng, len(f)) > ENDS[1:-1, None]).sum(axis=0).astype(float)
+
+
+def zero_inflated_bound(m, v, y):
+    counts = up(m[:, 1], v[:, 1]) + negative_binomial_bound(m, v, y)
+    return jnp.logaddexp(counts, jnp.where(y == 0, down(m[:, 1], v[:, 1]), -jnp.inf))
+
+
+def zero_inflated_log_density(y, f):
+    log_p = stats.nbinom.logpmf(y, 2.5, expit(-f[:, 0]))
+    return jnp.log(expit(-f[:, 1]) * (y == 0) + expit(f[:, 1]) * jnp.exp(log_p))
 
 
 CASES = {
@@ -300,6 +376,39 @@ CASES = {
             lambda y, f: dist.Bernoulli(logits=f[:, 0] + y[:, 1]).log_prob(y[:, 0]),
             lambda m, v, y: y[:, 0] * up(m[:, 0] + y[:, 1], v[:, 0]) + (1 - y[:, 0]) * down(m[:, 0] + y[:, 1], v[:, 0]),
             offset_generate,
+        ),
+        Case(
+            "ordered_logit",
+            ordered_logit,
+            1,
+            lambda y, f: jnp.log(expit(ends(y)[1] - f[:, 0]) - expit(ends(y)[0] - f[:, 0])),
+            ordered_logit_bound,
+            ordered_generate(lambda rng, n: rng.logistic(size=n)),
+        ),
+        Case(
+            "ordered_probit",
+            ordered_probit,
+            1,
+            lambda y, f: interval_log_mass(y, f[:, 0]),
+            lambda m, v, y: interval_log_mass(y, m[:, 0]) - v[:, 0] / 2,
+            ordered_generate(lambda rng, n: rng.normal(size=n)),
+        ),
+        Case(
+            "zero_inflated",
+            zero_inflated,
+            2,
+            zero_inflated_log_density,
+            zero_inflated_bound,
+            lambda rng, f: rng.negative_binomial(2.5, sigma(-f[:, 0])) * labels(rng, sigma(f[:, 1])),
+            limits=(-np.inf, 2.5),
+        ),
+        Case(
+            "label_noise",
+            label_noise,
+            1,
+            lambda y, f: jnp.log(0.1 + 0.8 * expit((2 * y - 1) * f[:, 0])),
+            lambda m, v, y: jnp.log(0.1 + 0.8 * jnp.exp(up((2 * y - 1) * m[:, 0], v[:, 0]))),
+            lambda rng, f: labels(rng, 0.1 + 0.8 * sigma(f[:, 0])),
         ),
     )
 }

@@ -26,6 +26,14 @@ def student_t(y, f, df, s):
     return constant * (1 + ((y - f) / s) ** 2 / df) ** (-(df + 1) / 2)
 
 
+def ordered(distribution):
+    def formula(y, f, r):
+        below = [0, distribution(-1 - f), distribution(r - f), 1]
+        return sum_((below[k + 1] - below[k]) * (y == k) for k in range(3))
+
+    return formula
+
+
 # name: formula, latents, parameters, observations
 CASES = {
     "Bernoulli": (lambda y, f: S(f) ** y * S(-f) ** (1 - y), 1, "", LABELS),
@@ -58,6 +66,21 @@ CASES = {
         3,
         "",
         np.array([0.0, 1.0, 2.0, 2.0, 0.0]),
+    ),
+    "OrderedLogit": (ordered(S), 1, "r", np.array([0.0, 1.0, 2.0, 1.0, 0.0])),
+    "OrderedProbit": (ordered(normal_cdf), 1, "r", np.array([0.0, 1.0, 2.0, 1.0, 0.0])),
+    "ZeroInflated": (
+        lambda y, f, r: S(-f[1]) * (y == 0) + S(f[1]) * (r * S(f[0])) ** y * exp(-r * S(f[0])) / gamma(y + 1),
+        2,
+        "r",
+        COUNTS,
+    ),
+    "LabelNoise": (lambda y, f: 0.1 + 0.8 * S(f) ** y * S(-f) ** (1 - y), 1, "", LABELS),
+    "Contaminated": (
+        lambda y, f, s: 0.9 * normal_pdf(y, f, s) + 0.1 * exp(-abs(y - f)) / 2,
+        1,
+        "s",
+        REAL,
     ),
     "Robust": (lambda y, f, s: exp(-sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
 }
@@ -198,6 +221,23 @@ LINES = {
     ],
     "Scaled": ["h = 2 y - 1 + 2 ω", "w = 4 ω", "E[ω] = tanh(ζ / 2) / (2 ζ),  ζ = sqrt((2 m - 1)^2 + 4 v)"],
     "Offset": ["h = y[0] - 1/2 - ω y[1]", "ω | f, y ~ PG(1, f + y[1])"],
+    "OrderedLogit": [
+        "σ(r - f) - σ(-(1 + f)) = (1 - exp(-(r + 1))) σ(r - f) σ(1 + f)",
+        "ω2 | f, y ~ PG([y = 1] + [y = 2], r - f)",
+    ],
+    "OrderedProbit": [
+        "u | f, y ~ N(f, 1) truncated to u < -1 where y = 0; -1 < u < r where y = 1; u > r where y = 2",
+    ],
+    "ZeroInflated": [
+        "k | j, f, y ~ Poisson(r [j = 2] σ(-f[0]))",
+        "E[k] = r q(j = 2) σ̃₋(f[0])",
+    ],
+    "LabelNoise": [
+        "j | f, y ~ Categorical(0.1, 0.8 σ(f)^y σ(-f)^(1 - y))",
+        "ω | j, f, y ~ PG([j = 2], f)",
+        "h = q(j = 2) (2 y - 1) / 2",
+        "E[ω] = q(j = 2) tanh(ζ / 2) / (2 ζ),  ζ = sqrt(m^2 + v)",
+    ],
     "Mixed": ["h[0] = (y - k[0]) / 2", "w[1] = ω2 + ω3[1]"],
 }
 

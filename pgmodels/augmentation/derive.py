@@ -15,7 +15,7 @@ from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Expression
 from pgmodels.language.functions import exp
 from pgmodels.language.operations import Call, Comparison, Power, Reduction, Sum
-from pgmodels.language.symbols import Constant, Positions, Selected
+from pgmodels.language.symbols import Constant, ParameterSymbol, Positions, Selected
 
 
 class Deriver:
@@ -24,8 +24,10 @@ class Deriver:
     ``rules`` are those found so far; ``pending`` are factors of the one being placed that no rule has looked at yet.
     """
 
-    def __init__(self, formula: Expression, size: int, known: tuple[type[Rule], ...] = RULES):
-        self.formula, self.size, self.known = formula, size, known
+    def __init__(self, formula: Expression, size: int):
+        self.formula, self.size = formula, size
+        # The likelihood that the formula is a component of: what errors tell of.
+        self.whole = formula
         self.requirements: list[Requirement] = []
         self.rules: list[Rule] = []
         self.pending: list[Factor] = []
@@ -47,8 +49,20 @@ class Deriver:
                 self.require(
                     found, "positive", f"{words('the number of latents that')} {latent.text()} {words('selects')}"
                 )
-        self.place(factorise(self.formula, self.size))
+        augmentation = self._build()
         self._check_used()
+        return augmentation
+
+    def component(self, formula: Expression) -> Expression:
+        """The local bound of a component of a mixture by itself; its requirements are the mixture's too."""
+        inner = Deriver(formula, self.size)
+        inner.whole = self.whole
+        augmentation = inner._build()
+        self.requirements += augmentation.requirements
+        return augmentation.bound
+
+    def _build(self) -> Augmentation:
+        self.place(factorise(self.formula, self.size))
         self.rules.sort(key=lambda rule: rule.rank)
         for rule in self.rules:
             rule.finish(self)
@@ -77,9 +91,10 @@ class Deriver:
     def _take(self, factor: Factor) -> list[Factor]:
         """Have a factor taken by a rule; returns what is left of it beside what hangs on a new auxiliary."""
         if factor.base.latent_free:
-            self.coefficients.setdefault(_name(factor.parent), []).append(power(factor.base, factor.exponent))
+            if factor.base.key != exp(0.0).key:
+                self.coefficients.setdefault(_name(factor.parent), []).append(power(factor.base, factor.exponent))
             return []
-        for rule in self.known:
+        for rule in RULES:
             left = rule.match(factor, self)
             if left is not None:
                 hanging = [part for part in left if part.parent is not factor.parent]
@@ -88,7 +103,7 @@ class Deriver:
                 return [part for part in left if part.parent is factor.parent]
         wanted = "a power of σ(z), Φ(z), a sum, or an exponential"
         if isinstance(factor.base, (Sum, Reduction, Power)):
-            wanted = "a sum or a quadratic to a negative power"
+            wanted = "a sum or a quadratic to a negative power, or a sum of likelihoods to the power 0 or 1"
         raise self.no_rule(factor.text(), wanted)
 
     def coefficient(self, parent: Auxiliary | None) -> Expression:
@@ -123,6 +138,8 @@ class Deriver:
         trivially = expression.nonnegative and kind == "nonnegative"
         trivially |= isinstance(expression, Constant) and expression.value == 1.0
         trivially |= kind == "positive" and isinstance(expression, Constant) and expression.value > 0
+        trivially |= kind == "positive" and isinstance(expression, ParameterSymbol) and expression.positive
+        trivially |= kind == "indicator" and isinstance(expression, Comparison)
         if not trivially and not auxiliaries_of(expression):
             self.requirements.append(Requirement(expression, kind, reason))
 
@@ -133,10 +150,10 @@ class Deriver:
 
     def no_rule(self, factor: str, wanted: str) -> NoAugmentationError:
         """The error for a factor that no rule takes, with what was looked for."""
-        known = "\n".join(f"  - {rule.title}: {(rule.__doc__ or '').splitlines()[0]}" for rule in self.known)
+        known = "\n".join(f"  - {rule.title}: {(rule.__doc__ or '').splitlines()[0]}" for rule in RULES)
         return NoAugmentationError(
             f"no augmentation for the factor {factor}\n"
-            f"in the likelihood {self.formula.text()}.\n"
+            f"in the likelihood {self.whole.text()}.\n"
             f"Looked for {wanted}.\nThe rules are:\n{known}"
         )
 

@@ -16,7 +16,6 @@ from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, rebuild, substitute
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp
 from pgmodels.language.operations import Reduction
 from pgmodels.language.symbols import Constant, Latent, Latents, Positions
 
@@ -216,7 +215,7 @@ def _steps(augmentation: Augmentation) -> list[str]:
 
 
 def _augmented(augmentation: Augmentation) -> str:
-    base = substitute(augmentation.base, {exp(0.0).key: Constant(1.0)})
+    base = augmentation.base
     parts = [] if base.key == Constant(1.0).key else [base.text(1)]
     for rule in augmentation.rules:
         text = rule.augmented()

@@ -239,6 +239,47 @@ class TruncatedNormal(Law):
         return f"N({self.location.text()}, 1) {words('truncated to')} {name} > 0{where(self.switch)}"
 
 
+@dataclass(frozen=True)
+class Categorical(Law):
+    """j = 1, 2, ... with probabilities in the ratio of ``weights``; j = 0 where ``switch`` is 0."""
+
+    weights: tuple[Expression, ...]
+    switch: Expression
+
+    def log_weights(self, env: Environment) -> Any:
+        """The logarithms of the weights, (weights, ...)."""
+        return jnp.stack(jnp.broadcast_arrays(*(weight.log_evaluate(env) for weight in self.weights)))
+
+    def draw(self, key: Any, env: Environment) -> Any:
+        logits, off = self.log_weights(env), self.off(env)
+        shape = jnp.broadcast_shapes(logits.shape[1:], off.shape)
+        logits = jnp.broadcast_to(logits, (len(self.weights), *shape))
+        drawn = 1.0 + jax.random.categorical(key, logits, axis=0).astype(logits.dtype)
+        return jnp.where(off, 0.0, drawn)
+
+    def log_density(self, value: Any, env: Environment) -> Any:
+        logits = jax.nn.log_softmax(self.log_weights(env), axis=0)
+        chosen = sum(jnp.where(value == k + 1, logits[k], 0.0) for k in range(len(self.weights)))
+        return jnp.where(self.off(env), 0.0, chosen)
+
+    def mean(self) -> Expression:
+        numbered = (multiply(float(k), weight) for k, weight in enumerate(self.weights, start=1))
+        return multiply(add(*numbered), power(add(*self.weights), -1.0))
+
+    def grid(self, centre: np.ndarray, env: Environment) -> Grid:
+        values = np.arange(1.0, len(self.weights) + 1.0)[:, None, None] * np.where(
+            self.off(env), 0.0, np.ones_like(centre)
+        )
+        return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
+
+    def text(self, name: str) -> str:
+        return f"Categorical({', '.join(weight.text() for weight in self.weights)})"
+
+    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Another component has other auxiliaries.
+        return value
+
+
 def where(switch: Expression) -> str:
     """Where an exponent, 0 or 1, is 1; as words of a line."""
     opposite = add(1.0, multiply(-1.0, switch))

@@ -12,18 +12,34 @@ def truncated_normal(key: Any, mean: Any) -> Any:
     """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
     # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
     log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
-    # ε = -Φ^-1(tail), by Newton's method on log Φ from the asymptote: log Φ is concave, so it converges from one side.
-    near = jnp.clip(log_tail, -30.0, None)
-    start = jnp.where(log_tail > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_tail))
+    return jnp.maximum(mean - _normal_quantile(log_tail), jnp.finfo(mean.dtype).tiny)
+
+
+def interval_normal(key: Any, low: Any, high: Any) -> Any:
+    """Draws of N(0, 1) truncated to (low, high), either of which may be infinite, exact far out in either tail."""
+    # Reflected so that most of the interval is below zero, where log Φ keeps all digits.
+    reflected = low + high > 0
+    below, above = jnp.where(reflected, -high, low), jnp.where(reflected, -low, high)
+    log_above = jsp.log_ndtr(above)
+    # Φ at the draw is Φ(above) - U (Φ(above) - Φ(below)).
+    share = -jnp.expm1(jsp.log_ndtr(below) - log_above)
+    log_cdf = log_above + jnp.log1p(-jax.random.uniform(key, low.shape, low.dtype) * share)
+    drawn = jnp.clip(_normal_quantile(log_cdf), below, above)
+    return jnp.where(reflected, -drawn, drawn)
+
+
+def _normal_quantile(log_p: Any) -> Any:
+    """Φ^-1(exp(log_p)): far out by Newton's method on log Φ, which is concave, so that it converges from one side."""
+    near = jnp.clip(log_p, -30.0, None)
+    start = jnp.where(log_p > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_p))
 
     def newton(_: int, x: Any) -> Any:
         log_cdf = jsp.log_ndtr(x)
         slope = jnp.exp(norm.logpdf(x) - log_cdf)
-        return x - (log_cdf - log_tail) / slope
+        return x - (log_cdf - log_p) / slope
 
-    far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_tail > -30.0, -8.0, start))
-    epsilon = -jnp.where(log_tail > -30.0, start, far)
-    return jnp.maximum(mean + epsilon, jnp.finfo(mean.dtype).tiny)
+    far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_p > -30.0, -8.0, start))
+    return jnp.where(log_p > -30.0, start, far)
 
 
 def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:

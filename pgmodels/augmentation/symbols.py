@@ -107,6 +107,19 @@ class SiteTerm:
     precision: Expression
 
 
+def by_component(expression: Expression) -> Expression:
+    """A sum with its terms put together by the component of a mixture in which they count."""
+    groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
+    for term in expression.children if isinstance(expression, Sum) else ():
+        factors = term.children if isinstance(term, Product) else (term,)
+        own: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
+        rest = multiply(*(factor for factor in factors if factor is not own))
+        groups.setdefault(own.key, (own, []))[1].append(rest)
+    if all(own.key == Constant(1.0).key for own, _ in groups.values()):
+        return expression
+    return add(*(multiply(own, add(*rests)) for own, rests in groups.values()))
+
+
 def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
     """The auxiliaries in an expression, each once, in order."""
     if isinstance(expression, Auxiliary):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from functools import cached_property
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,19 @@ _LOGARITHMS: dict[str, Function] = {
 }
 
 
+class Difference(NamedTuple):
+    """weight (F(upper) - F(lower)) with F = σ or Φ by ``name``; ``upper`` and ``gap`` are None where F(upper) is 1.
+
+    ``gap`` is upper - lower.
+    """
+
+    name: str
+    weight: Expression
+    upper: Expression | None
+    lower: Expression
+    gap: Expression | None
+
+
 class Sum(Expression):
     """A sum of terms."""
 
@@ -49,16 +63,84 @@ class Sum(Expression):
 
     @cached_property
     def nonnegative(self) -> bool:
-        return all(child.nonnegative for child in self.children)
+        if all(child.nonnegative for child in self.children):
+            return True
+        # An interval is presumed to have its ends in order, as observations are presumed >= 0.
+        return self.difference is not None and self.difference.weight.nonnegative and not self.latent_free
+
+    @cached_property
+    def difference(self) -> Difference | None:
+        """The sum as a difference of values of σ or of Φ whose arguments are apart by a coefficient, else None."""
+        links = [link for child in self.children if (link := _link_in(child)) is not None]
+        rest = [child for child in self.children if _link_in(child) is None]
+        algebra = self.algebra
+        if len(links) == 1 and rest and all(child.latent_free for child in rest):
+            (minus, lower), weight = links[0], algebra.add(*rest)
+            cancels = algebra.add(weight, minus).key == Constant(0.0).key
+            return Difference(lower.name, weight, None, lower.argument, None) if cancels else None
+        if len(links) != 2 or rest or links[0][1].name != links[1][1].name:
+            return None
+        for (weight, upper), (minus, lower) in (links, links[::-1]):
+            gap = algebra.add(_distributed(upper.argument), algebra.multiply(-1.0, _distributed(lower.argument)))
+            cancels = algebra.add(weight, minus).key == Constant(0.0).key
+            if cancels and gap.latent_free and gap.sign != -1 and weight.sign != -1:
+                return Difference(upper.name, weight, upper.argument, lower.argument, gap)
+        return None
 
     def evaluate(self, env: Environment) -> Array:
         return sum((child.evaluate(env) for child in self.children[1:]), self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
+        if self.difference is not None:
+            return _log_difference(self.difference, env)
         if not self.nonnegative:
             return jnp.log(self.evaluate(env))
         logs = [child.log_evaluate(env) for child in self.children]
         return jax.nn.logsumexp(jnp.stack(jnp.broadcast_arrays(*logs)), axis=0)
+
+
+def _link_in(term: Expression) -> tuple[Expression, Call] | None:
+    """A term as weight times σ or Φ, None where it is none."""
+    factors = term.children if isinstance(term, Product) else (term,)
+    links = [factor for factor in factors if isinstance(factor, Call) and factor.name in ("sigmoid", "normal_cdf")]
+    if len(links) != 1 or not all(factor.latent_free for factor in factors if factor is not links[0]):
+        return None
+    return term.algebra.multiply(1.0, *(factor for factor in factors if factor is not links[0])), links[0]
+
+
+def _distributed(expression: Expression) -> Expression:
+    """A coefficient times a sum as a sum of products, so that what two arguments share cancels."""
+    sums = [factor for factor in expression.children if isinstance(factor, Sum) and not factor.latent_free]
+    if not isinstance(expression, Product) or len(sums) != 1:
+        return expression
+    others = [factor for factor in expression.children if factor is not sums[0]]
+    return expression.algebra.add(*(expression.algebra.multiply(*others, term) for term in sums[0].children))
+
+
+def _log_difference(difference: Difference, env: Environment) -> Array:
+    """The logarithm of a difference, far out in either tail too."""
+    log_weight, lower = difference.weight.log_evaluate(env), difference.lower.evaluate(env)
+    if difference.upper is None or difference.gap is None:
+        return log_weight + _LOGARITHMS[difference.name](-lower)
+    upper = difference.upper.evaluate(env)
+    if difference.name == "sigmoid":
+        # σ(a) - σ(b) = σ(a) σ(-b) (1 - exp(b - a))
+        apart = jnp.log(-jnp.expm1(-difference.gap.evaluate(env)))
+        return log_weight + jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + apart
+    return log_weight + log_normal_interval(lower, upper)
+
+
+def log_normal_interval(lower: Array, upper: Array) -> Array:
+    """log(Φ(upper) - Φ(lower)) for lower < upper, either of which may be infinite, far out in either tail too."""
+    reflected = lower + upper > 0
+    low, high = jnp.where(reflected, -upper, lower), jnp.where(reflected, -lower, upper)
+    log_high = jsp.log_ndtr(jnp.where(jnp.isfinite(high), high, 0.0))
+    log_high = jnp.where(jnp.isfinite(high), log_high, 0.0)
+    # What lies below -∞ is nothing: its derivative must not be computed either.
+    bounded = jnp.isfinite(low)
+    log_low = jsp.log_ndtr(jnp.where(bounded, low, -1.0))
+    ratio = jnp.where(bounded, log_low - log_high, -1.0)
+    return log_high + jnp.where(bounded, jnp.log(-jnp.expm1(ratio)), 0.0)
 
 
 class Product(Expression):
@@ -84,9 +166,16 @@ class Product(Expression):
         return math.prod((child.evaluate(env) for child in self.children[1:]), start=self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
-        if not self.nonnegative and any(not child.nonnegative and not child.latent_free for child in self.children):
-            return jnp.log(self.evaluate(env))
-        return sum((child.log_evaluate(env) for child in self.children[1:]), self.children[0].log_evaluate(env))
+        logs = [child.log_evaluate(env) for child in self.children if child.nonnegative]
+        # Factors of either sign may be negative in pairs.
+        signed = [child for child in self.children if not child.nonnegative]
+        if len(signed) == 1:
+            logs.append(signed[0].log_evaluate(env))
+        elif signed:
+            logs.append(
+                jnp.log(math.prod((child.evaluate(env) for child in signed[1:]), start=signed[0].evaluate(env)))
+            )
+        return sum(logs[1:], logs[0])
 
 
 class Power(Expression):

@@ -115,7 +115,7 @@ def _functions(comparison: Comparison) -> Iterator[Illustration]:
 def _inside(comparison: Comparison) -> Iterator[Illustration]:
     """The bound and the auxiliary variables."""
     model = comparison.results[comparison.reference].model
-    if any(rule.auxiliary is not None for rule in model.augmentation.rules):
+    if model.is_augmentable and any(rule.auxiliary is not None for rule in model.augmentation.rules):
         yield Illustration(
             "Auxiliary variables",
             f"Posterior means of the auxiliaries, data in the order of {comparison.reference}'s. The curves of other "

@@ -13,10 +13,10 @@ from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.report.diagnosis_text import as_html as diagnosis_html
-from pgmodels.report.html import Html, bullets, element, html, join, table
+from pgmodels.report.html import Html, bullets, element, formula_line, html, join, table
 from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
-from pgmodels.report.summaries import derivation_html, graph_html, model_html, result_facts
+from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
 from pgmodels.results.approximation import Approximation, FitReport
 
@@ -141,7 +141,10 @@ def _learned(fit: FitReport) -> Html:
 
 
 def _derivation(comparison: Comparison) -> Html:
-    derivation = derive(comparison.results[comparison.reference].model)
+    model = comparison.results[comparison.reference].model
+    if not model.is_augmentable:
+        return formula_line(heading_section(model).lines[0])
+    derivation = derive(model)
     return join([graph_html(derivation.graph), derivation_html(derivation, heading="h3")])
 
 

@@ -119,7 +119,10 @@ def _gps(model: Model) -> str:
 
 def heading_section(model: Model) -> Section:
     """The section that states the likelihood."""
-    return explain_sections(model.augmentation, model.likelihood.name)[0]
+    name = model.likelihood.name
+    if model.is_augmentable:
+        return explain_sections(model.augmentation, name)[0]
+    return Section(name, (f"p(y | f) = {model.likelihood.formula(model.num_latents).text()}",))
 
 
 def hyperparameter_table(model: Model) -> Html:

@@ -1,20 +1,42 @@
-"""The rules, in the order in which each looks at a factor. Another rule is a class beside these (see ``Rule``)."""
+"""The rules, in the order in which each looks at a factor; ``register`` adds one of one's own.
 
+A rule is a subclass of ``Rule`` in a file of its own, whose abstract methods say what is asked of it.
+"""
+
+from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.gamma_mixture import GammaMixtureRule
 from pgmodels.augmentation.rules.gaussian import GaussianRule
+from pgmodels.augmentation.rules.interval_gaussian import IntervalGaussianRule
 from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
+from pgmodels.augmentation.rules.mixture import MixtureRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.augmentation.rules.polya_gamma import PolyaGammaRule
 from pgmodels.augmentation.rules.rule import Rule
+from pgmodels.augmentation.rules.selection import SelectionRule
 from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
 
-RULES: tuple[type[Rule], ...] = (
+RULES: list[type[Rule]] = [
     PolyaGammaRule,
     PoissonRule,
     GammaRule,
     GammaMixtureRule,
     InverseGaussianMixtureRule,
+    IntervalGaussianRule,
     TruncatedGaussianRule,
     GaussianRule,
-)
+    SelectionRule,
+    DifferenceRule,
+    MixtureRule,
+]
+
+
+def register(rule: type[Rule]) -> type[Rule]:
+    """Have a rule of one's own look at the factors of formulas, before those here; a decorator of its class.
+
+    Raises TypeError where it is no subclass of ``Rule``.
+    """
+    if not (isinstance(rule, type) and issubclass(rule, Rule)):
+        raise TypeError(f"rule must be a subclass of pgmodels.augmentation.rules.Rule; got {rule!r}.")
+    RULES.insert(0, rule)
+    return rule

@@ -33,7 +33,7 @@ class GammaRule(Rule):
     """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1)."""
 
     title = "Gamma"
-    rank = 1
+    rank = 2
     auxiliary: Auxiliary
     law: Gamma
 

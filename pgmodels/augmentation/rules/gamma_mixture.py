@@ -29,7 +29,7 @@ class GammaMixtureRule(Rule):
     """Q^-p with ω ~ Gamma(p, rate Q): Student-t."""
 
     title = "Scale mixture (Gamma mixing)"
-    rank = 2
+    rank = 3
     auxiliary: Auxiliary
     law: Gamma
 

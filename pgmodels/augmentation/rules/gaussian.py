@@ -22,7 +22,7 @@ class GaussianRule(Rule):
     """exp of a quadratic: conditionally Gaussian as it stands."""
 
     title = "Gaussian"
-    rank = 5
+    rank = 6
 
     def __init__(self, quadratic: Quadratic, linear: tuple[Linear, ...], parent: Auxiliary | None):
         self.quadratic, self.linear, self.parent = quadratic, linear, parent

@@ -28,7 +28,7 @@ class InverseGaussianMixtureRule(Rule):
     """exp(-κ √Q) with ω ~ InverseGaussian(mean κ / (2 √Q), shape κ^2 / 2): Laplace (Andrews and Mallows 1974)."""
 
     title = "Scale mixture (inverse Gaussian mixing)"
-    rank = 2
+    rank = 3
     auxiliary: Auxiliary
     law: InverseGaussian
 

@@ -28,7 +28,7 @@ class PoissonRule(Rule):
     """
 
     title = "Poisson"
-    rank = 3
+    rank = 4
     auxiliary: Auxiliary
     law: Poisson
 

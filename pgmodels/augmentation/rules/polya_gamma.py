@@ -14,7 +14,7 @@ from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ZERO, Rule
-from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, by_component, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp, sigmoid
@@ -28,7 +28,7 @@ class PolyaGammaRule(Rule):
     """σ(z)^a σ(-z)^b with ω ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
 
     title = "Pólya-Gamma"
-    rank = 4
+    rank = 5
     auxiliary: Auxiliary
     law: PolyaGamma
 
@@ -61,8 +61,8 @@ class PolyaGammaRule(Rule):
         left = [part for part in self.exponents if part[0] is not None]
         self.a, self.b = add(*(a for _, a, _ in own)), add(*(b for _, _, b in own))
         self.up, self.down = add(self.a, *(a for _, a, _ in left)), add(self.b, *(b for _, _, b in left))
-        self.total = add(self.up, self.down)
-        self.difference = add(self.up, multiply(-1.0, self.down))
+        self.total = by_component(add(self.up, self.down))
+        self.difference = by_component(add(self.up, multiply(-1.0, self.down)))
         z = self.predictor.expression
         self.factor = multiply(power(sigmoid(z), self.up), power(sigmoid(multiply(-1.0, z)), self.down))
         self.auxiliary = Auxiliary(deriver.name("ω"), self.predictor.is_vector or self.total.is_vector)

@@ -19,7 +19,7 @@ from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, auxiliaries_of
-from pgmodels.language.algebra import multiply
+from pgmodels.language.algebra import multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.symbols import Constant
 
@@ -132,3 +132,28 @@ def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> Site:
 def quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteTerm, ...]:
     """The sites of exp(-multiplier * quadratic)."""
     return tuple(SiteTerm(s.predictor, ZERO, multiply(2.0, multiplier, s.weight)) for s in quadratic.squares)
+
+
+class Rewriting(Rule):
+    """An identity that introduces no auxiliary: the factors that it leaves are all that there is."""
+
+    rank = 0
+
+    def __init__(self, factor: Factor, written: Expression):
+        self.factor, self.written, self.parent = power(factor.base, factor.exponent), written, factor.parent
+        self.positions = ()
+
+    def share(self) -> Expression:
+        return ZERO
+
+    def log_joint(self, env: Environment) -> Any:
+        return jnp.zeros((1, 1))
+
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+        return jnp.zeros((1, 1))
+
+    def identity(self) -> str:
+        return f"{self.factor.text()} = {self.written.text()}"
+
+    def augmented(self) -> str:
+        return ""

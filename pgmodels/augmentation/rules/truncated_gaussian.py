@@ -27,7 +27,7 @@ class TruncatedGaussianRule(Rule):
     """Φ(z)^a, a in {0, 1}, with u ~ N(z, 1) truncated to u > 0 (Albert and Chib 1993)."""
 
     title = "Truncated Gaussian"
-    rank = 2
+    rank = 3
     separates = True
     auxiliary: Auxiliary
     law: TruncatedNormal

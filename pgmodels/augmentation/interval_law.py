@@ -1,0 +1,141 @@
+"""The law of a Gaussian truncated to one of several intervals, which the data select."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+
+from pgmodels.augmentation.laws import ONE, Grid, Law
+from pgmodels.augmentation.notation import words
+from pgmodels.augmentation.samplers import interval_normal
+from pgmodels.language.algebra import add, multiply
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.functions import log, normal_cdf
+from pgmodels.language.operations import log_normal_interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where ``exponent`` is 1: between ``lower`` and ``upper``, coefficients, None where there is no limit."""
+
+    exponent: Expression
+    lower: Expression | None
+    upper: Expression | None
+
+
+@dataclass(frozen=True)
+class IntervalNormal(Law):
+    """N(location, 1) truncated to the one of some intervals whose exponent is 1; there is none where all are 0."""
+
+    location: Expression
+    intervals: tuple[Interval, ...]
+    is_zero_where_off = False
+
+    @property
+    def switch(self) -> Expression:  # type: ignore[override]
+        return add(*(interval.exponent for interval in self.intervals))
+
+    def ends(self, env: Environment) -> tuple[Any, Any]:
+        """The limits less the location: infinite where there is none, (-1, 1) where the law is switched off."""
+        location, off = self.location.evaluate(env), self.off(env)
+        low, high = jnp.where(off, -1.0, -jnp.inf), jnp.where(off, 1.0, jnp.inf)
+        for interval in self.intervals:
+            on = interval.exponent.evaluate(env) != 0
+            if interval.lower is not None:
+                low = jnp.where(on, interval.lower.evaluate(env) - location, low)
+            if interval.upper is not None:
+                high = jnp.where(on, interval.upper.evaluate(env) - location, high)
+        return tuple(jnp.broadcast_arrays(low + 0.0 * location, high))  # type: ignore[return-value]
+
+    def draw(self, key: Any, env: Environment) -> Any:
+        return self.location.evaluate(env) + interval_normal(key, *self.ends(env))
+
+    def log_density(self, value: Any, env: Environment) -> Any:
+        log_density = norm.logpdf(value - self.location.evaluate(env)) - log_normal_interval(*self.ends(env))
+        return jnp.where(self.off(env), 0.0, log_density)
+
+    def log_mass(self) -> Expression:
+        """The logarithm of the mass of N(location, 1) on the interval, 0 where the law is switched off."""
+        return IntervalMass(self)
+
+    def mean(self) -> Expression:
+        return IntervalMean(self)
+
+    def grid(self, centre: np.ndarray, env: Environment) -> Grid:
+        # u = low + (high - low) / (1 + exp(-2 sinh t)): the trapezoid rule in t converges at once. N(0, 1) ends at 40.
+        low, high = (np.clip(np.asarray(end), -40.0, 40.0) for end in self.ends(env))
+        t = np.arange(-130, 131)[:, None, None] * 0.025
+        share = 1.0 / (1.0 + np.exp(-2.0 * np.sinh(t)))
+        slope = 2.0 * np.cosh(t) / (2.0 + 2.0 * np.cosh(2.0 * np.sinh(t)))
+        values = np.asarray(self.location.evaluate(env)) + low + (high - low) * share
+        log_measure = np.log((high - low) * slope * 0.025) + np.zeros_like(values)
+        return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
+
+    def text(self, name: str) -> str:
+        return f"N({self.location.text()}, 1) {words('truncated to')} {self.limits(name)}"
+
+    def limits(self, name: str) -> str:
+        """The intervals, each with where it holds."""
+        return "; ".join(_limits(interval, name) for interval in self.intervals)
+
+    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Most of it is where others are that were drawn at the same datum.
+        return np.roll(value, 1, axis=0)
+
+
+def _limits(interval: Interval, name: str) -> str:
+    lower = "" if interval.lower is None else f"{interval.lower.text()} < "
+    upper = "" if interval.upper is None else f" < {interval.upper.text()}"
+    inside = f"{lower}{name}{upper}" if upper else f"{name} > {lower.removesuffix(' < ')}"
+    if interval.exponent.key == ONE.key:
+        return inside
+    condition = interval.exponent.text()
+    plain = condition[1:-1] if condition.startswith("[") and condition.count("[") == 1 else f"{condition} = 1"
+    return f"{inside} {words('where')} {plain}"
+
+
+class IntervalMass(Expression):
+    """log(Φ(upper - z) - Φ(lower - z)) of the interval that is selected, evaluated once for all of them."""
+
+    def __init__(self, law: IntervalNormal):
+        self.law = law
+        self.children = (self._written(),)
+
+    def _written(self) -> Expression:
+        z, terms = multiply(-1.0, self.law.location), []
+        for interval in self.law.intervals:
+            if interval.lower is None and interval.upper is not None:
+                mass = normal_cdf(add(interval.upper, z))
+            elif interval.upper is None and interval.lower is not None:
+                mass = normal_cdf(multiply(-1.0, add(interval.lower, z)))
+            else:
+                upper, lower = (add(end, z) for end in (interval.upper, interval.lower) if end is not None)
+                mass = add(normal_cdf(upper), multiply(-1.0, normal_cdf(lower)))
+            terms.append(multiply(interval.exponent, log(mass)))
+        return add(*terms)
+
+    def evaluate(self, env: Environment) -> Any:
+        return jnp.where(self.law.off(env), 0.0, log_normal_interval(*self.law.ends(env)))
+
+    def text(self, precedence: int = 0) -> str:
+        return self.children[0].text(precedence)
+
+
+class IntervalMean(Expression):
+    """The mean of the law, z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)), far out too."""
+
+    def __init__(self, law: IntervalNormal):
+        self.law = law
+        self.children = (law.location, law.switch)
+
+    def evaluate(self, env: Environment) -> Any:
+        low, high = self.law.ends(env)
+        log_mass = log_normal_interval(low, high)
+        above, below = (jnp.exp(norm.logpdf(end) - log_mass) for end in (high, low))
+        # φ's difference cancels where the interval is narrow: the mean never leaves it.
+        return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
+
+    def text(self, precedence: int = 0) -> str:
+        return f"{words('the mean of')} N({self.law.location.text()}, 1) {words('truncated to the same')}"

@@ -1,0 +1,63 @@
+"""Sums over the values of y: the value that y has selects a term."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgmodels.augmentation.normal_form import Factor, factorise
+from pgmodels.augmentation.notation import words
+from pgmodels.augmentation.rules.rule import Rewriting
+from pgmodels.language.algebra import add, multiply, power
+from pgmodels.language.expression import Expression
+from pgmodels.language.operations import Comparison, Product, Sum
+from pgmodels.language.symbols import Constant
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.derive import Deriver
+
+
+class SelectionRule(Rewriting):
+    """Σ_k [y = k] p_k, a sum over values of y: Π_k p_k^[y = k]."""
+
+    title = "Selection"
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base = factor.base
+        if not isinstance(base, Sum):
+            return None
+        cases = [_case(child) for child in base.children]
+        indicators = [indicator for indicator, _ in cases if indicator is not None]
+        if len(indicators) < len(cases) or not exclusive(indicators):
+            return None
+        reason = f"{words('the number of terms that y selects in')} {base.text()}"
+        deriver.require(add(*indicators), "positive", reason)
+        chosen = multiply(*(power(part, indicator) for indicator, part in cases if indicator is not None))
+        deriver.rules.append(cls(factor, chosen))
+        return tuple(
+            Factor(inner.base, multiply(inner.exponent, indicator, factor.exponent), factor.parent)
+            for indicator, part in cases
+            if indicator is not None
+            for inner in factorise(part, deriver.size)
+        )
+
+
+def _case(term: Expression) -> tuple[Comparison | None, Expression]:
+    """A term as an indicator of a value times the rest."""
+    factors = term.children if isinstance(term, Product) else (term,)
+    found = next((factor for factor in factors if value_of(factor) is not None), None)
+    return found, multiply(*(factor for factor in factors if factor is not found))  # type: ignore[return-value]
+
+
+def value_of(indicator: Expression) -> float | None:
+    """The number that an indicator compares with, None where it is no indicator of a value."""
+    compares = isinstance(indicator, Comparison) and indicator.operator == "=="
+    if compares and isinstance(indicator.right, Constant):  # type: ignore[attr-defined]
+        return indicator.right.value  # type: ignore[attr-defined]
+    return None
+
+
+def exclusive(indicators: list[Comparison]) -> bool:
+    """Whether indicators compare one coefficient with different numbers, so that one of them holds at most."""
+    values = {value_of(indicator) for indicator in indicators}
+    return len(values) == len(indicators) and len({indicator.left.key for indicator in indicators}) == 1

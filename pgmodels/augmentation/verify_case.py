@@ -1,0 +1,130 @@
+"""What the checks of a derivation are made on, and how far off they may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.errors import VerificationError
+from pgmodels.augmentation.rules.rule import Rule
+from pgmodels.language.expression import Environment
+
+ROWS = 8
+DRAWS = 2000
+# Latent points or auxiliaries a check looks at: one number everywhere, so that few shapes are compiled.
+POINTS = 8
+
+INTEGRATES = "the auxiliaries integrate back to the likelihood"
+JOINT = "log joint - log conditional is the log likelihood"
+SITE = "the site given the auxiliaries is the log joint in f"
+DRAWN = "the draws follow the conditional"
+TIGHT = "the bound is tight"
+BELOW = "the bound is below"
+GRADIENT = "the site is the gradient"
+RISES = "the ELBO rises"
+
+# Quadrature of a Pólya-Gamma density stops where its series cancels: the tail beyond holds up to 1e-5 of the mass.
+QUADRATURE = 3e-5
+# Two ways to the same number in double precision, relative to the numbers that were added; log-gammas lose 3 digits.
+ROUNDING = 1e-9
+# Richardson's differences with steps 1e-3 and 5e-4: a truncation error of fourth order, 1e-12 / length^4.
+DIFFERENCES = 1e-5
+# Standard errors. Some 100 comparisons a formula: normal tails beyond 6 are met once in 5 million formulas.
+STANDARD_ERRORS = 6.0
+# The trapezoid rule is exact to rounding for what is smooth, and far below the bound's own gap at kinks.
+EXPECTATION = 1e-8
+
+
+class Check(NamedTuple):
+    """One check: the largest discrepancy that it found and how large it may be."""
+
+    name: str
+    figure: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """An augmentation, data that it allows, and points at which to look at it."""
+
+    augmentation: Augmentation
+    parameters: Mapping[str, float]
+    y: np.ndarray
+    f: np.ndarray
+    rng: np.random.Generator
+
+    @cached_property
+    def chains(self) -> list[dict[str, np.ndarray]]:
+        """DRAWS draws, for each block, of the auxiliaries that it needs given f."""
+        f = np.broadcast_to(self.f, (DRAWS, *self.f.shape))
+        chains = [
+            self.augmentation.draw_chain(self._key(), f, self.y, self.parameters, block)
+            for block in range(len(self.augmentation.blocks))
+        ]
+        return [{name: np.asarray(value) for name, value in chain.items()} for chain in chains]
+
+    def _key(self) -> Any:
+        """A fresh JAX key."""
+        return jax.random.key(int(self.rng.integers(2**31)))
+
+    def points(self, spread: float) -> np.ndarray:
+        """Latent points (POINTS, n, latents) around a mean that is not zero, ``f`` among them."""
+        f = self.rng.normal(0.4, spread, (POINTS, *self.f.shape))
+        f[0] = self.f
+        return f
+
+    def env(self, f: Any, **auxiliaries: Any) -> Environment:
+        """The environment at latent values f, with auxiliaries by name."""
+        return Environment(self.y, f, {**self.parameters, **auxiliaries})
+
+    def log_density(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The formula's log p(y | f), (..., n), and its rounding error; nan where the formula itself keeps no digit.
+
+        A formula such as 1 - sigmoid(f) cancels at large f as it is written. The error is found from the same formula
+        in single precision, whose rounding unit is 2^29 times larger.
+        """
+        exact = np.asarray(self.augmentation.predictor_log_density(self.y, f, self.parameters))
+        with jax.enable_x64(False):
+            single = self.augmentation.predictor_log_density(
+                self.y.astype(np.float32), f.astype(np.float32), self.parameters
+            )
+        exact, single = np.broadcast_arrays(exact, np.asarray(single, np.float64))
+        exact, single = np.broadcast_to(exact, f.shape[:-1]), np.broadcast_to(single, f.shape[:-1])
+        with np.errstate(invalid="ignore"):
+            error = 32.0 * np.abs(exact - single) * 2.0**-29
+        return np.where(np.isfinite(error), exact, np.nan), error
+
+    def judge(
+        self, name: str, discrepancy: Any, tolerance: float, f: Any, rule: Rule | None = None, known: Any = True
+    ) -> Check:
+        """Raise VerificationError where a discrepancy (..., n) exceeds the tolerance, or is nan where it is known."""
+        discrepancy, known = np.broadcast_arrays(np.asarray(discrepancy), known)
+        if not known.any():
+            raise ValueError(
+                f"verify: {name!r} cannot be computed at any of these observations (y = {self.y.tolist()}): pass "
+                "y= with smaller values."
+            )
+        size = np.where(known, np.where(np.isnan(discrepancy), np.inf, discrepancy), 0.0)
+        worst = np.unravel_index(int(np.argmax(size)), size.shape)
+        figure = float(size[worst])
+        if figure <= tolerance:
+            return Check(name, figure, tolerance)
+        at = np.broadcast_to(f, (*size.shape, self.f.shape[-1]))[worst]
+        rules = [rule] if rule is not None else list(self.augmentation.rules)
+        raise VerificationError(
+            f"{name}: failed by {figure:.3g}, tolerance {tolerance:.1g}\n"
+            f"  likelihood: {self.augmentation.formula.text()}\n"
+            f"  {'rule' if len(rules) == 1 else 'rules'}: "
+            + "; ".join(f"{r.title} for {r.factor.text()}" for r in rules)
+            + f"\n  worst at y = {self.y[worst[-1]].tolist()}, f = {[round(float(x), 6) for x in at]}"
+        )
+
+
+def relative(value: Any, expected: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """|value - expected| beyond the rounding error of the latter, relative to it."""
+    with np.errstate(invalid="ignore"):
+        return np.maximum(np.abs(np.asarray(value) - expected) - error, 0.0) / (1.0 + np.abs(expected))
