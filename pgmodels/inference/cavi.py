@@ -17,6 +17,7 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
@@ -40,8 +41,7 @@ class CaviState(NamedTuple):
     elbo: Float[Array, ""]
 
 
-@jax.jit
-def init(problem: Problem) -> CaviState:
+def first_state(problem: Problem) -> CaviState:
     """Start from the sites at the prior mean and the prior variance, the latter at most 1.
 
     Far wider marginals than that make the first sites so flat that models with several latents end in a poor optimum.
@@ -56,19 +56,19 @@ def step(problem: Problem, state: CaviState) -> CaviState:
     for block in problem.augmentation.blocks:
         sites = problem.sites(state.mean, state.variance)
         columns = np.isin(np.arange(problem.augmentation.size), block)
-        state = _state(problem, jax.tree.map(partial(jnp.where, columns), sites, state.sites))
+        state = state_of(problem, jax.tree.map(partial(jnp.where, columns), sites, state.sites))
     return state
 
 
-@jax.jit
-def restart(problem: Problem, sites: Sites) -> CaviState:
+def state_of(problem: Problem, sites: Sites) -> CaviState:
     """The state that given sites imply."""
-    return _state(problem, sites)
-
-
-def _state(problem: Problem, sites: Sites) -> CaviState:
     m, v, log_normalizer = problem.moments(sites)
     return CaviState(m, v, sites, problem.elbo(m, v, sites, log_normalizer))
+
+
+# The same, compiled.
+init = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
+restart = jax.jit(state_of, compiler_options=ASCENT_OPTIONS)
 
 
 def check_finite(trace: np.ndarray) -> None:
@@ -149,7 +149,7 @@ def _started(model: Model, data: Data, prior: JointPrior, sites: Sites | None) -
     return problem, init(problem) if sites is None else restart(problem, sites)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
     """The posterior given sites, and the latents' means and variances."""
     posterior = problem.condition(sites)

@@ -1,14 +1,15 @@
 """The loop of every engine that ascends a bound: compiled stretches, until the bound stands still."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.progress import progress_bar
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
@@ -61,7 +62,7 @@ def ascend(
     return Ascent(state, np.concatenate(traces), converged)
 
 
-@eqx.filter_jit
+@partial(jax.jit, static_argnames="step", compiler_options=ASCENT_OPTIONS)
 def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> _Stretch:
     def unfinished(carry: _Stretch) -> Bool[Array, ""]:
         going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)

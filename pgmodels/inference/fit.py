@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -22,9 +23,10 @@ from pgmodels.language.likelihood import is_normalised
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
-from pgmodels.parameters import Parameter, bare, is_parameter
+from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, FitReport
@@ -88,7 +90,7 @@ def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: t
     return Problem(augmentation, JointPrior(groups), y, model.parameters)
 
 
-@eqx.filter_jit
+@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
 def _ascend(
     augmentation: Augmentation,
     model: Model,
@@ -110,15 +112,15 @@ def _ascend(
         state, _, iteration = carry
         return cavi_engine.step(problem, state), state.elbo, iteration + 1
 
-    first = cavi_engine.restart(problem, sites)
+    first = cavi_engine.state_of(problem, sites)
     state, _, iterations = jax.lax.while_loop(unfinished, advance, (first, -jnp.inf, 0))
     bound = lambda model: collapsed_bound(_problem(augmentation, model, X, y, pivots), state)  # noqa: E731
     return state, eqx.filter_grad(bound)(model), iterations
 
 
-@eqx.filter_jit
+@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
 def _start(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Sites:
-    return cavi_engine.init(_problem(augmentation, model, X, y, pivots)).sites
+    return cavi_engine.first_state(_problem(augmentation, model, X, y, pivots)).sites
 
 
 class Objective:
@@ -140,7 +142,7 @@ class Objective:
 
     def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
         values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
-        model = bare(self.learnable.with_values(values))
+        model = self.learnable.with_values(values).bare()
         self.evaluations += 1
         try:
             pivots = _pivots(model, np.asarray(self.X))

@@ -15,6 +15,10 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 # For programs that batch LAPACK all the same (small matrices, one for each datum): they run on the calling thread.
 COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
 
+# For ascents of a bound, whose time is LAPACK's: an older way to fuse element-wise work compiles twice as fast. Where
+# random numbers are drawn it runs slower by a third.
+ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     """``function`` of each latent, the last axis of the arrays; results are stacked along a new first axis."""
