@@ -22,7 +22,7 @@ from pgmodels.augmentation.verify import verify_augmentation
 from pgmodels.language.expression import Environment
 from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
-from pgmodels.language.symbols import Constant, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
 
 Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
 F2, F3 = Latents(2), Latents(3)
@@ -295,12 +295,11 @@ def no_interval(monkeypatch):
 
 @planted("an allocation that ignores the weights", "label noise", verify_case.DRAWN)
 def uniform_allocation(monkeypatch):
-    original = laws.Categorical.draw
+    def change(self, drawn, key, env):
+        other = 1.0 + jax.random.randint(key, drawn.shape, 0, len(self.weights))
+        return jnp.where(drawn > 0, other, 0.0)
 
-    def draw(self, key, env):
-        return original(laws.Categorical(tuple(Constant(1.0) for _ in self.weights), self.switch), key, env)
-
-    monkeypatch.setattr(laws.Categorical, "draw", draw)
+    patch_result(monkeypatch, laws.Categorical, "draw", change)
 
 
 @planted("a bound without the weight of a component", "zero inflated", verify_case.TIGHT)
