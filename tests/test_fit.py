@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels.inference.fit import FitWarning, Objective
+from pgmodels.inference.fit import FitWarning, PenalisedBound
 from pgmodels.unknowns import learned
 from tests.registry import CASES, rotating
 
@@ -35,7 +35,7 @@ def test_gradient_is_that_of_the_converged_elbo(name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             learnable = learned(model.resolve(data.X))
-        objective = Objective(learnable, data)
+        objective = PenalisedBound(learnable, data)
         start = learnable.start() + 0.05
         _, gradient = objective(start)
         step = 1e-4

@@ -27,7 +27,7 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch):
         assert pivots[0] is not None
         # Ranks are powers of two, so that few programs are compiled.
         assert len(pivots[0][1]) in (16, 32, 64)
-        given = problem.augmentation, model, jnp.asarray(X), problem.y
+        given = problem.objective, model, jnp.asarray(X), problem.y
         sites = init(problem).sites
         (low, ours, _), (dense, theirs, _) = (_ascend(*given, p, sites, 1e-11) for p in (pivots, (None,)))
     # What the pivots neglect, 1e-10 of the variance a datum.

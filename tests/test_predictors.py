@@ -154,7 +154,7 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
         for name in ("additive", "single"):
             model = bare(model_of(name))
             problem = problem_of(model, pgm.model.Data(X, LABELS))
-            given = problem.augmentation, model, jnp.asarray(X), problem.y, (None,) * len(model.gps)
+            given = problem.objective, model, jnp.asarray(X), problem.y, (None,) * len(model.gps)
             state, gradient, _ = _ascend(*given, init(problem).sites, 1e-11)
             bounds.append(float(state.elbo))
             gradients.append(gradient)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.averages import VARIANCE
-from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
 from pgmodels.augmentation.symbols import Logarithm, SiteTerm
@@ -17,9 +16,10 @@ from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.operations import Call, Product
 from pgmodels.language.symbols import Constant
 from pgmodels.latent.mixing import push_values
+from pgmodels.objectives.protocol import Objective
 
 
-class Augmentation:
+class Augmentation(Objective):
     """The augmentation of one likelihood: its rules in the order in which their auxiliaries are drawn.
 
     Two augmentations of equal formulas are equal, so that compiled code is shared between them.
@@ -35,7 +35,6 @@ class Augmentation:
     ):
         self.formula, self.size, self.base = formula, size, base
         self.rules, self.requirements = rules, requirements
-        self.predictors: Predictors | None = None
 
     def __hash__(self) -> int:
         return hash((self.formula.key, self.size))
@@ -60,11 +59,6 @@ class Augmentation:
             else:
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
-
-    @property
-    def num_latents(self) -> int:
-        """The number of latents, which is ``size``, the number of predictors, where no factor combines latents."""
-        return self.size if self.predictors is None else self.predictors.num_latents
 
     def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """The latents that a block of predictors reads."""
@@ -91,32 +85,6 @@ class Augmentation:
         """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
         bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
-
-    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The CAVI sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, shapes (n, latents)."""
-        total = lambda m, v: jnp.sum(self.local_bound(m, v, y, parameters))  # noqa: E731
-        by_mean, by_variance = jax.grad(total, argnums=(0, 1))(m, v)
-        w = -2.0 * by_variance
-        return by_mean + w * m, w
-
-    def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
-        own = jnp.arange(self.size)
-        return jnp.moveaxis(self.joint_hessian(m, v, y, parameters)[:, own, :, own, :], 0, 1)
-
-    def joint_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
-
-        def bound(shift: Any, m_i: Any, v_i: Any, y_i: Any) -> Any:
-            dm, ds = shift[:, 0], shift[:, 1]
-            # s = v + m^2, so that v moves by ds - 2 m dm - dm^2: no difference of large squares is taken.
-            moved = v_i + ds - 2.0 * m_i * dm - dm**2
-            return self.local_bound((m_i + dm)[None], moved[None], y_i[None], parameters)[0]
-
-        def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
-            return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
-
-        return jax.vmap(one)(m, v, jnp.asarray(y))
 
     def draw_chain(self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0) -> dict[str, Any]:
         """Draw the auxiliaries that a block of latents needs, given all latents; values by name."""

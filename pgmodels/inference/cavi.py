@@ -53,9 +53,9 @@ def first_state(problem: Problem) -> CaviState:
 
 def step(problem: Problem, state: CaviState) -> CaviState:
     """One sweep over the blocks of predictors; the ELBO never falls."""
-    for block in problem.augmentation.blocks:
+    for block in problem.objective.blocks:
         sites = problem.sites(state.mean, state.variance)
-        columns = np.isin(np.arange(problem.augmentation.size), block)
+        columns = np.isin(np.arange(problem.objective.size), block)
         state = state_of(problem, jax.tree.map(partial(jnp.where, columns), sites, state.sites))
     return state
 

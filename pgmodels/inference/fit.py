@@ -123,7 +123,7 @@ def _start(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: tup
     return cavi_engine.first_state(_problem(augmentation, model, X, y, pivots)).sites
 
 
-class Objective:
+class PenalisedBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls.
 
     ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
@@ -205,7 +205,7 @@ def fit(
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = _hold_unnormalised(model.resolve(data.X))
-    objectives = {name: Objective(learned(start), data) for name, start in candidates(model, data).items()}
+    objectives = {name: PenalisedBound(learned(start), data) for name, start in candidates(model, data).items()}
     starts = {name: -objective(objective.vector, _START_TOLERANCE)[0] for name, objective in objectives.items()}
     chosen = max(starts, key=lambda name: starts[name])
     objective = objectives[chosen]
@@ -284,7 +284,7 @@ def _box(learnable: Unknowns, starts: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.min(starts, axis=0) - reach, np.max(starts, axis=0) + reach])
 
 
-def _report_undetermined(objective: Objective, box: np.ndarray) -> None:
+def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
     """Warn of values far from every start that might as well be ten times as far."""
     low, high = box + np.log(_REACH / _SUSPECT) * np.array([[1.0], [-1.0]])
     vector, best = objective.vector, objective.best

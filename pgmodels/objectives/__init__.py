@@ -1,0 +1,1 @@
+"""Local objectives: what variational inference maximises of each datum."""
