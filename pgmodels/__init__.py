@@ -47,6 +47,7 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import PredictionWarning, Predictive
+from pgmodels.results.saving import load
 
 if TYPE_CHECKING:
     from pgmodels.plots.auxiliaries import plot_auxiliaries
@@ -137,6 +138,7 @@ __all__ = [
     "gamma",
     "gibbs",
     "likelihood",
+    "load",
     "log",
     "normal_cdf",
     "normal_pdf",

@@ -45,6 +45,12 @@ def arviz(thing: object, **options: Any) -> Any:
 
 
 @singledispatch
+def save(thing: object, path: Any) -> Any:
+    """Write a thing to one file; its path."""
+    raise _unanswered("save", thing)
+
+
+@singledispatch
 def extend(thing: object, num_samples: int, progress: bool | None) -> Any:
     """A thing and ``num_samples`` more of what it is made of."""
     raise _unanswered("extend", thing)

@@ -1,6 +1,7 @@
 """What every result holds."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,6 +43,15 @@ class Result(Portable):
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
         return generic.arviz(self, **options)
+
+    def save(self, path: Any) -> Path:
+        """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path.
+
+        Arrays and text, no pickle: data, values, factors and draws. A formula of one's own is saved by its text, to be
+        given again at load; draws lose the chains that ``extend`` goes on from. Raises ValueError for kernels, forms
+        and priors of one's own, which pickle takes.
+        """
+        return generic.save(self, path)
 
     def __repr__(self) -> str:
         return generic.line(self)

@@ -325,7 +325,12 @@ class GibbsRun(Portable):
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
-        records = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples], *self.records)
+
+        def joined(*parts: np.ndarray) -> np.ndarray:
+            # In the order in which files and pickles hold them: means over draws are the same there, to the last digit.
+            return np.ascontiguousarray(np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples])
+
+        records = jax.tree.map(joined, *self.records)
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
         prior = self.prior if not hyperparameters else model.compiled_prior(self.data.X)

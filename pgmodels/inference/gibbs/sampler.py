@@ -70,6 +70,11 @@ def gibbs(
 def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     """See ``Draws.extend``."""
     check_sizes(num_samples, 0, 1)
+    if draws.run is None and draws.method == "gibbs":
+        raise ValueError(
+            "extend goes on from the chains of gibbs, which a file written by save does not hold: pickle draws that "
+            "are to be extended, or run gibbs(..., checkpoint=folder), which goes on with a larger num_samples."
+        )
     if draws.run is None:
         raise ValueError(f"extend goes on from the chains of gibbs; these draws are by {draws.method}.")
     start = time.perf_counter()

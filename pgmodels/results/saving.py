@@ -1,0 +1,229 @@
+"""Results in one file: arrays and a JSON document in NumPy's npz format, without pickles and without code."""
+
+import json
+import os
+import zipfile
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels import generic
+from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
+from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.protocol import LatentPrior, Sites
+from pgmodels.model import Model
+from pgmodels.precision import double_precision
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
+from pgmodels.results.description import build, describe
+from pgmodels.results.draws import Draws
+from pgmodels.results.result import Result
+
+# Of a file: one more for every change of what it holds.
+_FORMAT = 1
+_DOCUMENT = "pgmodels"
+_RESULTS: dict[str, type[Result]] = {cls.__name__: cls for cls in (Approximation, CorrectedApproximation, Draws)}
+_PRIORS: dict[str, type[LatentPrior]] = {cls.__name__: cls for cls in (DensePrior, LowRankPrior)}
+# What is rebuilt, and what cannot be saved: the chains themselves.
+_REBUILT = ("model", "prior", "posterior", "run")
+
+Arrays = dict[str, np.ndarray]
+
+
+@generic.save.register(Result)
+@double_precision
+def save(result: Result, path: Any) -> Path:
+    """See ``Result.save``."""
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        fault = "is a folder" if path.is_dir() else f"is to be in {path.parent}, which is no folder"
+        raise ValueError(f"save: {path} {fault}. Name a file in a folder that there is, as in save('fit.npz').")
+    kind = type(result).__name__
+    if _RESULTS.get(kind) is not type(result):
+        raise ValueError(f"save knows results of {', '.join(_RESULTS)}; got a {kind}: use pickle.")
+    arrays: Arrays = {}
+    document = {
+        "format": _FORMAT,
+        "version": version("pgmodels"),
+        "kind": kind,
+        "model": describe(result.model),
+        "prior": _encode_prior(result, arrays),
+        "fields": {
+            field.name: _encode(getattr(result, field.name), field.name, arrays)
+            for field in fields(result)
+            if field.name not in _REBUILT
+        },
+    }
+    if isinstance(result, Approximation):
+        document["blocks"] = _encode_posterior(result.posterior, arrays)
+    _write(path, document, arrays)
+    return path
+
+
+@double_precision
+def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Approximation | Draws:
+    """The result in a file that ``save`` wrote, with the same predictions.
+
+    ``likelihood`` is the likelihood, or its family, where the formula is one's own: a file holds no code. What is not
+    in the file, the prior and its factorisations, is computed again. Raises ValueError for a file that is no result, is
+    damaged or of a later format, and for another likelihood than the one saved.
+    """
+    path = Path(path)
+    document, arrays = _read(path)
+    if document["format"] != _FORMAT:
+        raise ValueError(
+            f"{path} has format {document['format']}, of pgmodels {document['version']}; this is pgmodels "
+            f"{version('pgmodels')}, which reads format {_FORMAT}: load it with that version."
+        )
+    model = build(document["model"], likelihood)
+    parts = {name: _decode(value, arrays) for name, value in document["fields"].items()}
+    prior = _decode_prior(document["prior"], model, parts["X"], arrays)
+    cls: Any = _RESULTS[document["kind"]]
+    if issubclass(cls, Draws):
+        return cls(model=model, prior=prior, **parts)
+    return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **parts)
+
+
+def _encode(value: Any, name: str, arrays: Arrays) -> Any:
+    """A field as JSON; its arrays are added to ``arrays`` under their places."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.ndarray, jax.Array)):
+        arrays[name] = np.asarray(value)
+        return {"array": name}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]}
+    if isinstance(value, FitReport):
+        return {"fit": _encode(dict(vars(value)), name, arrays)}
+    if isinstance(value, dict):
+        return {"dict": {key: _encode(part, f"{name}.{key}", arrays) for key, part in value.items()}}
+    raise ValueError(f"save: {name} is a {type(value).__name__}, which a file of arrays does not hold: use pickle.")
+
+
+def _decode(value: Any, arrays: Arrays) -> Any:
+    match value:
+        case {"array": name}:
+            return arrays[name]
+        case {"tuple": parts}:
+            return tuple(_decode(part, arrays) for part in parts)
+        case {"fit": report}:
+            return FitReport(**_decode(report, arrays))
+        case {"dict": parts}:
+            return {key: _decode(part, arrays) for key, part in parts.items()}
+    return value
+
+
+def _encode_prior(result: Result, arrays: Arrays) -> Any:
+    """How the prior is made again: each group as the model binds it, as compiled code does, or by its arrays.
+
+    Engines may have asked for more digits than the model's own form has: what comes out otherwise is kept.
+    """
+    held = result.prior.groups
+    unknown = [type(group).__name__ for group in held if _PRIORS.get(type(group).__name__) is not type(group)]
+    if unknown:
+        raise ValueError(f"save knows no prior of class {unknown[0]}: use pickle.")
+    for way in ("bound", "compiled"):
+        groups = _priors(result.model, result.X, way).groups
+        same = [_same(*pair) for pair in zip(held, groups, strict=True)]
+        if all(same):
+            return {"way": way, "groups": [None] * len(held)}
+    groups = _priors(result.model, result.X, "bound").groups
+    kept = []
+    for i, (group, own) in enumerate(zip(held, groups, strict=True)):
+        names = [] if _same(group, own) else _array_fields(group)
+        arrays |= {f"prior.{i}.{name}": np.asarray(getattr(group, name)) for name in names}
+        kept.append({"class": type(group).__name__, "arrays": names} if names else None)
+    return {"way": "bound", "groups": kept}
+
+
+def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) -> JointPrior:
+    groups: list[Any] = list(_priors(model, X, document["way"]).groups)
+    for i, kept in enumerate(document["groups"]):
+        if kept is not None:
+            own = groups[i]
+            stored = {name: jnp.asarray(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
+            cls: Any = _PRIORS[kept["class"]]
+            groups[i] = cls(kernel=own.kernel, mean=own.mean, X=own.X, size=own.size, **stored)
+    return JointPrior(tuple(groups))
+
+
+def _priors(model: Model, X: np.ndarray, way: str) -> JointPrior:
+    return model.prior(X) if way == "bound" else model.compiled_prior(X)
+
+
+def _same(one: LatentPrior, other: LatentPrior) -> bool:
+    """Whether two priors are of one class and hold the same arrays."""
+    return type(one) is type(other) and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in _array_fields(one)
+    )
+
+
+def _array_fields(group: LatentPrior) -> list[str]:
+    return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
+
+
+def _encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Arrays) -> list[list[int]] | None:
+    """The Gaussian factors of the data, as arrays; which latents they couple, None where they couple none."""
+    sites = posterior if isinstance(posterior, CoupledPosterior) else posterior.sites
+    arrays["potential"], arrays["precision"] = np.asarray(sites.potential), np.asarray(sites.precision)
+    return [list(block) for block in posterior.blocks] if isinstance(posterior, CoupledPosterior) else None
+
+
+def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPosterior | CoupledPosterior:
+    potential, precision = jnp.asarray(arrays["potential"]), jnp.asarray(arrays["precision"])
+    if blocks is None:
+        return _condition(prior, Sites(potential, precision))
+    return _condition_coupled(prior, potential, precision, tuple(tuple(block) for block in blocks))
+
+
+# Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
+# read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
+@jax.jit
+def _condition(prior: JointPrior, sites: Sites) -> JointPosterior:
+    return prior.condition(sites)
+
+
+@eqx.filter_jit
+def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> CoupledPosterior:
+    return condition_coupled(prior, potential, precision, blocks)
+
+
+def _write(path: Path, document: dict[str, Any], arrays: Arrays) -> None:
+    """Write beside the file, then put it in its place in one step: no kill leaves half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
+            np.savez(file, allow_pickle=False, **{_DOCUMENT: text}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """The document and the arrays of a file, or ValueError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        raise ValueError(
+            f"{path} is damaged, cut off or no npz file ({error}): give a file that save wrote, and save the result "
+            "again where it is still there."
+        ) from error
+    if f"{_DOCUMENT}.npy" not in names:
+        raise ValueError(f"{path} is no result that pgmodels saved: give a file that result.save(path) wrote.")
+    return json.loads(arrays.pop(_DOCUMENT).tobytes()), arrays
