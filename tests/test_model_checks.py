@@ -7,7 +7,7 @@ import pytest
 
 from pgmodels.inference import cavi as cavi_module
 from pgmodels.inference.cavi import cavi
-from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs import surrogate as refits
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.others import White
 from pgmodels.kernels.stationary import RBF
@@ -136,7 +136,7 @@ def test_bad_data(name, engine, monkeypatch):
 
     monkeypatch.setattr(Model, "prior", working)
     monkeypatch.setattr(cavi_module, "init", working)
-    monkeypatch.setattr(gibbs_run, "fit_surrogate", working)
+    monkeypatch.setattr(refits, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)
     for part in parts:

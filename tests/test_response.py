@@ -11,7 +11,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.inference.gaussian_vi import fit_surrogate
-from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs import surrogate as refits
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
 from pgmodels.latent.coupled import choose_blocks, condition_coupled
@@ -50,7 +50,9 @@ def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations(
         return jnp.asarray(a + np.einsum("d,dil->il", z, slope)), jnp.asarray(D[:, :, None] * covariance * D[:, None])
 
     axes = np.eye(2)
-    response = linear_response(fit(np.zeros(2)), MIDDLE, SCALE, [(fit(e), fit(-e)) for e in axes], True)
+    response = linear_response(
+        fit(np.zeros(2)), *map(jnp.asarray, (MIDDLE, SCALE)), [(fit(e), fit(-e)) for e in axes], True
+    )
     np.testing.assert_allclose(response.frame.slope, centre_slope, rtol=1e-12)
     for z, held in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
         found = response.at(MIDDLE + SCALE @ jnp.array(z))
@@ -64,7 +66,7 @@ def fits_that_widen(rng):
 
     def fit(centre, log_width):
         found, _ = gaussian(centre, one)
-        return replace(found, roots=(np.exp(-log_width) * found.roots[0],)), one
+        return replace(found, roots=(jnp.exp(-log_width) * found.roots[0],)), one
 
     neighbours = [
         (fit(rng.normal(size=3), up), fit(rng.normal(size=3), down)) for up, down in ((0.4, -0.2), (0.0, 0.0))
@@ -74,10 +76,10 @@ def fits_that_widen(rng):
 
 def test_standard_coordinates_follow_the_centre_and_the_width():
     fit, neighbours = fits_that_widen(np.random.default_rng(2))
-    response = linear_response(fit, MIDDLE, SCALE, neighbours, True)
+    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
     frame, P = response.frame, fit[0].roots[0] @ fit[0].roots[0].T
     # At the middle and its centre is the origin; one deviation of a hyperparameter on, the centre has moved.
-    np.testing.assert_allclose(response.standardise(MIDDLE, frame.centre), 0.0, atol=1e-14)
+    np.testing.assert_allclose(response.standardise(jnp.asarray(MIDDLE), frame.centre), 0.0, atol=1e-14)
     moved = response.place(jnp.array([0.0, 1.0, 0.0, 0.0, 0.0]))
     np.testing.assert_allclose(moved[0], MIDDLE + SCALE[:, 1])
     expected = 0.5 * (neighbours[1][0][0].centre - neighbours[1][1][0].centre)
@@ -91,7 +93,7 @@ def test_standard_coordinates_follow_the_centre_and_the_width():
 def test_standard_coordinates_are_undone_and_know_their_jacobian():
     rng = np.random.default_rng(2)
     fit, neighbours = fits_that_widen(rng)
-    response = linear_response(fit, MIDDLE, SCALE, neighbours, True)
+    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
     for standard in rng.normal(size=(3, 5)):
         np.testing.assert_allclose(response.standardise(*response.place(jnp.asarray(standard))), standard, atol=1e-12)
         jacobian = jax.jacobian(lambda x: jnp.concatenate(response.place(x)))(jnp.asarray(standard))
@@ -104,7 +106,7 @@ def test_lengths_are_those_along_an_axis_with_the_others_held():
     one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
     turned, _ = gaussian([0.0, 0.0, 0.0], one)
     precision = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
-    turned = replace(turned, roots=(np.linalg.cholesky(precision),))
+    turned = replace(turned, roots=(jnp.asarray(np.linalg.cholesky(precision)),))
     axes = still_frame(gaussian([0.0, 0.0, 0.0], one)[0], 1).axes
     expected = [(axis @ precision @ axis) ** -0.5 for axis in np.asarray(axes[0]).T]
     np.testing.assert_allclose(np.exp(log_lengths(turned, axes)), expected, rtol=1e-12)
@@ -130,7 +132,7 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
         fits.append(1)
         return surrogate, (jnp.nan * mean if len(fits) - 1 in failing else mean, covariance)
 
-    monkeypatch.setattr(gibbs_run, "fit_surrogate", fit)
+    monkeypatch.setattr(refits, "fit_surrogate", fit)
     with pytest.warns(pgm.MixingWarning, match=message) as caught:
         draws = pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
     assert [str(warning.filename) for warning in caught] == [__file__]
@@ -175,7 +177,7 @@ def test_a_dispersion_mixes_better_where_the_factors_follow_it(monkeypatch):
         return float(convergence_by_latent(logs[..., None, None])[0].min())
 
     following = effective()
-    monkeypatch.setattr(gibbs_run, "linear_response", lambda fit, middle, *_: constant_response(fit, middle, False))
+    monkeypatch.setattr(refits, "linear_response", lambda fit, middle, *_: constant_response(fit, middle, False))
     held = effective()
     print(f"ESS {following:.0f} against {held:.0f}")
     assert following > 1.5 * held

@@ -9,8 +9,16 @@ from scipy.stats import norm
 
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
-from pgmodels.inference.gibbs.tuning import Probe, choose_step, default_tuning, pilot_tuning, tune
+from pgmodels.inference.gibbs.moves import hamiltonian
+from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian, choose_step
+from pgmodels.inference.gibbs.moves.move import Seen
+from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.gibbs.moves.slice_unknowns import SliceUnknowns
+from pgmodels.inference.gibbs.moves.sweep import Sweep, SweepInfo
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
+from pgmodels.inference.gibbs.schedule import MOVES
+from pgmodels.inference.gibbs.tuning import default_schedule, pilot_schedule, tune
 from tests.registry import CASES
 
 
@@ -39,47 +47,60 @@ def test_a_step_changes_by_a_bounded_factor():
     assert choose_step(0.3, 1.0) == pytest.approx(0.48)
 
 
+def repeats(schedule, kind):
+    """How many steps of a kind of move an iteration has, None where the run has no such move."""
+    turn = schedule.of(kind)
+    return None if turn is None else int(turn.repeats)
+
+
+WITHOUT_GRADIENT = tuple(move for move in MOVES if not isinstance(move, Hamiltonian))
+
+
 @pytest.mark.parametrize(("size", "n", "tried"), [(3, 100, True), (1, 100, False)])
 def test_hamiltonian_steps_are_tried_where_they_cost_no_more(size, n, tried):
-    held = default_tuning(prior_of(size, n), True)
+    held = default_schedule(MOVES, prior_of(size, n))
     kinds = [
-        (tuning.leapfrogs is not None and tuning.leapfrogs > 0, int(tuning.unknowns_slices))
-        for tuning in (held, pilot_tuning(held, 0), pilot_tuning(pilot_tuning(held, 0), 1))
+        (bool(repeats(schedule, Hamiltonian)), repeats(schedule, SliceUnknowns))
+        for schedule in (held, pilot_schedule(held, 0), pilot_schedule(pilot_schedule(held, 0), 1))
     ]
     assert kinds == ([(False, 1), (True, 0), (True, 1)] if tried else [(False, 2)] * 3)
-    assert default_tuning(prior_of(size, n), False).leapfrogs is None
+    assert repeats(default_schedule(WITHOUT_GRADIENT, prior_of(size, n)), Hamiltonian) is None
+
+
+def seen_of(schedule, acceptance, jumps):
+    """A pilot of ten iterations of four chains: each Hamiltonian step this probable, squared jumps this large."""
+    ones, none = jnp.ones((4, 100, 3)), jnp.zeros((4, 2))
+    infos = {
+        Hamiltonian: (40.0, 10.0 * acceptance * jnp.ones(4), 10.0 * jnp.asarray(jumps[0])),
+        SliceUnknowns: (40.0, (), 10.0 * jnp.asarray(jumps[1])),
+        Sweep: (40.0, SweepInfo(ones, ones, 2.0 * ones, 1.5 * ones), none),
+        SliceLatents: (40.0, 15.0 * jnp.ones(4), none),
+    }
+    found = [infos.get(type(move), (40.0, (), none)) for move in schedule.moves]
+    return [Seen(jnp.asarray(40.0), jnp.asarray(steps), info, jnp.ones((4, 1)) * j) for steps, info, j in found]
 
 
 @pytest.mark.parametrize(("slowest", "chosen"), [(0.9, True), (0.001, False)])
 def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
     prior = prior_of(3, 100)
-    pilot = pilot_tuning(pilot_tuning(default_tuning(prior, True), 0), 1)
-    ones = jnp.ones((4, 100, 3))
-    probe = Probe(
-        sweeps=jnp.asarray(10.0),
-        slices=jnp.asarray(40.0),
-        shrinks=jnp.asarray(60.0),
-        before=ones,
-        expected=ones,
-        squares=2.0 * ones,
-        products=1.5 * ones,
-        moves=jnp.asarray(40.0),
-        probabilities=jnp.asarray(32.0),
-        # However far the other hyperparameter goes.
-        jumps=40.0 * jnp.array([[3.0, slowest], [0.8, 0.7]]),
-    )
-    tuning = tune(prior, probe, pilot)
-    assert float(tuning.step) == pytest.approx(choose_step(float(pilot.step), 0.8))
-    assert (int(tuning.leapfrogs) > 0, int(tuning.unknowns_slices)) == (chosen, 0 if chosen else 2)
-    assert (int(tuning.slice_steps) == 0, int(tuning.sweep_every) == 10) == (chosen, chosen)
+    held = default_schedule(MOVES, prior)
+    pilot = pilot_schedule(pilot_schedule(held, 0), 1)
+    # However far the other hyperparameter goes.
+    jumps = [[3.0, slowest], [0.8, 0.7]]
+    schedule = tune(prior, True, seen_of(pilot, 0.8, jumps), pilot)
+    settings = schedule.of(Hamiltonian).settings
+    assert float(settings.step) == pytest.approx(choose_step(float(pilot.of(Hamiltonian).settings.step), 0.8))
+    assert (repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)) == ((1, 0) if chosen else (0, 2))
+    assert (repeats(schedule, SliceLatents) == 0, int(schedule.of(Sweep).every) == 10) == (chosen, chosen)
     if chosen:
-        assert 3.2 <= int(tuning.leapfrogs) * float(tuning.step) < 3.2 + float(tuning.step)
+        assert 3.2 <= int(settings.leapfrogs) * float(settings.step) < 3.2 + float(settings.step)
     # Where Hamiltonian steps alone fail, slice steps come back.
-    rare = tune(prior, probe._replace(probabilities=jnp.asarray(1.0)), pilot_tuning(default_tuning(prior, True), 0))
-    assert (int(rare.unknowns_slices), int(rare.slice_steps), int(rare.sweep_every)) == (1, 4, 1)
+    alone = pilot_schedule(held, 0)
+    rare = tune(prior, True, seen_of(alone, 0.025, jumps), alone)
+    assert (repeats(rare, SliceUnknowns), repeats(rare, SliceLatents), int(rare.of(Sweep).every)) == (1, 4, 1)
     # The last pilot has the chosen kind, and changes it no more.
-    last = tune(prior, probe, pilot_tuning(tuning, 2))
-    assert (int(last.leapfrogs) > 0, int(last.unknowns_slices)) == (chosen, 0 if chosen else 2)
+    last = tune(prior, True, seen_of(schedule, 0.8, jumps), pilot_schedule(schedule, 2))
+    assert (repeats(last, Hamiltonian), repeats(last, SliceUnknowns)) == ((1, 0) if chosen else (0, 2))
 
 
 def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
@@ -95,16 +116,16 @@ def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(Halved(dist.LogNormal(0.5, 1.0), 1.0)))
     assert held_at_first(model, X, y, num_warmup=120) == (None, 2)
     draws = pgm.gibbs(model, X, y, num_samples=5, num_warmup=120, num_chains=2, seed=0)
-    assert draws.tuning["leapfrogs"] is None
-    assert draws.tuning["unknowns_slices"] == 2
+    assert "hamiltonian" not in draws.tuning
+    assert draws.tuning["slice_unknowns"]["repeats"] == 2
     assert np.isfinite(draws.latents).all()
 
 
 def held_at_first(model, X, y, num_warmup):
-    """How many steps and slice steps on hyperparameters a run begins with."""
+    """How many Hamiltonian steps and slice steps on hyperparameters a run begins with."""
     settings = Settings(num_warmup, 2, jax.random.key(0), Keep("all"))
-    tuning = GibbsRun(model.resolve(X), model.check(X, y), settings).tuning
-    return None if tuning.leapfrogs is None else int(tuning.leapfrogs), int(tuning.unknowns_slices)
+    schedule = GibbsRun(model.resolve(X), model.check(X, y), settings).schedule
+    return repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)
 
 
 def test_without_warm_up_hyperparameters_take_slice_steps():
@@ -125,9 +146,9 @@ def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
         return float(convergence_by_latent(draws.latents)[0].min()), draws
 
     with_steps, draws = effective()
-    assert draws.tuning["leapfrogs"] > 0
-    monkeypatch.setattr("pgmodels.inference.gibbs.tuning._GRADIENT", np.inf)
+    assert draws.tuning["hamiltonian"]["repeats"] > 0
+    monkeypatch.setattr(hamiltonian, "_GRADIENT", np.inf)
     without, draws = effective()
-    assert draws.tuning["leapfrogs"] is None
+    assert "hamiltonian" not in draws.tuning
     print(f"ESS {with_steps:.0f} against {without:.0f}")
     assert with_steps > 1.3 * without

@@ -11,7 +11,11 @@ from table import write_table
 
 import pgmodels as pgm
 from pgmodels.inference import cavi
-from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, run_chunk
+from pgmodels.inference.gibbs.iteration import run_chunk
+from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.gibbs.moves.sweep import Sweep
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 
@@ -45,15 +49,15 @@ with jax.enable_x64(True):
         both = jax.jit(lambda K: solve_triangular(jnp.linalg.cholesky(K), K, lower=True))
         state, step = cavi.init(problem), jax.jit(cavi.step)
         run = GibbsRun(model, model.check(X, y), Settings(0, 1, jax.random.key(0), Keep("moments")))
-        sweeps_alone = run.tuning._replace(slice_steps=jnp.asarray(0))
+        sweeps_alone = run.schedule.change(SliceLatents, repeats=0)
         # Bound as defaults: a closure would read the last size.
         raw_cholesky = seconds(lambda f=cholesky, K=K: f(K))
         raw_both = seconds(lambda f=both, K=K: f(K))
         update = seconds(lambda step=step, p=problem, s=state: step(p, s))
-        chunk = (run.target, sweeps_alone, run.chains, run.moments, 0, 5, run.settings.keep, run.axes)
+        chunk = (run.target, sweeps_alone, run.state, run.moments, 0, 5, run.settings.keep)
         sweep = seconds(lambda c=chunk: run_chunk(*c)) / 5
-        slices = run.tuning._replace(slice_steps=jnp.asarray(20), sweep_every=jnp.asarray(1000))
-        chunk = (run.target, slices, run.chains, run.moments, 1, 5, run.settings.keep, run.axes)
+        slices = run.schedule.change(SliceLatents, repeats=20).change(Sweep, every=1000)
+        chunk = (run.target, slices, run.state, run.moments, 1, 5, run.settings.keep)
         slice_step = seconds(lambda c=chunk: run_chunk(*c)) / 100
         rows.append(
             {

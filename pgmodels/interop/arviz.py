@@ -60,11 +60,12 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     several = result.y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
-    if whitened is not None:
+    # Only coordinates of a prior with a factor are standard normal.
+    if whitened is not None and result.prior.factored:
         stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
     sampled = {}
     if isinstance(result, Draws):
-        stats["lp"] = stats["lp"] + _log_prior(result)
+        stats = {name: value + _log_prior(result) if name == "lp" else value for name, value in stats.items()}
         stats |= result.statistics
         sampled = result.hyperparameters
     observed = result.y[:, 0] if several else result.y

@@ -19,13 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from pgmodels.inference.gibbs import moves
-from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.frame import still_frame
-from pgmodels.inference.gibbs.moves import Chain, Target
+from pgmodels.inference.gibbs.iteration import State as EngineState
+from pgmodels.inference.gibbs.iteration import run_chunk
+from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
+from pgmodels.inference.gibbs.moves.move import Move, Need, Turn
+from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.gibbs.moves.slice_unknowns import SliceUnknowns
+from pgmodels.inference.gibbs.moves.slice_unknowns_whitened import SliceUnknownsWhitened
+from pgmodels.inference.gibbs.moves.sweep import Sweep, SweepSettings
+from pgmodels.inference.gibbs.record import Keep, no_moments
 from pgmodels.inference.gibbs.response import Response
-from pgmodels.inference.gibbs.tuning import Tuning
-from pgmodels.latent.coupled import choose_blocks, condition_coupled
+from pgmodels.inference.gibbs.schedule import MOVES, Schedule
+from pgmodels.inference.gibbs.target import Chain, Target, prior_of
+from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
+from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.unknowns import uncertain
 from tests.statistical.joint import Joint, JointLaw
@@ -36,6 +44,30 @@ BATCH = 500
 RELAXATION = -0.7
 # Hamiltonian steps, some of which are refused: their coordinates are poor ones.
 LEAPFROGS, STEP = 3, 0.2
+SETTINGS = {
+    Sweep: SweepSettings(jnp.asarray(RELAXATION)),
+    Hamiltonian: HamiltonianSettings(jnp.asarray(LEAPFROGS), jnp.asarray(STEP)),
+}
+
+
+class Kernel(NamedTuple):
+    """A row of the battery: a step of a move with some settings, in the iteration of some number."""
+
+    name: str
+    move: Move
+    settings: Any = None
+    number: int = 0
+
+
+KERNELS = (
+    Kernel("sweep", Sweep(), SweepSettings(jnp.asarray(0.0))),
+    Kernel("overrelaxed sweep", Sweep(), SETTINGS[Sweep]),
+    Kernel("slice of latents", SliceLatents()),
+    Kernel("slice of unknowns", SliceUnknowns()),
+    Kernel("whitened slice of unknowns, ellipse", SliceUnknownsWhitened()),
+    Kernel("whitened slice of unknowns, line", SliceUnknownsWhitened(), number=1),
+    Kernel("Hamiltonian step", Hamiltonian(), SETTINGS[Hamiltonian]),
+)
 
 
 class State(NamedTuple):
@@ -112,51 +144,43 @@ class Geweke:
             slopes = [jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes]
             frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
             response = Response(frame, *marginals, middle, scale, *slopes[:2])
-            self.target = replace(self.target, response=response)
+            self.target = replace(self.target, fitted=response)
+        else:
+            self.target = replace(self.target, held=self.base)
 
-    def kernels(self) -> dict[str, Callable[[Target, Chain], Chain]]:
-        """Each move by itself, and an iteration of the engine."""
-
-        def sweep(relaxation: float) -> Any:
-            return lambda target, chain: moves.draw_auxiliaries_then_latents(target, chain, jnp.asarray(relaxation))[0]
-
-        def whitened(ellipse: bool) -> Any:
-            return lambda target, chain: moves.slice_unknowns_whitened(target, chain, jnp.asarray(ellipse))
-
-        def hamiltonian(target: Target, chain: Chain) -> Chain:
-            return moves.move_all(target, chain, jnp.asarray(STEP), LEAPFROGS)[0]
-
-        chosen = {
-            "sweep": sweep(0.0),
-            "overrelaxed sweep": sweep(RELAXATION),
-            "slice of latents": lambda target, chain: moves.slice_latents(target, chain)[0],
-            "iterations": partial(self.iterations, slices=2),
-        }
+    def kernels(self, *others: Kernel) -> dict[str, Callable[[Target, Chain], Chain]]:
+        """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
+        rows = [row for row in (*KERNELS, *others) if self.sampled or Need.UNKNOWNS not in row.move.needs]
+        chosen: dict[str, Any] = {row.name: partial(self.step, row) for row in rows}
+        chosen["iterations"] = partial(self.iterations, slices=2)
         if self.sampled:
-            chosen |= {
-                "slice of unknowns": moves.slice_unknowns,
-                "whitened slice of unknowns, ellipse": whitened(True),
-                "whitened slice of unknowns, line": whitened(False),
-                "Hamiltonian step": hamiltonian,
-                "iterations without slices": partial(self.iterations, slices=0),
-            }
+            chosen["iterations without slices"] = partial(self.iterations, slices=0)
         return chosen
+
+    def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
+        """One step of a move, with its state made for it."""
+        about = target.about(chain.unknowns)
+        shared = {JointPrior: prior_of(about), CoupledPosterior: about}
+        own = row.move.init(target, chain) if row.move.state is None else shared[row.move.state]
+        return row.move.step(target, row.settings, chain, own, jnp.asarray(row.number)).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind."""
-        axes = Chain(0, 0, 0, 0, 0 if self.sampled else None)
+        moves = MOVES if self.sampled else (Sweep(), SliceLatents())
+        repeats = {SliceUnknowns: slices, SliceLatents: slices}
+        every = {Sweep: 2, SliceUnknownsWhitened: 2}
+        turns = tuple(
+            Turn(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
+            for kind in map(type, moves)
+        )
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
-        if not self.sampled:
-            chains = chains._replace(surrogate=chain.surrogate)
-        moves_of_latents = jnp.asarray(slices), jnp.asarray(2), jnp.asarray(RELAXATION)
-        moves_of_unknowns = jnp.asarray(slices), jnp.asarray(LEAPFROGS), jnp.asarray(STEP)
-        tuning = Tuning(*moves_of_latents, *moves_of_unknowns)
-        zeros = jnp.zeros_like(chains.latents)
-        moments = gibbs_run.Moments(jnp.zeros(()), zeros, zeros)
+        about = jax.tree.map(lambda leaf: leaf[None], target.about(chain.unknowns)) if self.sampled else None
+        state = EngineState(chains, about, ((),) * len(moves))
         # Without the jit around it, so that nothing compiled earlier is used.
-        run = gibbs_run.run_chunk.__wrapped__
-        chains, *_ = run(target, tuning, chains, moments, 3, 2, gibbs_run.Keep("moments"), axes)
-        return jax.tree.map(lambda leaf: leaf[0], chains._replace(surrogate=None))
+        run = run_chunk.__wrapped__
+        moments = no_moments(chains.latents.shape)
+        state, *_ = run(target, Schedule(moves, turns), state, moments, 3, 2, Keep("moments"))
+        return jax.tree.map(lambda leaf: leaf[0], state.chains)
 
     def scores(self, kernel: Callable[[Target, Chain], Chain], replicas: int, steps: int = 3) -> Scores:
         """z-scores after ``steps`` moves with data drawn afresh in between."""
@@ -193,15 +217,14 @@ class Geweke:
         return np.asarray(jax.vmap(lambda flat: prior.latents(prior.unflatten(flat)))(whitened))
 
     def _batched(self, kernel: Any) -> Callable[[Any, State, Any], State]:
-        """The kernel on all replicas, compiled for a batch; the surrogate is made again for each replica's data."""
+        """The kernel on all replicas, compiled for a batch; the surrogate is made for each replica's data."""
 
         @jax.jit
         @jax.vmap
         def move(key: Any, state: State, y: Any) -> State:
             target = eqx.tree_at(lambda t: t.y, self.target, y)
-            surrogate = target.surrogate(state.unknowns) if self.sampled else self.base
-            moved = kernel(target, Chain(key, *state, surrogate))
-            return State(moved.unknowns, moved.latents, moved.whitened)
+            moved = kernel(target, Chain(key, *state))
+            return State(moved.unknowns, moved.latents, moved.coordinates)
 
         def all_batches(*replicas: Any) -> State:
             batches = [slice(start, start + BATCH) for start in range(0, len(replicas[0]), BATCH)]

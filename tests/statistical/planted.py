@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from pgmodels import model, polya_gamma
 from pgmodels.augmentation.laws import Poisson
 from pgmodels.augmentation.rules.poisson import PoissonRule
-from pgmodels.inference.gibbs import moves
-from pgmodels.inference.gibbs import run as gibbs_run
+from pgmodels.inference.gibbs import iteration, target
 from pgmodels.inference.gibbs.frame import Frame
+from pgmodels.inference.gibbs.moves import shrinking
+from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
@@ -63,8 +64,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = moves.condition_coupled
-    patch.setattr(moves, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+    original = target.condition_coupled
+    patch.setattr(target, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def stretched_coordinates(patch: Any) -> None:
@@ -88,9 +89,9 @@ def one_width(patch: Any) -> None:
     """Ellipses whose width is not drawn, but depends on where the chain is."""
 
     def width(key: Any, standard: Any) -> Any:
-        return jnp.sqrt((moves._FREEDOM + standard @ standard) / (moves._FREEDOM + len(standard)))
+        return jnp.sqrt((shrinking._FREEDOM + standard @ standard) / (shrinking._FREEDOM + len(standard)))
 
-    patch.setattr(moves, "_draw_width", width)
+    patch.setattr(shrinking, "_draw_width", width)
 
 
 def no_factors(patch: Any) -> None:
@@ -112,24 +113,23 @@ def no_tilt(patch: Any) -> None:
 
 def latents_without_their_coordinates(patch: Any) -> None:
     """A slice step that moves the latents and leaves their whitened coordinates behind."""
-    original = moves.slice_latents
+    original = SliceLatents.step
 
-    def changed(target: Any, chain: Any) -> Any:
-        moved, shrinks = original(target, chain)
-        return moved._replace(whitened=chain.whitened), shrinks
+    def changed(self: Any, of: Any, settings: Any, chain: Any, *rest: Any) -> Any:
+        moved = original(self, of, settings, chain, *rest)
+        return moved._replace(chain=moved.chain._replace(coordinates=chain.coordinates))
 
-    patch.setattr(moves, "slice_latents", changed)
-    patch.setattr(gibbs_run, "slice_latents", changed)
+    patch.setattr(SliceLatents, "step", changed)
 
 
 def prior_left_behind(patch: Any) -> None:
     """Sweeps with the prior of hyperparameters that the chain has left."""
-    patch.setattr(gibbs_run, "renew_prior", lambda target, chain: chain)
+    patch.setattr(iteration, "_renewals", lambda moves: set())
 
 
 def surrogate_left_behind(patch: Any) -> None:
     """Slice steps about the Gaussian of hyperparameters that the chain has left."""
-    patch.setattr(gibbs_run, "renew", moves.renew_prior)
+    patch.setattr(iteration, "_needs_surrogate", lambda schedule: jnp.asarray(False))
 
 
 class Planted(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference.gibbs import tuning
+from pgmodels.inference.gibbs.moves import hamiltonian
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.language.supports import Classes
 from pgmodels.model import Model
@@ -86,7 +86,7 @@ def ranks(law: JointLaw, truth: Joint, seed: int) -> np.ndarray:
     """How many of the draws are below the truth, for each quantity."""
     draws = gibbs(law.model, X, truth.y, seed=seed, progress=False, **OPTIONS)
     # Hamiltonian steps are tried, or cannot be: see ``choose``.
-    assert (draws.tuning["leapfrogs"] is None) == np.isinf(tuning._GRADIENT)
+    assert ("hamiltonian" not in draws.tuning) == np.isinf(hamiltonian._GRADIENT)
     ends = [0, len(X) - 1]
     columns = [draws.latents[:, :, ends].reshape(*draws.latents.shape[:2], -1)]
     columns += [draws.hyperparameters[name].reshape(*draws.latents.shape[:2], -1) for name in law.priors]
@@ -112,7 +112,7 @@ def verdict(name: str, seed: int) -> Verdict:
 def choose(moves: str, patch: pytest.MonkeyPatch) -> None:
     """With "slice" gradients count as too dear for Hamiltonian steps."""
     if moves == "slice":
-        patch.setattr(tuning, "_GRADIENT", np.inf)
+        patch.setattr(hamiltonian, "_GRADIENT", np.inf)
 
 
 @pytest.mark.parametrize("moves", ["Hamiltonian", "slice"])

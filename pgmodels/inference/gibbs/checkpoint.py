@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.inference.gibbs.run import GibbsRun, Record
+from pgmodels.inference.gibbs.record import Record
+from pgmodels.inference.gibbs.run import GibbsRun
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
@@ -61,7 +62,7 @@ class Checkpoint:
             self.parts = [*self.parts, name]
             self.saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
-        leaves = jax.tree.leaves(run.state)
+        leaves = jax.tree.leaves(run.arrays)
         _write(self.folder / state, {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
         index = {
             "fingerprint": self.fingerprint,

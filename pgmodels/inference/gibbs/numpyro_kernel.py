@@ -1,16 +1,16 @@
 """The Gibbs engine as a kernel of NumPyro's MCMC."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from numpyro.infer.mcmc import MCMCKernel
 
-from pgmodels.inference.gibbs.moves import Chain
-from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings, iterate, start_chains
+from pgmodels.inference.gibbs.iteration import State, iterate, start_chains
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.inference.gibbs.sampler import as_key
-from pgmodels.inference.gibbs.tuning import Probe
+from pgmodels.inference.gibbs.schedule import nothing_seen
 from pgmodels.model import Model, require_model
 from pgmodels.precision import double_precision
 
@@ -19,10 +19,10 @@ _TUNING_ITERATIONS = 120
 
 
 class GibbsKernelState(NamedTuple):
-    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name; ``chains`` the rest."""
+    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name; ``engine`` the rest."""
 
     z: dict[str, Any]
-    chains: Chain
+    engine: State
     number: Any
     rng_key: Any
 
@@ -58,9 +58,10 @@ class GibbsKernel(MCMCKernel):
         run = self._run
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
         keys = rng_key if several else rng_key[None]
-        vector = run.target.response.middle if run.unknowns.places else jnp.zeros(0)
-        chains = start_chains(run.target, run.base, vector, keys, run.axes)
-        state = self._state(chains, jnp.zeros((), int))
+        fitted = run.target.fitted
+        vector = jnp.asarray(run.unknowns.start()) if fitted is None else fitted.middle
+        engine = start_chains(run.target, run.schedule.moves, vector, keys)
+        state = self._state(engine, jnp.zeros((), int))
         return state if several else self._single(state)
 
     def sample(self, state: GibbsKernelState, model_args: Any, model_kwargs: Any) -> GibbsKernelState:
@@ -68,16 +69,18 @@ class GibbsKernel(MCMCKernel):
         single = state.z["f"].ndim == 2
         if single:
             state = self._several(state)
-        run, chains = self._run, state.chains._replace(key=state.rng_key)
-        chains, *_ = iterate(run.target, run.tuning, chains, Probe.empty(chains), state.number, run.axes)
-        state = self._state(chains, state.number + 1)
+        run, engine = self._run, state.engine
+        engine = engine._replace(chains=engine.chains._replace(key=state.rng_key))
+        seen = nothing_seen(run.schedule, engine.chains)
+        engine, *_ = iterate(run.target, run.schedule, engine, seen, state.number)
+        state = self._state(engine, state.number + 1)
         return self._single(state) if single else state
 
-    def _state(self, chains: Chain, number: Any) -> GibbsKernelState:
-        unknowns = self._run.unknowns
+    def _state(self, engine: State, number: Any) -> GibbsKernelState:
+        unknowns, chains = self._run.unknowns, engine.chains
         values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.places else []
         z = {"f": chains.latents, **dict(zip(unknowns.names, values, strict=True))}
-        return GibbsKernelState(z, chains, number, chains.key)
+        return GibbsKernelState(z, engine, number, chains.key)
 
     def _single(self, state: GibbsKernelState) -> GibbsKernelState:
         """The state of one chain, without the axis over chains."""
@@ -86,11 +89,6 @@ class GibbsKernel(MCMCKernel):
     def _several(self, state: GibbsKernelState) -> GibbsKernelState:
         return self._over_chains(lambda leaf: leaf[None], state)
 
-    def _over_chains(self, change: Any, state: GibbsKernelState) -> GibbsKernelState:
-        change = partial(jax.tree.map, change)
-        chains = state.chains
-        own = {name: change(part) for name, part in chains._asdict().items() if name != "surrogate"}
-        moved = chains._replace(**own)
-        if self._run.unknowns.places:
-            moved = moved._replace(surrogate=change(chains.surrogate))
-        return GibbsKernelState(change(state.z), moved, state.number, change(state.rng_key))
+    @staticmethod
+    def _over_chains(change: Any, state: GibbsKernelState) -> GibbsKernelState:
+        return jax.tree.map(change, state)._replace(number=state.number)

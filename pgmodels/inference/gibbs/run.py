@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,36 +14,25 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
-from pgmodels.inference.gaussian_vi import fit_surrogate
-from pgmodels.inference.gibbs.moves import (
-    Chain,
-    Target,
-    draw_auxiliaries_then_latents,
-    move_all,
-    renew,
-    renew_prior,
-    slice_latents,
-    slice_unknowns,
-    slice_unknowns_whitened,
-)
-from pgmodels.inference.gibbs.response import Fit, constant_response, linear_response
-from pgmodels.inference.gibbs.tuning import PILOT, Probe, Tuning, default_tuning, pilot_tuning, tune
+from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
+from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian
+from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
+from pgmodels.inference.gibbs.record import BLOCKS, CHUNK, Keep, Record, no_moments
+from pgmodels.inference.gibbs.response import constant_response
+from pgmodels.inference.gibbs.schedule import MOVES, Schedule
+from pgmodels.inference.gibbs.surrogate import first_fit, fit_again
+from pgmodels.inference.gibbs.target import Chain, Target
+from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_schedule, tune
 from pgmodels.interop.numpyro_model import checked_unknowns
-from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.sequential import COMPILER_OPTIONS
 from pgmodels.model import Data, Model
 from pgmodels.portable import Portable
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
 
-# Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
-CHUNK = 50
 # Of a saved state: one more for every change of what it holds.
-_FORMAT = 4
-# What was not finite first, in the words of the error.
-BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
+_FORMAT = 5
 
 
 class SamplingError(ValueError):
@@ -60,31 +50,6 @@ class MixingWarning(UserWarning):
     """Draws that are exact may be strongly correlated."""
 
 
-@dataclass(frozen=True)
-class Keep:
-    """What a run stores of the latents: all of them, those of some rows, or running moments alone."""
-
-    what: str
-    rows: tuple[int, ...] = ()
-
-    @classmethod
-    def read(cls, keep: Any, num_rows: int) -> "Keep":
-        """From what a user says; ValueError where it is neither "all", "moments" nor rows of X."""
-        if isinstance(keep, str) and keep in ("all", "moments"):
-            return cls(keep)
-        try:
-            rows = np.asarray(keep)
-        except ValueError:
-            rows = np.zeros(0)
-        if isinstance(keep, str) or rows.ndim != 1 or not rows.size or rows.dtype.kind not in "iu":
-            raise ValueError(f'keep must be "all", "moments" or a list of rows of X; got {keep!r}.')
-        if rows.min() < 0 or rows.max() >= num_rows:
-            raise ValueError(
-                f"keep names row {rows.max() if rows.min() >= 0 else rows.min()}; X has rows 0 to {num_rows - 1}."
-            )
-        return cls("rows", tuple(int(row) for row in rows))
-
-
 class Settings(NamedTuple):
     """What decides a run besides the model and the data."""
 
@@ -94,204 +59,108 @@ class Settings(NamedTuple):
     keep: Keep
 
 
-class Moments(NamedTuple):
-    """Running means and sums of squared deviations of the latents, a chain each (chains, n, latents)."""
-
-    count: Any
-    mean: Any
-    squares: Any
-
-    def add(self, latents: Any) -> "Moments":
-        """With one more draw (Welford 1962)."""
-        count = self.count + 1
-        mean = self.mean + (latents - self.mean) / count
-        return Moments(count, mean, self.squares + (latents - self.mean) * (latents - mean))
-
-
-class Record(NamedTuple):
-    """What iterations leave, the iterations first: whitened coordinates and latents as far as they are kept."""
-
-    whitened: Any
-    latents: Any
-    unknowns: Any
-    log_likelihood: Any
-    failed: Any
-
-
-def iterate(
-    target: Target, tuning: Tuning, chains: Chain, probe: Probe, number: Any, axes: Any
-) -> tuple[Chain, Probe, Any]:
-    """One iteration of all chains; also whether all sites that were drawn are finite, (chains,)."""
-    over_chains = partial(jax.vmap, in_axes=(axes,))
-    move_latents = over_chains(partial(slice_latents, target), out_axes=(axes, 0))
-    sweep = over_chains(
-        partial(draw_auxiliaries_then_latents, target, relaxation=tuning.relaxation), out_axes=(axes, 0, 0)
-    )
-
-    def slice_whitened(chain: Chain) -> Chain:
-        return slice_unknowns_whitened(target, chain, number % 4 == 0)
-
-    def move_unknowns(chain: Chain) -> tuple[Chain, Any]:
-        chain = jax.lax.cond(number % 2 == 0, slice_whitened, lambda chain: chain, chain)
-        start = chain.unknowns
-        probability = jnp.zeros(())
-        if tuning.leapfrogs is not None:
-            chain, probability = jax.lax.cond(
-                tuning.leapfrogs > 0,
-                lambda chain: move_all(target, chain, tuning.step, tuning.leapfrogs),
-                lambda chain: (chain, jnp.zeros(())),
-                chain,
-            )
-        between = chain.unknowns
-        chain = jax.lax.cond(
-            tuning.slice_steps + tuning.unknowns_slices > 0, partial(renew, target), partial(renew_prior, target), chain
-        )
-
-        def slice_once(i: Any, chain: Chain) -> Chain:
-            return slice_unknowns(target, chain)
-
-        chain = jax.lax.fori_loop(0, tuning.unknowns_slices, slice_once, chain)
-        jumps = jnp.stack([between - start, chain.unknowns - between])
-        return chain, (probability, jax.vmap(target.response.standard)(jumps) ** 2)
-
-    def with_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
-        moved, expected, finite = sweep(chains)
-        return moved, probe.add_sweep(chains.latents, expected), finite
-
-    def without_sweep(chains: Chain, probe: Probe) -> tuple[Chain, Probe, Any]:
-        return chains, probe, jnp.ones(len(chains.latents), bool)
-
-    def slice_step(_: Any, carry: tuple[Chain, Probe]) -> tuple[Chain, Probe]:
-        chains, probe = carry
-        chains, shrinks = move_latents(chains)
-        return chains, probe._replace(
-            slices=probe.slices + len(shrinks), shrinks=probe.shrinks + jnp.sum(shrinks, dtype=float)
-        )
-
-    if target.unknowns.places:
-        # One chain after the other: in a batch each would go on until the slowest has found its step.
-        chains, (probabilities, jumps) = jax.lax.map(move_unknowns, chains)
-        probe = probe.add_unknowns(probabilities, jumps)
-    due = number % tuning.sweep_every == 0
-    chains, probe, finite = jax.lax.cond(due, with_sweep, without_sweep, chains, probe)
-    chains, probe = jax.lax.fori_loop(0, tuning.slice_steps, slice_step, (chains, probe))
-    return chains, probe, finite
-
-
-@partial(jax.jit, static_argnames=("keep", "axes"), compiler_options=COMPILER_OPTIONS)
-def run_chunk(
-    target: Target, tuning: Tuning, chains: Chain, moments: Moments, first: Any, count: Any, keep: Keep, axes: Any
-) -> tuple[Chain, Moments, Probe, Record]:
-    """``count`` <= CHUNK iterations of all chains from number ``first`` on; records are (CHUNK, chains, ...)."""
-    sampled = bool(target.unknowns.places)
-    likelihood = jax.vmap(target.log_likelihood)
-
-    def record(chains: Chain, failed: Any) -> Record:
-        latents = chains.latents
-        kept = {"all": latents if sampled else None, "moments": None, "rows": latents[:, jnp.array(keep.rows, int)]}
-        whitened = chains.whitened if keep.what == "all" else None
-        log_likelihood = likelihood(latents, chains.unknowns)
-        finite = jnp.all(jnp.isfinite(latents), axis=(1, 2))
-        failed = jnp.where(failed > 0, failed, jnp.where(finite, 0, 2))
-        failed = jnp.where(failed > 0, failed, jnp.where(jnp.isfinite(log_likelihood), 0, 3))
-        return Record(whitened, kept[keep.what], chains.unknowns, log_likelihood, failed)
-
-    def body(i: Any, carry: Any) -> Any:
-        chains, moments, probe, records = carry
-        chains, probe, finite = iterate(target, tuning, chains, probe, first + i, axes)
-        entry = record(chains, jnp.where(finite, 0, 1))
-        records = jax.tree.map(lambda store, value: store.at[i].set(value), records, entry)
-        return chains, moments.add(chains.latents), probe, records
-
-    empty = jax.eval_shape(record, chains, jnp.zeros(len(chains.latents), int))
-    records = jax.tree.map(lambda leaf: jnp.zeros((CHUNK, *leaf.shape), leaf.dtype), empty)
-    return jax.lax.fori_loop(0, count, body, (chains, moments, Probe.empty(chains), records))
-
-
-@partial(jax.jit, static_argnames="axes", compiler_options=COMPILER_OPTIONS)
-def start_chains(target: Target, base: Any, vector: Any, keys: Any, axes: Any) -> Chain:
-    """Chains at independent draws of the surrogate, a key each, all at the same hyperparameters."""
-    surrogate = target.surrogate(vector) if target.unknowns.places else base
-    prior = surrogate.prior
-
-    def one(key: Any) -> Chain:
-        key, draw = jax.random.split(key)
-        whitened = surrogate.centre + surrogate.deviation(jax.random.normal(draw, surrogate.centre.shape))
-        return Chain(key, vector, prior.latents(prior.unflatten(whitened)), whitened, surrogate)
-
-    return jax.vmap(one, out_axes=axes)(keys)
-
-
-@partial(jax.jit, compiler_options=COMPILER_OPTIONS)
-def renew_surrogates(target: Target, chains: Chain) -> Chain:
-    """The chains, their states untouched, with the surrogates of another target."""
-    return jax.lax.map(partial(renew, target), chains)
-
-
 class GibbsRun(Portable):
     """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
 
-    def __init__(self, model: Model, data: Data, settings: Settings):
+    def __init__(self, model: Model, data: Data, settings: Settings, moves: Sequence[Move] = MOVES):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: Unknowns = checked_unknowns(model)
-        augmentation = model.augmentation
-        y = jnp.asarray(data.y)
-        self.axes = Chain(0, 0, 0, 0, 0 if self.unknowns.places else None)  # type: ignore[arg-type]
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
-        sampled = bool(self.unknowns.places)
-        self.prior: JointPrior = model.compiled_prior(data.X) if sampled else model.prior(data.X)
-        fit = fit_surrogate(augmentation, self.prior, y, model.parameters)
-        finer = self.prior if sampled else accurate_prior(model, data, self.prior, float(jnp.max(fit[0].precision)))
-        if finer is not self.prior:
-            self.prior, fit = finer, fit_surrogate(augmentation, finer, y, model.parameters)
-        self.base = fit[0]
+        self.prior: JointPrior = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
         self.target = Target(
             model=model.bare(),
             X=jnp.asarray(data.X),
-            y=y,
-            augmentation=augmentation,
+            y=jnp.asarray(data.y),
+            augmentation=model.augmentation,
             unknowns=self.unknowns,
+            held=None if self._sampled else self.prior,
         )
-        self.stages = _stages(settings.num_warmup, sampled)
-        # Without warm-up nothing finds the length of Hamiltonian steps.
-        possible = sampled and len(self.stages) > 0 and _has_gradient(self.target, vector, self.base.centre)
-        self.tuning = default_tuning(self.prior, possible)
-        if sampled:
-            self.target = replace(self.target, response=constant_response(fit, vector, self._framed))
+        self.stages = _stages(settings.num_warmup, self._sampled)
+        self.schedule: Schedule = default_schedule(self._possible(moves, vector), self.prior)
+        # The largest of the fitted Gaussian's factors.
+        self.precision = 0.0
+        if any(Need.GAUSSIAN in move.needs for move in self.schedule.moves):
+            self._fit_first(vector)
         keys = jax.random.split(settings.key, settings.num_chains)
-        self.chains = start_chains(self.target, self.base, vector, keys, self.axes)
-        self.moments = self._no_moments()
+        self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
+        self.moments = no_moments(self.chains.latents.shape)
         self.number = 0
         self.records: list[Record] = []
         self.vectors: list[np.ndarray] = []
         self.failed_fits: list[str] = []
 
     @property
+    def chains(self) -> Chain:
+        """The chains as they are."""
+        return self.state.chains
+
+    def _possible(self, moves: Sequence[Move], vector: Any) -> list[Move]:
+        """The moves whose needs are met; ValueError where none moves hyperparameters that are to be sampled."""
+        if self.target.augmentation.predictors is not None:
+            # What combines latents couples them: the sweep needs their factors too.
+            self.prior.factors()
+        met = {Need.UNKNOWNS} if self._sampled else set()
+        # Without warm-up nothing finds the length of Hamiltonian steps.
+        met |= {Need.WARMUP} if self.stages else set()
+        met |= {Need.FACTOR, Need.GAUSSIAN} if self.prior.factored else set()
+        possible = [move for move in moves if move.needs - met <= {Need.GRADIENT}]
+        if any(Need.GRADIENT in move.needs for move in possible) and not _has_gradient(self.target, self.prior, vector):
+            possible = [move for move in possible if Need.GRADIENT not in move.needs]
+        if self._sampled and not any(Need.UNKNOWNS in move.needs for move in possible):
+            forms = ", ".join(sorted({type(group).__name__ for group in self.prior.groups}))
+            raise ValueError(
+                f"gibbs cannot sample {', '.join(self.unknowns.names)} here: its moves of hyperparameters need a prior "
+                f"with a factor matrix, and the latents' is {forms}. Learn them with fit, hold them with pgm.Fixed, or "
+                "choose another form of the GP, such as pgm.Dense()."
+            )
+        return possible
+
+    def _fit_first(self, vector: Any) -> None:
+        """Fit the surrogate at the model's own values."""
+        fit = first_fit(self.target, self.prior)
+        self.precision = float(jnp.max(fit[0].precision))
+        if self._sampled:
+            response = constant_response(fit, vector, self._framed)
+            self.target = replace(self.target, fitted=response)
+            return
+        finer = accurate_prior(self.model, self.data, self.prior, self.precision)
+        if finer is not self.prior:
+            self.prior, fit = finer, first_fit(self.target, finer)
+            self.precision = float(jnp.max(fit[0].precision))
+        self.target = replace(self.target, held=fit[0])
+
+    @property
+    def _sampled(self) -> bool:
+        """Whether hyperparameters are sampled."""
+        return bool(self.unknowns.places)
+
+    @property
     def fingerprint(self) -> str:
         """What decides the draws: model, data, sizes and seed."""
-        digest = hashlib.sha256(
-            repr((_FORMAT, self.model, self.unknowns.signature, self.settings._replace(key=None))).encode()
-        )
+        settings = self.settings._replace(key=None)
+        decides = (_FORMAT, self.model, _priors(self.unknowns), settings, self.schedule.moves)
+        digest = hashlib.sha256(repr(decides).encode())
         leaves = jax.tree.leaves(self.target.model)
         for array in (self.data.X, self.data.y, jax.random.key_data(self.settings.key), *leaves):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
     @property
-    def state(self) -> Any:
+    def arrays(self) -> Any:
         """All that the next iteration needs, as arrays."""
         chains = self.chains._replace(key=jax.random.key_data(self.chains.key))
-        seen = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *self.chains.unknowns.shape))
-        return chains, self.tuning, self.moments, seen, self.target.response
+        past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
+        return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
 
     def restore(self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]) -> None:
         """Take up a saved state."""
-        tree = jax.tree.structure(self.state)
-        chains, self.tuning, self.moments, seen, response = jax.tree.unflatten(tree, [jnp.asarray(x) for x in leaves])
-        self.target = replace(self.target, response=response)
-        self.vectors = [np.asarray(seen)]
-        self.chains = chains._replace(key=jax.random.wrap_key_data(chains.key))
+        tree = jax.tree.structure(self.arrays)
+        state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [jnp.asarray(x) for x in leaves])
+        self.target = replace(self.target, fitted=fitted)
+        self.vectors = [np.asarray(past)]
+        chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key))
+        self.state = state._replace(chains=chains)
         self.number, self.records, self.failed_fits = number, records, failed_fits
 
     def advance(self, until: int, saved: Any, progress: bool | None) -> None:
@@ -304,7 +173,7 @@ class GibbsRun(Portable):
                 if self.number in self.stages:
                     self._adapt()
                 if self.number == warmup:
-                    self.moments = self._no_moments()
+                    self.moments = no_moments(self.chains.latents.shape)
                 if self.number < until:
                     ends = [end for end in (*self.stages, warmup, until) if end > self.number]
                     self._chunk(min(CHUNK, min(ends) - self.number))
@@ -314,7 +183,7 @@ class GibbsRun(Portable):
 
     def warn(self, stacklevel: int) -> None:
         """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of failed fits in warm-up."""
-        warn_inaccurate(self.prior, float(jnp.max(self.base.precision)), stacklevel + 1)
+        warn_inaccurate(self.prior, self.precision, stacklevel + 1)
         if self.failed_fits:
             warnings.warn(
                 f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "
@@ -334,7 +203,7 @@ class GibbsRun(Portable):
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
         prior = self.prior if not hyperparameters else model.compiled_prior(self.data.X)
-        whitened = None if records.whitened is None else _by_group(prior, records.whitened)
+        whitened = None if records.coordinates is None else _by_group(prior, records.coordinates)
         return Draws(
             model=model,
             X=self.data.X,
@@ -347,7 +216,7 @@ class GibbsRun(Portable):
             stored_latents=records.latents,
             rows=np.array(self.settings.keep.rows) if self.settings.keep.what == "rows" else None,
             moments=self._pooled_moments() if self.settings.keep.what != "all" else None,
-            tuning=jax.tree.map(np.asarray, self.tuning)._asdict(),
+            tuning=self.schedule.as_dict(),
             run=self,
             num_warmup=self.settings.num_warmup,
             seconds=seconds,
@@ -368,9 +237,9 @@ class GibbsRun(Portable):
         other.records = list(self.records)
         return other
 
-    def _chunk(self, count: int) -> Probe:
-        arguments = (self.target, self.tuning, self.chains, self.moments, self.number, count)
-        self.chains, self.moments, probe, record = run_chunk(*arguments, self.settings.keep, self.axes)
+    def _chunk(self, count: int) -> tuple[Seen, ...]:
+        arguments = (self.target, self.schedule, self.state, self.moments, self.number, count)
+        self.state, self.moments, seen, record = run_chunk(*arguments, self.settings.keep)
         # Sliced in NumPy: JAX would compile a slice for every length.
         record = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
         bad = np.argwhere(record.failed > 0)
@@ -378,12 +247,12 @@ class GibbsRun(Portable):
             good = count if not bad.size else int(bad[0, 0])
             if good:
                 self.records.append(jax.tree.map(lambda leaf: leaf[:good], record))
-        elif self.unknowns.places:
+        elif self._sampled:
             self.vectors.append(record.unknowns)
         if bad.size:
             self._fail(int(bad[0, 0]), int(bad[0, 1]), record)
         self.number += count
-        return probe
+        return seen
 
     def _fail(self, step: int, chain: int, record: Record) -> None:
         block = BLOCKS[int(record.failed[step, chain])]
@@ -397,48 +266,27 @@ class GibbsRun(Portable):
 
     def _adapt(self) -> None:
         """What the warm-up does at the start of a stage: new scales for hyperparameters, and a pilot."""
-        if self.unknowns.places and self.number < self.stages[-1]:
-            self._recentre(np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1]))
+        if self._sampled and self.number < self.stages[-1]:
+            vectors = np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1])
             self.vectors = []
-        self.tuning = pilot_tuning(self.tuning, self.stages.index(self.number))
-        self.tuning = tune(self.prior, self._chunk(PILOT), self.tuning)
+            if self.target.fitted is not None:
+                self._fit_again(vectors)
+        self.schedule = pilot_schedule(self.schedule, self.stages.index(self.number))
+        self.schedule = tune(self.prior, self._sampled, self._chunk(PILOT), self.schedule)
 
-    def _recentre(self, vectors: np.ndarray) -> None:
+    def _fit_again(self, vectors: np.ndarray) -> None:
         """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
-        recent = vectors[len(vectors) // 2 :]
-        middle: Any = recent.mean(axis=0)
-        covariance = np.atleast_2d(np.cov(recent.T))
-        # Few and dependent draws: correlations are drawn towards 0, and no direction is given up.
-        covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
-        scale: Any = np.linalg.cholesky(covariance)
-        fit = self._fit(middle, None)
-        if not _is_finite(fit):
-            self.failed_fits.append(f"iteration {self.number}: moves go on about the Gaussian fitted before")
-            return
-        neighbours = [(self._fit(middle + step, fit[0]), self._fit(middle - step, fit[0])) for step in scale.T]
-        bad = [not (_is_finite(up) and _is_finite(down)) for up, down in neighbours]
-        if any(bad):
-            where = f"iteration {self.number}, {sum(bad)} of {len(bad)} directions of the hyperparameters"
-            self.failed_fits.append(f"{where}: the Gaussian is held as it is along them")
-        neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
-        response = linear_response(fit, jnp.asarray(middle), jnp.asarray(scale), neighbours, self._framed)
-        self.target = replace(self.target, response=response)
-        self.chains = renew_surrogates(self.target, self.chains)
+        response, fault = fit_again(self.target, vectors, self._framed)
+        if fault:
+            self.failed_fits.append(f"iteration {self.number}{':' if response is None else ','} {fault}")
+        if response is not None:
+            self.target = replace(self.target, fitted=response)
+            self.state = renew_surrogates(self.target, self.state)
 
     @property
     def _framed(self) -> bool:
         """Whether Hamiltonian steps are tried, which need standard coordinates."""
-        return self.tuning.leapfrogs is not None
-
-    def _fit(self, vector: Any, start: CoupledPosterior | None) -> Fit:
-        """The fitted Gaussian at given hyperparameters."""
-        drawn = self.target.drawn(jnp.asarray(vector))
-        prior = drawn.compiled_prior(self.data.X)
-        return fit_surrogate(self.target.augmentation, prior, self.target.y, drawn.parameters, start)
-
-    def _no_moments(self) -> Moments:
-        zeros = jnp.zeros(self.chains.latents.shape)
-        return Moments(jnp.zeros(()), zeros, zeros)
+        return self.schedule.of(Hamiltonian) is not None
 
     def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents over the draws of all chains."""
@@ -456,18 +304,23 @@ class GibbsRun(Portable):
         return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
 
 
-def _is_finite(fit: Fit) -> bool:
-    surrogate, marginals = fit
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (surrogate.centre, *surrogate.roots, *marginals))
-
-
-def _has_gradient(target: Target, vector: Any, whitened: Any) -> bool:
+def _has_gradient(target: Target, prior: JointPrior, vector: Any) -> bool:
     """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
+    whitened = jnp.zeros(sum(group.rank * group.size for group in prior.groups))
     try:
         jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
     except (NotImplementedError, TypeError, ValueError):
         return False
     return True
+
+
+def _priors(unknowns: Unknowns) -> list[Any]:
+    """Names, shapes and priors of unknowns, in words that are the same in another process."""
+    entries = []
+    for name, shape, parameter in zip(unknowns.names, unknowns.shapes, unknowns.parameters, strict=True):
+        leaves, tree = jax.tree.flatten(parameter.prior)
+        entries.append((name, shape, parameter.positive, str(tree), [np.asarray(leaf).tobytes() for leaf in leaves]))
+    return entries
 
 
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.inference.gibbs.checkpoint import Checkpoint
-from pgmodels.inference.gibbs.run import GibbsRun, Keep, Settings
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision

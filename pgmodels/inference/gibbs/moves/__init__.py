@@ -1,0 +1,1 @@
+"""The moves of the Gibbs engine, a file each."""
