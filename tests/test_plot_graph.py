@@ -131,5 +131,5 @@ def test_geometry():
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(ValueError, match=r"model must be a pgm.Model or a likelihood"):
+    with pytest.raises(ValueError, match=r"model must be a pgm.Model; got str"):
         pgm.plot_graph("Bernoulli")

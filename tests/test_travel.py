@@ -22,6 +22,7 @@ import pgmodels as pgm
 from pgmodels import portable
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.inference import cavi as cavi_module
+from pgmodels.inference import drive
 from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.run import SamplingError
 from pgmodels.portable import Module, Portable
@@ -235,9 +236,9 @@ def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, 
 @pytest.mark.parametrize("name", ["cavi", "own formula", "local formula"])
 def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
-    sizes = cavi_module.init._cache_size(), cavi_module.step._cache_size()
+    sizes = cavi_module.init._cache_size(), drive._stretch._cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (cavi_module.init._cache_size(), cavi_module.step._cache_size()) == sizes
+    assert (cavi_module.init._cache_size(), drive._stretch._cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 
