@@ -41,7 +41,7 @@ from pgmodels.language.likelihoods import (
 )
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 from pgmodels.latent.form import Dense
-from pgmodels.model import GP, Model
+from pgmodels.model import GP, DataWarning, Model
 from pgmodels.parameters import Fixed, Parameter
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
@@ -89,6 +89,7 @@ __all__ = [
     "CorrectedApproximation",
     "CorrectionWarning",
     "Counts",
+    "DataWarning",
     "Dense",
     "Derivation",
     "Diagnosis",

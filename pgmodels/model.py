@@ -1,5 +1,6 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,6 +23,10 @@ from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
+
+
+class DataWarning(UserWarning):
+    """Data that can be learned from, but may not be what is meant."""
 
 
 class GP(Module):
@@ -164,15 +169,24 @@ class Model(Module):
         return y
 
     def check(self, X: Any, y: Any) -> Data:
-        """Checked data to learn from, or ValueError saying what is wrong and how to mend it."""
+        """Checked data to learn from, or ValueError saying what is wrong and how to mend it.
+
+        Warns with DataWarning where a class has no observation at all.
+        """
         columns = column_names(X)
         X = self.check_inputs(X)
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
         y = self.check_observations(y, len(X))
         support = self.likelihood.support(self.num_latents)
-        if isinstance(support, Classes):
-            support.check_all_seen(y)
+        if isinstance(support, Classes) and (unseen := support.unseen(y)):
+            warnings.warn(
+                f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
+                "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
+                "class and recode the labels, or add data of it.",
+                DataWarning,
+                stacklevel=6,
+            )
         return Data(X, y, columns)
 
     def resolve(self, X: np.ndarray) -> "Model":

@@ -22,6 +22,8 @@ SHOWN = {
     "heteroscedastic_regression": ["Held-out data", "Use gibbs for this model"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
     "additive": ["where z = f[0] + f[1] + f[2]", "gps[2].kernel.kernel.variance", "gibbs (ref.)"],
+    "ordered_ratings": ["Learned: ordered(first=", "gibbs (ref.)"],
+    "zero_inflated_counts": ["zero-inflated: ELBO", "gibbs (ref.)"],
     "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
     "hyperparameters": ["likelihood.dispersion", "kernel.lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
@@ -34,6 +36,8 @@ DRAWN = {
     "heteroscedastic_regression": {"latent"},
     "own_likelihood": {"graph", "marginals"},
     "additive": {"effects"},
+    "ordered_ratings": {"grades"},
+    "zero_inflated_counts": {"occupied"},
     "preferences": {"utility"},
     "hyperparameters": {"rank", "latent"},
 }

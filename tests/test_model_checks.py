@@ -25,7 +25,7 @@ from pgmodels.language.likelihoods import (
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed, bare
 from pgmodels.unknowns import learned, uncertain
-from tests.registry import offset, own_softmax
+from tests.registry import offset
 
 X = np.arange(12.0).reshape(6, 2)
 LABELS = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
@@ -115,8 +115,6 @@ BAD_DATA = {
         at(CLASSES, 2, 3.0),
         ["y must hold class indices 0 to 2", "3 in row 2"],
     ),
-    "class never seen": (SOFTMAX, X, LABELS, ["y has no observation of class 2", "out of 3", "recode the labels"]),
-    "class never seen by a formula": (model(own_softmax(), size=3), X, LABELS, ["y has no observation of class 2"]),
     "lengthscales of other columns": (
         model(kernel=RBF(1.0, np.ones(3))),
         X,

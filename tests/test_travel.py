@@ -3,6 +3,7 @@
 import copy
 import importlib
 import io
+import os
 import pickle
 import pkgutil
 import subprocess
@@ -299,7 +300,8 @@ def test_a_formula_of_a_script_travels_to_its_workers_and_to_other_programs(tmp_
 
 
 def run(command):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=600)
     assert done.returncode == 0, done.stderr
 
 

@@ -84,14 +84,9 @@ class Classes(Support):
                 "np.unique(y, return_inverse=True)[1], or give the model as many classes as there are labels."
             )
 
-    def check_all_seen(self, y: np.ndarray) -> None:
-        """Raise ValueError where a class has no observation at all."""
-        unseen = sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
-        if unseen:
-            raise ValueError(
-                f"y has no observation of class {', '.join(map(str, unseen))} out of {self.num_classes}: drop the "
-                "class and recode the labels, or add data of it."
-            )
+    def unseen(self, y: np.ndarray) -> list[int]:
+        """The classes of which there is no observation."""
+        return sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.integers(0, self.num_classes, n).astype(float)

@@ -1,0 +1,71 @@
+"""Ordered ratings: cutpoints learned, and what a category's probability is as an input moves.
+
+Data: `wine-quality-white` of the folder PGMODELS_DATA where there is one (200 wines, alcohol and volatile acidity, five
+grades), else ratings simulated in its manner.
+"""
+
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pgmodels as pgm
+from pgmodels.datasets import load
+
+FIGURES = Path(__file__).parent / "figures"
+FIGURES.mkdir(exist_ok=True)
+GRADES = 5
+
+
+@pgm.likelihood(support=pgm.Classes(GRADES))
+def ordered(
+    y,
+    f,
+    first=pgm.Parameter(-3.0, positive=False),
+    gap1=pgm.Parameter(2.0),
+    gap2=pgm.Parameter(2.0),
+    gap3=pgm.Parameter(2.0),
+):
+    # Cutpoints are ordered by construction: the first, and positive gaps to the others.
+    cuts = [first, first + gap1, first + gap1 + gap2, first + gap1 + gap2 + gap3]
+    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
+    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(GRADES))
+
+
+rng = np.random.default_rng(5)
+if (Path(os.environ.get("PGMODELS_DATA", "")) / "wine-quality-white.npz").is_file():
+    wines = load("wine-quality-white", columns=[10, 1])
+    rows = rng.choice(len(wines.X), 400, replace=False)
+    X, y = wines.X[rows], np.clip(wines.y[rows] - 1, 0, GRADES - 1)
+else:
+    X = rng.normal(size=(400, 2))
+    z = 1.2 * np.tanh(X[:, 0]) - 0.6 * X[:, 1] + rng.logistic(size=400) * 0.6
+    y = np.searchsorted([-2.0, -0.7, 0.6, 1.8], z).astype(float)
+X = (X - X.mean(axis=0)) / X.std(axis=0)
+
+model = pgm.Model(ordered(), pgm.GP(pgm.RBF(1.0, np.array([1.5, 1.5]))))
+fitted = pgm.fit(model, X[:200], y[:200])
+print(f"Learned: {fitted.model.likelihood}")
+print(f"         {fitted.model.gps[0].kernel}")
+draws = pgm.gibbs(fitted.model.fixed(), X[:200], y[:200], num_samples=1000, num_warmup=200, num_chains=2, seed=0)
+print(pgm.compare(gibbs=draws, cavi=fitted, X=X[200:], y=y[200:]))
+
+grid = np.linspace(-2.0, 2.0, 81)
+probabilities = draws.predict(np.column_stack([grid, np.zeros(81)])).probabilities
+figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
+axes.stackplot(
+    grid,
+    probabilities.T,
+    labels=[f"grade {k}" for k in range(GRADES)],
+    colors=plt.cm.viridis(np.linspace(0.1, 0.9, GRADES)),
+)
+axes.set(
+    xlabel="first input (standardised)",
+    ylabel="probability",
+    xlim=(-2, 2),
+    ylim=(0, 1),
+    title="Grades as the first input moves",
+)
+axes.legend(loc="upper left", fontsize="x-small")
+figure.savefig(FIGURES / "ordered_ratings_grades.png", dpi=100)
