@@ -76,7 +76,7 @@ for name, predict in METHODS.items():
             "seconds, first": seconds[0],
             "seconds, again": seconds[1],
             "test negative log density": -np.mean(np.log(np.where(y_test == 1, p, 1.0 - p))),
-            "mean |p - truth|": np.mean(np.abs(p - truth)),
+            "mean error of p": np.mean(np.abs(p - truth)),
         }
     )
 floor = -np.mean(np.log(np.where(y_test == 1, truth, 1.0 - truth)))
