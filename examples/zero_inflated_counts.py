@@ -33,7 +33,7 @@ def plain(y, f, dispersion=pgm.Parameter(3.0)):
 
 if (Path(os.environ.get("PGMODELS_DATA", "")) / "crab-satellites.npz").is_file():
     crabs = load("crab-satellites")
-    width, y = crabs.X[:, 2], crabs.y
+    width, y = crabs.X[:, 0], crabs.y
 else:
     rng = np.random.default_rng(12)
     width = rng.normal(26.3, 2.1, 173)
