@@ -16,7 +16,7 @@ from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
 from pgmodels.kernels.stationary import RBF
-from pgmodels.language.functions import gamma, normal_cdf, sigmoid, sum_
+from pgmodels.language.functions import gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
 from pgmodels.language.likelihood import Likelihood, likelihood
 from pgmodels.language.likelihoods import (
     Bernoulli,
@@ -31,7 +31,7 @@ from pgmodels.language.likelihoods import (
     StickBreaking,
     StudentT,
 )
-from pgmodels.language.supports import Binary, Classes, Counts
+from pgmodels.language.supports import Binary, Classes, Counts, Real
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Parameter
 
@@ -40,6 +40,7 @@ class Case(NamedTuple):
     """A likelihood and, independently of it, its log density, its local bound and a generator of observations.
 
     ``log_density(y, f)`` and ``bound(m, v, y)`` map (n, ...) and (n, latents) to (n,); ``generate(rng, f)`` gives y.
+    Where factors combine latents, ``design(y)`` is Φ (n, predictors, latents), and the bound takes the predictors.
     ``limits`` hold the last latent of the truth to where Gibbs meets no counts in the thousands: as data they make it
     costly, as auxiliaries slow to mix.
     """
@@ -51,6 +52,7 @@ class Case(NamedTuple):
     bound: Callable[[Any, Any, Any], Any]
     generate: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     limits: tuple[float, float] = (-np.inf, np.inf)
+    design: Callable[[Any], Any] | None = None
 
     def model(self, variance: float = 2.0, lengthscale: float = 1.2, mean: float = 0.3) -> Model:
         """The likelihood over GPs that share an RBF kernel."""
@@ -68,6 +70,11 @@ class Case(NamedTuple):
             if not (y == label).any():
                 y[label] = label
         return X, y
+
+    def matrix(self, y: Any) -> Any:
+        """Φ (n, predictors, latents): the identity where no factor combines latents."""
+        identity = jnp.broadcast_to(jnp.eye(self.num_latents), (len(y), self.num_latents, self.num_latents))
+        return identity if self.design is None else self.design(y)
 
     @property
     def num_classes(self) -> int:
@@ -126,6 +133,23 @@ def zero_inflated(y, f, dispersion=Parameter(2.5, positive=True)):
 @likelihood(support=Binary())
 def label_noise(y, f, flipped=Parameter(0.1, positive=True)):
     return flipped + (1 - 2 * flipped) * sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
+
+
+@likelihood(support=Real())
+def additive(y, f, precision=Parameter(4.0, positive=True)):
+    return normal_pdf(y, f[0] + f[1], 1 / sqrt(precision * sigmoid(f[2])))
+
+
+@likelihood
+def varying(y, f, slope=Parameter(0.7, positive=True)):
+    z = f[0] + slope * y[1] * f[1] - 0.3
+    return sigmoid(z) ** y[0] * sigmoid(-z) ** (1 - y[0])
+
+
+@likelihood
+def shared(y, f):
+    z = f[0] + f[1]
+    return sigmoid(z) ** y[0] * sigmoid(-z) ** (1 - y[0]) * normal_pdf(y[1], f[1], 0.8)
 
 
 def sigma(f):
@@ -265,6 +289,29 @@ def zero_inflated_bound(m, v, y):
 def zero_inflated_log_density(y, f):
     log_p = stats.nbinom.logpmf(y, 2.5, expit(-f[:, 0]))
     return jnp.log(expit(-f[:, 1]) * (y == 0) + expit(f[:, 1]) * jnp.exp(log_p))
+
+
+def varying_generate(rng, f, slope=0.7):
+    column = rng.normal(0.5, 1.0, len(f))
+    return np.column_stack([labels(rng, sigma(f[:, 0] + slope * column * f[:, 1] - 0.3)), column])
+
+
+def varying_log_density(y, f):
+    return dist.Bernoulli(logits=f[:, 0] + 0.7 * y[:, 1] * f[:, 1] - 0.3).log_prob(y[:, 0])
+
+
+def shared_log_density(y, f):
+    label = dist.Bernoulli(logits=f[:, 0] + f[:, 1]).log_prob(y[:, 0])
+    return label + stats.norm.logpdf(y[:, 1], f[:, 1], 0.8)
+
+
+def shared_bound(m, v, y):
+    measured = stats.norm.logpdf(y[:, 1], m[:, 1], 0.8) - v[:, 1] / (2 * 0.8**2)
+    return y[:, 0] * up(m[:, 0], v[:, 0]) + (1 - y[:, 0]) * down(m[:, 0], v[:, 0]) + measured
+
+
+def shared_generate(rng, f):
+    return np.column_stack([labels(rng, sigma(f[:, 0] + f[:, 1])), f[:, 1] + 0.8 * rng.normal(size=len(f))])
 
 
 CASES = {
@@ -410,9 +457,40 @@ CASES = {
             lambda m, v, y: jnp.log(0.1 + 0.8 * jnp.exp(up((2 * y - 1) * m[:, 0], v[:, 0]))),
             lambda rng, f: labels(rng, 0.1 + 0.8 * sigma(f[:, 0])),
         ),
+        Case(
+            "additive",
+            additive,
+            3,
+            lambda y, f: stats.norm.logpdf(y, f[:, 0] + f[:, 1], 1 / jnp.sqrt(4.0 * expit(f[:, 2]))),
+            # The predictors in the order in which the formula has them: that of the noise first.
+            lambda m, v, y: heteroscedastic_bound(m[:, ::-1], v[:, ::-1], y),
+            lambda rng, f: f[:, 0] + f[:, 1] + rng.normal(size=len(f)) / np.sqrt(4.0 * sigma(f[:, 2])),
+            limits=(-2.0, np.inf),
+            design=lambda y: jnp.broadcast_to(jnp.array([[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), (len(y), 2, 3)),
+        ),
+        Case(
+            "varying",
+            varying,
+            2,
+            varying_log_density,
+            lambda m, v, y: y[:, 0] * up(m[:, 0] - 0.3, v[:, 0]) + (1 - y[:, 0]) * down(m[:, 0] - 0.3, v[:, 0]),
+            varying_generate,
+            design=lambda y: jnp.stack([jnp.ones(len(y)), 0.7 * y[:, 1]], axis=1)[:, None],
+        ),
+        Case(
+            "shared",
+            shared,
+            2,
+            shared_log_density,
+            shared_bound,
+            shared_generate,
+            design=lambda y: jnp.broadcast_to(jnp.array([[1.0, 1.0], [0.0, 1.0]]), (len(y), 2, 2)),
+        ),
     )
 }
 NAMES = tuple(CASES)
+# No factor of these combines latents.
+SEPARATE = tuple(name for name in NAMES if CASES[name].design is None)
 
 
 def rotating(law: str, count: int, among: Iterable[str] = NAMES) -> list[Any]:

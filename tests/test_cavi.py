@@ -32,7 +32,7 @@ def test_the_local_bound_is_the_printed_one(name):
     case = CASES[name]
     _, y = case.data(12, seed=3)
     rng = np.random.default_rng(8)
-    shape = 12, case.num_latents
+    shape = case.matrix(y).shape[:2]
     m, v = rng.normal(0.4, 1.3, shape), rng.gamma(2.0, 0.6, shape)
     model = case.model()
     with jax.enable_x64(True):
@@ -74,16 +74,16 @@ def brute_force(case, K, mean, y, start):
             R = jnp.zeros((total, total)).at[lower].set(x[2 * total :])
             return x[:total], R + jnp.diag(jnp.exp(x[total : 2 * total]))
 
-        def marginals(x):
+        def marginals(x, Phi):
             a, R = unpack(x)
             shape = (size, n)
             m = mean + jnp.einsum("ij,lj->il", root, a.reshape(shape))
-            v = jnp.sum(jnp.einsum("ij,ljk->ilk", root, R.reshape(*shape, total)) ** 2, axis=-1)
-            return m, v
+            deviations = jnp.einsum("ij,ljk->ilk", root, R.reshape(*shape, total))
+            return jnp.einsum("ipl,il->ip", Phi, m), jnp.sum(jnp.einsum("ipl,ilk->ipk", Phi, deviations) ** 2, axis=-1)
 
         def negative_elbo(x):
             a, R = unpack(x)
-            m, v = marginals(x)
+            m, v = marginals(x, case.matrix(y))
             kl = 0.5 * (jnp.sum(R**2) + jnp.sum(a**2) - total) - jnp.sum(x[total : 2 * total])
             return kl - jnp.sum(case.bound(m, v, observed))
 
@@ -94,7 +94,7 @@ def brute_force(case, K, mean, y, start):
         both = jax.jit(jax.value_and_grad(negative_elbo))
         options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 40, "ftol": 1e-16, "gtol": 1e-8}
         found = minimize(lambda x: tuple(map(np.asarray, both(x))), x, jac=True, method="L-BFGS-B", options=options)
-        m, v = marginals(jnp.asarray(found.x))
+        m, v = marginals(jnp.asarray(found.x), jnp.broadcast_to(jnp.eye(size), (n, size, size)))
         return np.asarray(m), np.asarray(v), -float(found.fun)
 
 

@@ -17,9 +17,9 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Binomial
 from pgmodels.model import GP, Model
 from pgmodels.results.correction import CorrectionWarning
-from tests.registry import CASES, NAMES, by_default
+from tests.registry import CASES, SEPARATE, by_default
 
-CORRECTED = [name for name in NAMES if name != "heteroscedastic"]
+CORRECTED = [name for name in SEPARATE if name != "heteroscedastic"]
 
 
 def rbf(X, Z, variance=2.0, lengthscale=1.2):

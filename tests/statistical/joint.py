@@ -18,12 +18,26 @@ from pgmodels.language.likelihoods import (
     StudentT,
 )
 from pgmodels.model import GP, Model
-from tests.registry import CASES, sigma
+from tests.registry import (
+    CASES,
+    additive,
+    label_noise,
+    labels,
+    ordered_logit,
+    ordered_probit,
+    sigma,
+    varying,
+    varying_generate,
+    zero_inflated,
+)
 
 # Hyperparameters, none at a symmetric place: an interval, two half-lines and the whole line, each with its transform.
 VARIANCE, MEAN = dist.Gamma(5.0, 3.0), dist.Normal(0.4, 0.6)
 LENGTHSCALE = dist.Uniform(0.6, 2.6).expand([2])
 OTHER_VARIANCE, OTHER_LENGTHSCALE, OTHER_MEAN = dist.LogNormal(-0.5, 0.4), dist.Gamma(8.0, 6.0), dist.Normal(-0.3, 0.5)
+
+# Cutpoints: the first, and what lies between them.
+CUTS = {"first": dist.Normal(-0.8, 0.5), "gap": dist.Gamma(6.0, 7.0), "other": dist.LogNormal(0.2, 0.3)}
 
 LIKELIHOODS = {
     "negative_binomial": (NegativeBinomial, {"dispersion": dist.Gamma(8.0, 3.0)}),
@@ -32,7 +46,33 @@ LIKELIHOODS = {
     "laplace": (Laplace, {"scale": dist.LogNormal(-0.6, 0.4)}),
     "gaussian": (Gaussian, {"scale": dist.LogNormal(-0.6, 0.4)}),
     "heteroscedastic": (HeteroscedasticGaussian, {"precision": dist.Gamma(8.0, 2.0)}),
+    "ordered_logit": (ordered_logit, CUTS),
+    "ordered_probit": (ordered_probit, CUTS),
+    "zero_inflated": (zero_inflated, {"dispersion": dist.Gamma(8.0, 3.0)}),
+    "label_noise": (label_noise, {"flipped": dist.Uniform(0.03, 0.3)}),
+    "additive": (additive, {"precision": dist.Gamma(8.0, 2.0)}),
+    "varying": (varying, {"slope": dist.LogNormal(-0.4, 0.3)}),
 }
+
+# How many latents have the first kernel and how many the second, where they have a meaning each.
+TWO_KERNELS = {
+    "heteroscedastic": (1, 1),
+    "zero_inflated": (1, 1),
+    "additive": (1, 2),
+    "varying": (1, 1),
+    "shared": (1, 1),
+}
+
+
+def ordered(noise: Any) -> Any:
+    """A generator of categories: how many cutpoints f + noise is above."""
+
+    def generate(rng: np.random.Generator, f: np.ndarray, p: Mapping[str, np.ndarray]) -> np.ndarray:
+        cuts = np.cumsum([p["first"], p["gap"], p["other"]], axis=0)
+        return (f[:, 0] + noise(rng, len(f)) > cuts).sum(axis=0).astype(float)
+
+    return generate
+
 
 GENERATORS = {
     "negative_binomial": lambda rng, f, p: rng.negative_binomial(p["dispersion"], sigma(-f[:, 0])).astype(float),
@@ -41,6 +81,16 @@ GENERATORS = {
     "laplace": lambda rng, f, p: f[:, 0] + p["scale"] * rng.laplace(size=len(f)),
     "gaussian": lambda rng, f, p: f[:, 0] + p["scale"] * rng.normal(size=len(f)),
     "heteroscedastic": lambda rng, f, p: f[:, 0] + rng.normal(size=len(f)) / np.sqrt(p["precision"] * sigma(f[:, 1])),
+    "ordered_logit": ordered(lambda rng, n: rng.logistic(size=n)),
+    "ordered_probit": ordered(lambda rng, n: rng.normal(size=n)),
+    "zero_inflated": lambda rng, f, p: (
+        rng.negative_binomial(p["dispersion"], sigma(-f[:, 0])) * labels(rng, sigma(f[:, 1]))
+    ),
+    "label_noise": lambda rng, f, p: labels(rng, p["flipped"] + (1 - 2 * p["flipped"]) * sigma(f[:, 0])),
+    "additive": lambda rng, f, p: (
+        f[:, 0] + f[:, 1] + rng.normal(size=len(f)) / np.sqrt(p["precision"] * sigma(f[:, 2]))
+    ),
+    "varying": lambda rng, f, p: varying_generate(rng, f, p["slope"]),
 }
 
 
@@ -60,21 +110,22 @@ class Joint(NamedTuple):
 class JointLaw:
     """The law of a case at inputs X (n, 2). ``sampled`` says whether hyperparameters are drawn or fixed.
 
-    The latents share an RBF kernel with unequal lengthscales; those of the heteroscedastic case, which have a meaning
-    each, have two kernels.
+    The latents share an RBF kernel with unequal lengthscales; those that have a meaning each have two kernels.
     """
 
     def __init__(self, name: str, X: np.ndarray, sampled: bool):
         self.case, self.X = CASES[name], X
         self.priors: dict[str, Any] = {}
         read = self._prior if sampled else self._held
-        if name == "heteroscedastic":
+        if name in TWO_KERNELS:
+            sizes = TWO_KERNELS[name]
             first = RBF(read("gps[0].kernel.variance", VARIANCE), read("gps[0].kernel.lengthscale", LENGTHSCALE))
             second = Matern32(
                 read("gps[1].kernel.variance", OTHER_VARIANCE), read("gps[1].kernel.lengthscale", OTHER_LENGTHSCALE)
             )
-            gps = [GP(first, read("gps[0].mean", MEAN)), GP(second, read("gps[1].mean", OTHER_MEAN))]
-            self.groups = [("gps[0].", rbf, 1), ("gps[1].", matern32, 1)]
+            means = read("gps[0].mean", MEAN), read("gps[1].mean", OTHER_MEAN)
+            gps = [GP(first, means[0], size=sizes[0]), GP(second, means[1], size=sizes[1])]
+            self.groups = [("gps[0].", rbf, sizes[0]), ("gps[1].", matern32, sizes[1])]
         else:
             kernel = RBF(read("kernel.variance", VARIANCE), read("kernel.lengthscale", LENGTHSCALE))
             gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
