@@ -41,8 +41,8 @@ class Case(NamedTuple):
 
     ``log_density(y, f)`` and ``bound(m, v, y)`` map (n, ...) and (n, latents) to (n,); ``generate(rng, f)`` gives y.
     Where factors combine latents, ``design(y)`` is Φ (n, predictors, latents), and the bound takes the predictors.
-    ``limits`` hold the last latent of the truth to where Gibbs meets no counts in the thousands: as data they make it
-    costly, as auxiliaries slow to mix.
+    ``limits`` hold the latent ``limited`` of the truth to where Gibbs meets no counts in the thousands: as data they
+    make it costly, as auxiliaries slow to mix.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Case(NamedTuple):
     bound: Callable[[Any, Any, Any], Any]
     generate: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     limits: tuple[float, float] = (-np.inf, np.inf)
+    limited: int = -1
     design: Callable[[Any], Any] | None = None
 
     def model(self, variance: float = 2.0, lengthscale: float = 1.2, mean: float = 0.3) -> Model:
@@ -64,7 +65,7 @@ class Case(NamedTuple):
         X = rng.uniform(-2.0, 2.0, (n, 2))
         directions = rng.normal(size=(2, self.num_latents))
         f = shift + scale * np.sin(1.3 * X @ directions + rng.uniform(0.0, 6.0, self.num_latents))
-        f[:, -1] = np.clip(f[:, -1], *self.limits)
+        f[:, self.limited] = np.clip(f[:, self.limited], *self.limits)
         y = self.generate(rng, f)
         for label in range(getattr(self.likelihood().declared_support, "num_classes", 0) or self.num_classes):
             if not (y == label).any():
@@ -137,7 +138,7 @@ def label_noise(y, f, flipped=Parameter(0.1, positive=True)):
 
 @likelihood(support=Real())
 def additive(y, f, precision=Parameter(4.0, positive=True)):
-    return normal_pdf(y, f[0] + f[1], 1 / sqrt(precision * sigmoid(f[2])))
+    return normal_pdf(y, f[0] + f[2], 1 / sqrt(precision * sigmoid(f[1])))
 
 
 @likelihood
@@ -461,12 +462,14 @@ CASES = {
             "additive",
             additive,
             3,
-            lambda y, f: stats.norm.logpdf(y, f[:, 0] + f[:, 1], 1 / jnp.sqrt(4.0 * expit(f[:, 2]))),
+            lambda y, f: stats.norm.logpdf(y, f[:, 0] + f[:, 2], 1 / jnp.sqrt(4.0 * expit(f[:, 1]))),
             # The predictors in the order in which the formula has them: that of the noise first.
             lambda m, v, y: heteroscedastic_bound(m[:, ::-1], v[:, ::-1], y),
-            lambda rng, f: f[:, 0] + f[:, 1] + rng.normal(size=len(f)) / np.sqrt(4.0 * sigma(f[:, 2])),
+            lambda rng, f: f[:, 0] + f[:, 2] + rng.normal(size=len(f)) / np.sqrt(4.0 * sigma(f[:, 1])),
             limits=(-2.0, np.inf),
-            design=lambda y: jnp.broadcast_to(jnp.array([[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), (len(y), 2, 3)),
+            limited=1,
+            # Those that are added are no neighbours.
+            design=lambda y: jnp.broadcast_to(jnp.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), (len(y), 2, 3)),
         ),
         Case(
             "varying",

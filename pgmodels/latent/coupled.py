@@ -27,7 +27,7 @@ class CoupledPosterior(Module):
 
     ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
     whitened coordinates v, all latents end to end, it is N(centre, P^-1), P = I + A W A^T = R R^T, with a root R a
-    block.
+    block, over the coordinates of the block's latents end to end.
     """
 
     prior: JointPrior
@@ -51,13 +51,15 @@ class CoupledPosterior(Module):
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
-        parts = split_over(self.roots, flat - self.centre)
-        return jnp.concatenate([root.T @ part for root, part in zip(self.roots, parts, strict=True)])
+        parts = gather_blocks(self.prior, self.blocks, flat - self.centre)
+        turned = [root.T @ part for root, part in zip(self.roots, parts, strict=True)]
+        return scatter_blocks(self.prior, self.blocks, turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """The deviation R^-T u of whitened coordinates from the centre."""
-        pairs = zip(self.roots, split_over(self.roots, u), strict=True)
-        return jnp.concatenate([solve_triangular(root, part, trans="T", lower=True) for root, part in pairs])
+        pairs = zip(self.roots, gather_blocks(self.prior, self.blocks, u), strict=True)
+        solved = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
+        return scatter_blocks(self.prior, self.blocks, solved)
 
     def marginals(self) -> Marginals:
         """Mean and covariance of each datum's latents."""
@@ -157,15 +159,37 @@ def condition_coupled(
         prior=prior,
         potential=potential,
         precision=precision,
-        centre=jnp.concatenate(centres),
+        centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
         log_evidence=log_normalizer,
         blocks=blocks,
     )
 
 
+def gather_blocks(prior: JointPrior, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
+    """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
+    parts = jnp.split(flat, np.cumsum(_ranks(prior))[:-1])
+    return [jnp.concatenate([parts[latent] for latent in block]) for block in blocks]
+
+
+def scatter_blocks(
+    prior: JointPrior, blocks: tuple[tuple[int, ...], ...], parts: Sequence[Float[Array, " _"]]
+) -> Float[Array, " D"]:
+    """The inverse of ``gather_blocks``."""
+    ranks = _ranks(prior)
+    found: dict[int, Array] = {}
+    for block, part in zip(blocks, parts, strict=True):
+        own = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
+        found.update(zip(block, own, strict=True))
+    return jnp.concatenate([found[latent] for latent in range(len(ranks))])
+
+
+def _ranks(prior: JointPrior) -> list[int]:
+    return [group.rank for group in prior.groups for _ in range(group.size)]
+
+
 def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
-    """A vector over all blocks in parts, one as long as each block's matrix."""
+    """A vector over all blocks, one after the other, in parts, one as long as each block's matrix."""
     return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
 
 

@@ -88,7 +88,7 @@ GENERATORS = {
     ),
     "label_noise": lambda rng, f, p: labels(rng, p["flipped"] + (1 - 2 * p["flipped"]) * sigma(f[:, 0])),
     "additive": lambda rng, f, p: (
-        f[:, 0] + f[:, 1] + rng.normal(size=len(f)) / np.sqrt(p["precision"] * sigma(f[:, 2]))
+        f[:, 0] + f[:, 2] + rng.normal(size=len(f)) / np.sqrt(p["precision"] * sigma(f[:, 1]))
     ),
     "varying": lambda rng, f, p: varying_generate(rng, f, p["slope"]),
 }

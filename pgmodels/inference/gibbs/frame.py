@@ -15,8 +15,8 @@ FURTHEST = 3.0
 class Frame(Module):
     """Coordinates u of whitened ones: v = centre + slope^T z + sum of axes, each times its length at z and its u.
 
-    z are the standardised hyperparameters. ``axes`` are orthonormal, a matrix a block of latents; their lengths' logs
-    are linear in z, up to +-3.
+    z are the standardised hyperparameters. ``axes`` are orthonormal, a matrix a block of latents, which follow one
+    another; their lengths' logs are linear in z, up to +-3.
     """
 
     centre: Float[Array, " D"]
