@@ -7,7 +7,8 @@ import pytest
 
 from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.explain import conditional_sites, expectations, explain
+from pgmodels.augmentation.explain import explain
+from pgmodels.augmentation.sites import conditional_sites, expectations
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment
 from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_

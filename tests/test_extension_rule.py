@@ -13,6 +13,7 @@ from pgmodels.augmentation.laws import PolyaGamma
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules import RULES, Rule, register
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.language.notation import density, factors, integral, inverse_power, line
 from pgmodels.language.operations import Call, Sum
 from pgmodels.language.symbols import Constant
 
@@ -37,7 +38,7 @@ class SecantRule(Rule):
         terms = factor.base.children if isinstance(factor.base, Sum) else ()
         if len(terms) != 2 or not all(isinstance(term, Call) and term.name == "exp" for term in terms):
             return None
-        z, other = (deriver.predictor(term.argument, factor.text()) for term in terms)
+        z, other = (deriver.predictor(term.argument, factor.expression) for term in terms)
         if z.negated().key != other.key or factor.exponent.sign != -1:
             return None
         deriver.rules.append(cls(deriver.name("ω"), z, -factor.exponent, factor.base**factor.exponent, factor.parent))
@@ -52,11 +53,11 @@ class SecantRule(Rule):
         return PolyaGamma(self.b, ZERO).log_density(omega, env) - 2 * omega * z**2 - b * jnp.log(2.0)
 
     def identity(self):
-        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
     def augmented(self):
         z, name = self.z.expression, self.auxiliary
-        return f"2^-{self.b.text(3)} {pgm.exp(-2 * name * z**2).text()} PG({name.text()}; {self.b.text()}, 0)"
+        return factors(inverse_power(2, self.b), pgm.exp(-2 * name * z**2), density("PG", name, self.b, 0))
 
     def prior(self):
         return (self.b,)

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from pgmodels.augmentation.graph import AugmentedGraph, Edge, Node, build_graph
+from pgmodels.language.notation import Name
 from tests.test_explain import CASES, derived
 
 GP_SIZES = {name: [case[1]] for name, case in CASES.items()}
@@ -126,7 +127,7 @@ def test_mermaid(name):
 
 
 def test_names_are_escaped():
-    nodes = (Node("n0", 'a "b" \\ #<c>', "latent", None), Node("n1", "y", "observed", None))
+    nodes = (Node("n0", Name('a "b" \\ #<c>'), "latent", None), Node("n1", Name("y"), "observed", None))
     graph = AugmentedGraph('the "name"', nodes, (), (Edge("n0", "n1"),))
     assert 'digraph "the \\"name\\"" {' in graph.to_graphviz()
     assert 'n0 [label="a \\"b\\" \\\\ #<c>"];' in graph.to_graphviz()

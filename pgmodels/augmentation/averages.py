@@ -11,6 +11,7 @@ from pgmodels.augmentation.stable import log_sigmoid_tilde
 from pgmodels.augmentation.symbols import Allocated, Auxiliary, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Applied, Name, Part, Tree, call, expectation, indexed
 from pgmodels.language.symbols import Latent, Latents
 
 VARIANCE = "Var[f]"
@@ -31,8 +32,8 @@ class Marginal(Expression):
         values = env.f if self.symbol == "m" else jnp.asarray(env.parameters[VARIANCE])
         return self.latent.evaluate(Environment(env.y, values, env.parameters))
 
-    def text(self, precedence: int = 0) -> str:
-        return self.symbol + self.latent.text()[1:]
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed(self.symbol, self.latent.index)
 
 
 class Expected(Expression):
@@ -54,8 +55,14 @@ class Expected(Expression):
     def evaluate(self, env: Environment) -> Any:
         return env.parameters[self.name]
 
-    def text(self, precedence: int = 0) -> str:
-        return f"q({self.auxiliary.name})" if isinstance(self.auxiliary, Allocated) else f"E[{self.auxiliary.text()}]"
+    def element(self, index: Part | None) -> Tree:
+        """The symbol with another index than that of all latents."""
+        if isinstance(self.auxiliary, Allocated):
+            return call("q", self.auxiliary.condition)
+        return expectation(self.auxiliary.element(index))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.element("c" if self.is_vector else None)
 
 
 class Tilde(Expression):
@@ -74,9 +81,9 @@ class Tilde(Expression):
         value = log_sigmoid_tilde(self.side * self.mean.evaluate(env), self.variance.evaluate(env))
         return value if self.logarithm else jnp.exp(value)
 
-    def text(self, precedence: int = 0) -> str:
-        symbol = "σ̃₊" if self.side > 0 else "σ̃₋"
-        return f"{'log ' if self.logarithm else ''}{symbol}({self.predictor.text()})"
+    def notation(self, precedence: int = 0) -> Tree:
+        value = call("σ̃₊" if self.side > 0 else "σ̃₋", self.predictor.expression)
+        return Applied(Name("log"), value) if self.logarithm else value
 
 
 class Thinning(Expression):
@@ -96,8 +103,8 @@ class Thinning(Expression):
     def evaluate(self, env: Environment) -> Any:
         return -jnp.expm1(self.log_down.evaluate(env))
 
-    def text(self, precedence: int = 0) -> str:
-        return self.written.text(precedence)
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.written.notation(precedence)
 
 
 class Root(Expression):
@@ -117,8 +124,8 @@ class Root(Expression):
     def evaluate(self, env: Environment) -> Any:
         return self.definition.evaluate(env)
 
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}[c]" if self.is_vector else self.name
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed(self.name, "c" if self.is_vector else None)
 
 
 class Function(Expression):
@@ -136,8 +143,8 @@ class Function(Expression):
     def evaluate(self, env: Environment) -> Any:
         return self.function(self.argument.evaluate(env))
 
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}({self.argument.text()})"
+    def notation(self, precedence: int = 0) -> Tree:
+        return call(self.name, self.argument)
 
 
 def mean_of(predictor: Predictor) -> Expression:

@@ -3,10 +3,9 @@
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.normal_form import Factor, factorise
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor, SharedPredictorError, affine, latents_of
 from pgmodels.augmentation.predictors import over_predictors
-from pgmodels.augmentation.quadratic import Quadratic, Square
+from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules import RULES
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
@@ -14,6 +13,7 @@ from pgmodels.augmentation.symbols import Auxiliary, auxiliaries_of
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Expression
 from pgmodels.language.functions import exp
+from pgmodels.language.notation import Part, line, words
 from pgmodels.language.operations import Call, Comparison, Power, Reduction, Sum
 from pgmodels.language.symbols import Constant, ParameterSymbol, Positions, Selected
 
@@ -46,9 +46,7 @@ class Deriver:
             if isinstance(latent, Selected):
                 # f[i] is read as Π_c g(f[c])^[i = c], which holds where one c is i.
                 found = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
-                self.require(
-                    found, "positive", f"{words('the number of latents that')} {latent.text()} {words('selects')}"
-                )
+                self.require(found, "positive", words("the number of latents that"), latent, words("selects"))
         augmentation = self._build()
         self._check_used()
         return augmentation
@@ -104,55 +102,55 @@ class Deriver:
         wanted = "a power of σ(z), Φ(z), a sum, or an exponential"
         if isinstance(factor.base, (Sum, Reduction, Power)):
             wanted = "a sum or a quadratic to a negative power, or a sum of likelihoods to the power 0 or 1"
-        raise self.no_rule(factor.text(), wanted)
+        raise self.no_rule(factor.expression, wanted)
 
     def coefficient(self, parent: Auxiliary | None) -> Expression:
         """The product of the factors free of the latents that the likelihood has, or that a rule left."""
         return multiply(*self.coefficients.get(_name(parent), []))
 
-    def check_plates(self, base: Expression, exponent: Expression, reduced: bool, text: str) -> None:
+    def check_plates(self, base: Expression, exponent: Expression, reduced: bool, factor: Expression) -> None:
         """Refuse a product over the latents of functions of a sum over the latents: its auxiliaries are a matrix."""
         if reduced and (base.is_vector or exponent.is_vector):
-            raise self.no_rule(text, "a sum over the latents outside of products over the latents")
+            raise self.no_rule(factor, "a sum over the latents outside of products over the latents")
 
-    def predictor(self, argument: Expression, text: str) -> Predictor:
+    def predictor(self, argument: Expression, factor: Expression) -> Predictor:
         """The argument of a factor as a predictor, or NoAugmentationError."""
         predictor = affine(argument)
         if predictor is None:
-            raise self.no_rule(text, f"an affine function of one latent where {argument.text()} stands")
+            raise self.no_rule(factor, f"an affine function of one latent where {argument.text()} stands")
         return predictor
 
-    def require_quadratic(self, quadratic: Quadratic, text: str) -> None:
+    def require_quadratic(self, quadratic: Quadratic, factor: Expression) -> None:
         """Require that a quadratic is nowhere negative."""
         for square in quadratic.squares:
             if square.weight.sign == -1:
-                raise self.no_rule(text, "a non-negative quadratic")
-            reason = f"{words('the coefficient of')} {_square_text(square)} {words('in')} {text}"
-            self.require(square.weight, "nonnegative", reason)
+                raise self.no_rule(factor, "a non-negative quadratic")
+            squared = power(square.predictor.expression, 2.0)
+            self.require(square.weight, "nonnegative", words("the coefficient of"), squared, words("in"), factor)
         if quadratic.constant.sign == -1 and quadratic.constant.key != ZERO.key:
-            raise self.no_rule(text, "a non-negative quadratic")
-        self.require(quadratic.constant, "nonnegative", f"{words('the least value of the quadratic in')} {text}")
+            raise self.no_rule(factor, "a non-negative quadratic")
+        self.require(quadratic.constant, "nonnegative", words("the least value of the quadratic in"), factor)
 
-    def require(self, expression: Expression, kind: str, reason: str) -> None:
-        """Require something of a coefficient; of auxiliaries it is known, since rules made them."""
+    def require(self, expression: Expression, kind: str, *reason: Part) -> None:
+        """Require something of a coefficient, which words and formulas name; of auxiliaries it is known."""
         trivially = expression.nonnegative and kind == "nonnegative"
         trivially |= isinstance(expression, Constant) and expression.value == 1.0
         trivially |= kind == "positive" and isinstance(expression, Constant) and expression.value > 0
         trivially |= kind == "positive" and isinstance(expression, ParameterSymbol) and expression.positive
         trivially |= kind == "indicator" and isinstance(expression, Comparison)
         if not trivially and not auxiliaries_of(expression):
-            self.requirements.append(Requirement(expression, kind, reason))
+            self.requirements.append(Requirement(expression, kind, line(*reason)))
 
     def name(self, symbol: str) -> str:
         """A name for an auxiliary: the symbol, with a number from the second on."""
         self.named[symbol] = self.named.get(symbol, 0) + 1
         return symbol if self.named[symbol] == 1 else f"{symbol}{self.named[symbol]}"
 
-    def no_rule(self, factor: str, wanted: str) -> NoAugmentationError:
+    def no_rule(self, factor: Expression, wanted: str) -> NoAugmentationError:
         """The error for a factor that no rule takes, with what was looked for."""
         known = "\n".join(f"  - {rule.title}: {(rule.__doc__ or '').splitlines()[0]}" for rule in RULES)
         return NoAugmentationError(
-            f"no augmentation for the factor {factor}\n"
+            f"no augmentation for the factor {factor.text()}\n"
             f"in the likelihood {self.whole.text()}.\n"
             f"Looked for {wanted}.\nThe rules are:\n{known}"
         )
@@ -184,10 +182,6 @@ def _merged(factors: list[Factor]) -> list[Factor]:
 def _summed(expression: Expression) -> Expression:
     """An exponent of a product over the latents is a sum over them."""
     return Reduction("sum", expression) if expression.is_vector else expression
-
-
-def _square_text(square: Square) -> str:
-    return power(square.predictor.expression, 2.0).text()
 
 
 def derive_formula(formula: Expression, size: int) -> Augmentation:

@@ -10,7 +10,9 @@ from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import Rule
 from pgmodels.augmentation.symbols import auxiliaries_of
 from pgmodels.language.expression import Expression
-from pgmodels.language.symbols import Latents, ParameterSymbol
+from pgmodels.language.notation import Name, Tree, indexed
+from pgmodels.language.symbols import Latent, Latents, ParameterSymbol
+from pgmodels.language.text import to_text
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,14 @@ class Node:
     """
 
     id: str
-    label: str
+    symbol: Tree
     kind: str
     plate: str | None
+
+    @property
+    def label(self) -> str:
+        """The symbol as text."""
+        return to_text(self.symbol)
 
 
 @dataclass(frozen=True)
@@ -172,13 +179,13 @@ class _Builder:
             label = f"c = 0..{self.augmentation.size - 1}"
             plates = [Plate("processes", label, None), plates[0], Plate("latents", label, "data")]
         self._priors()
-        parameters = {name: self._add(name, "parameter", None) for name in self.parameters}
+        parameters = {name: self._add(node.notation(), "parameter", None) for name, node in self.parameters.items()}
         auxiliaries = {}
         for rule in self.augmentation.rules:
             if rule.auxiliary is not None:
                 plate = "latents" if rule.auxiliary.is_vector else "data"
-                auxiliaries[rule.auxiliary.name] = self._add(rule.auxiliary.text(), "auxiliary", plate)
-        y = self._add("y", "observed", "data")
+                auxiliaries[rule.auxiliary.name] = self._add(rule.auxiliary.notation(), "auxiliary", plate)
+        y = self._add(Name("y"), "observed", "data")
         for rule in self.augmentation.rules:
             if rule.auxiliary is not None:
                 self._place(rule, auxiliaries, parameters, y)
@@ -194,28 +201,29 @@ class _Builder:
         self.latents: dict[int, str] = {}
         if self.over_latents:
             # One GP a latent has its own hyperparameters; a GP of several latents shares them.
-            theta = self._add("θ[c]" if several else "θ", "hyperparameter", "processes" if several else None)
-            process = self._add("GP[c]", "process", "processes")
-            f = self._add("f[c]", "latent", "latents")
+            own = indexed("θ", "c" if several else None)
+            theta = self._add(own, "hyperparameter", "processes" if several else None)
+            process = self._add(indexed("GP", "c"), "process", "processes")
+            f = self._add(indexed("f", "c"), "latent", "latents")
             self._connect(theta, process)
             self._connect(process, f)
             self.latents = dict.fromkeys(range(size), f)
             return
         start = 0
         for number, count in enumerate(self.gp_sizes):
-            suffix = f"[{number}]" if several else ""
-            theta = self._add(f"θ{suffix}", "hyperparameter", None)
-            process = self._add(f"GP{suffix}", "process", None)
+            index = number if several else None
+            theta = self._add(indexed("θ", index), "hyperparameter", None)
+            process = self._add(indexed("GP", index), "process", None)
             self._connect(theta, process)
             for position in range(start, start + count):
-                self.latents[position] = self._add("f" if size == 1 else f"f[{position}]", "latent", "data")
+                self.latents[position] = self._add(Latent(position, size).notation(), "latent", "data")
                 self._connect(process, self.latents[position])
             start += count
         predictors = self.augmentation.predictors
         if predictors is not None:
             latents, self.latents = self.latents, {}
             for position, row in enumerate(predictors.rows):
-                self.latents[position] = self._add(predictors.symbol(position).text(), "latent", "data")
+                self.latents[position] = self._add(predictors.symbol(position).notation(), "latent", "data")
                 for latent in row:
                     self._connect(latents[latent], self.latents[position])
 
@@ -248,9 +256,9 @@ class _Builder:
         ]
         return dict.fromkeys(self.latents[position] for position in positions)
 
-    def _add(self, label: str, kind: str, plate: str | None) -> str:
+    def _add(self, symbol: Tree, kind: str, plate: str | None) -> str:
         identifier = f"n{len(self.nodes)}"
-        self.nodes.append(Node(identifier, label, kind, plate))
+        self.nodes.append(Node(identifier, symbol, kind, plate))
         return identifier
 
     def _connect(self, source: str, target: str) -> None:

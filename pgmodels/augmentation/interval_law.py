@@ -8,11 +8,11 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from pgmodels.augmentation.laws import ONE, Grid, Law
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.samplers import interval_normal
 from pgmodels.language.algebra import add, multiply
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import log, normal_cdf
+from pgmodels.language.notation import Bracketed, Part, Tree, call, line, listed, words
 from pgmodels.language.operations import log_normal_interval
 
 
@@ -73,27 +73,30 @@ class IntervalNormal(Law):
         log_measure = np.log((high - low) * slope * 0.025) + np.zeros_like(values)
         return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
 
-    def text(self, name: str) -> str:
-        return f"N({self.location.text()}, 1) {words('truncated to')} {self.limits(name)}"
+    def notation(self, variable: Part) -> Tree:
+        return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))
 
-    def limits(self, name: str) -> str:
+    def limits(self, variable: Part) -> Tree:
         """The intervals, each with where it holds."""
-        return "; ".join(_limits(interval, name) for interval in self.intervals)
+        return listed(*(_limits(interval, variable) for interval in self.intervals), sign=";")
 
     def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         # Most of it is where others are that were drawn at the same datum.
         return np.roll(value, 1, axis=0)
 
 
-def _limits(interval: Interval, name: str) -> str:
-    lower = "" if interval.lower is None else f"{interval.lower.text()} < "
-    upper = "" if interval.upper is None else f" < {interval.upper.text()}"
-    inside = f"{lower}{name}{upper}" if upper else f"{name} > {lower.removesuffix(' < ')}"
+def _limits(interval: Interval, variable: Part) -> Tree:
+    inside: list[Part] = [variable]
+    if interval.upper is None and interval.lower is not None:
+        inside += [">", interval.lower]
+    elif interval.upper is not None:
+        inside += ["<", interval.upper]
+        inside[:0] = [] if interval.lower is None else [interval.lower, "<"]
     if interval.exponent.key == ONE.key:
-        return inside
-    condition = interval.exponent.text()
-    plain = condition[1:-1] if condition.startswith("[") and condition.count("[") == 1 else f"{condition} = 1"
-    return f"{inside} {words('where')} {plain}"
+        return line(*inside)
+    condition = interval.exponent.notation()
+    holds = (condition.body,) if isinstance(condition, Bracketed) else (condition, "=", 1)
+    return line(*inside, words("where"), *holds)
 
 
 class IntervalMass(Expression):
@@ -119,8 +122,8 @@ class IntervalMass(Expression):
     def evaluate(self, env: Environment) -> Any:
         return jnp.where(self.law.off(env), 0.0, log_normal_interval(*self.law.ends(env)))
 
-    def text(self, precedence: int = 0) -> str:
-        return self.children[0].text(precedence)
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.children[0].notation(precedence)
 
 
 class IntervalMean(Expression):
@@ -137,5 +140,5 @@ class IntervalMean(Expression):
         # φ's difference cancels where the interval is narrow: the mean never leaves it.
         return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
 
-    def text(self, precedence: int = 0) -> str:
-        return f"{words('the mean of')} N({self.law.location.text()}, 1) {words('truncated to the same')}"
+    def notation(self, precedence: int = 0) -> Tree:
+        return line(words("the mean of"), call("N", self.law.location, 1), words("truncated to the same"))

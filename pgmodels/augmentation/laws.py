@@ -15,11 +15,11 @@ from jax.scipy.stats import norm
 
 from pgmodels import polya_gamma
 from pgmodels.augmentation.averages import Function
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import normal_cdf
+from pgmodels.language.notation import Part, Tree, call, line, words
 from pgmodels.language.symbols import Constant
 
 ONE = Constant(1.0)
@@ -61,8 +61,8 @@ class Law(ABC):
         """What to integrate over; ``centre`` (n, ...) is where the values are."""
 
     @abstractmethod
-    def text(self, name: str) -> str:
-        """The law of the variable with this name, with words marked."""
+    def notation(self, variable: Part) -> Tree:
+        """The law of a variable as derivations write it."""
 
     def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Other values that the variable can take."""
@@ -103,8 +103,8 @@ class PolyaGamma(Law):
         centre = np.maximum(np.asarray(polya_gamma.mean(b, self.tilt.evaluate(env))), 0.15)
         return _positive_grid(np.where(b > 0, centre, 1.0), np.arange(-140, 141) * 0.025, b <= 10.0)
 
-    def text(self, name: str) -> str:
-        return f"PG({self.shape.text()}, {self.tilt.text()})"
+    def notation(self, variable: Part) -> Tree:
+        return call("PG", self.shape, self.tilt)
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class Poisson(Law):
         values = np.arange(float(count))[:, None, None] * np.ones_like(centre)
         return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
 
-    def text(self, name: str) -> str:
-        return f"Poisson({self.rate.text()})"
+    def notation(self, variable: Part) -> Tree:
+        return call("Poisson", self.rate)
 
     def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return value + 1.0 * (value > 0)
@@ -166,8 +166,8 @@ class Gamma(Law):
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
         return _positive_grid(np.where(~self.off(env), centre, 1.0))
 
-    def text(self, name: str) -> str:
-        return f"Gamma({self.shape.text()}, {words('rate')} {self.rate.text()})"
+    def notation(self, variable: Part) -> Tree:
+        return call("Gamma", self.shape, line(words("rate"), self.rate))
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ class InverseGaussian(Law):
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
         return _positive_grid(np.where(~self.off(env), centre, 1.0))
 
-    def text(self, name: str) -> str:
-        return f"InverseGaussian({words('mean')} {self.mean().text()}, {words('shape')} {self.shape.text()})"
+    def notation(self, variable: Part) -> Tree:
+        return call("InverseGaussian", line(words("mean"), self.mean()), line(words("shape"), self.shape))
 
 
 @dataclass(frozen=True)
@@ -235,8 +235,8 @@ class TruncatedNormal(Law):
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
         return _positive_grid(centre)
 
-    def text(self, name: str) -> str:
-        return f"N({self.location.text()}, 1) {words('truncated to')} {name} > 0{where(self.switch)}"
+    def notation(self, variable: Part) -> Tree:
+        return line(call("N", self.location, 1), words("truncated to"), variable, ">", 0, *where(self.switch))
 
 
 @dataclass(frozen=True)
@@ -272,22 +272,22 @@ class Categorical(Law):
         )
         return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
 
-    def text(self, name: str) -> str:
-        return f"Categorical({', '.join(weight.text() for weight in self.weights)})"
+    def notation(self, variable: Part) -> Tree:
+        return call("Categorical", *self.weights)
 
     def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         # Another component has other auxiliaries.
         return value
 
 
-def where(switch: Expression) -> str:
-    """Where an exponent, 0 or 1, is 1; as words of a line."""
+def where(switch: Expression) -> tuple[Part, ...]:
+    """Where an exponent, 0 or 1, is 1; as parts of a line."""
     opposite = add(1.0, multiply(-1.0, switch))
     if switch.key == ONE.key:
-        return ""
+        return ()
     if len(switch.children) > len(opposite.children):
-        return f"{words(', where')} {opposite.text()} = 0"
-    return f"{words(', where')} {switch.text()} = 1"
+        return words(", where"), opposite, "=", 0
+    return words(", where"), switch, "=", 1
 
 
 def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any = True) -> Grid:

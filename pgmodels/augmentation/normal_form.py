@@ -24,9 +24,10 @@ class Factor:
     exponent: Expression
     parent: Auxiliary | None = None
 
-    def text(self) -> str:
-        """The factor in infix notation."""
-        return power(self.base, self.exponent).text()
+    @property
+    def expression(self) -> Expression:
+        """The factor as a formula."""
+        return power(self.base, self.exponent)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,6 @@ class Term:
         """The term as a formula."""
         product = multiply(self.coefficient, *self.atoms)
         return Reduction("sum", product) if self.reduced and product.is_vector else product
-
-    def text(self) -> str:
-        """The term in infix notation."""
-        return self.expression.text()
 
 
 def factorise(expression: Expression, size: int) -> list[Factor]:
@@ -243,7 +240,9 @@ def _multiply_terms(left: Term, right: Term) -> Term:
     if rest.key == Constant(1.0).key:
         atoms = ()
     if left.reduced and right.reduced and left.atoms and right.atoms:
-        raise NoAugmentationError(f"({left.text()}) ({right.text()}) multiplies two sums over the latents.")
+        raise NoAugmentationError(
+            f"({left.expression.text()}) ({right.expression.text()}) multiplies two sums over the latents."
+        )
     return Term(multiply(left.coefficient, right.coefficient, coefficient), atoms, left.reduced or right.reduced)
 
 

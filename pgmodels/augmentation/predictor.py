@@ -57,10 +57,6 @@ class Predictor:
         total = jnp.sum(values, axis=-1)
         return jnp.zeros((*total.shape, size)).at[..., self.latent.position].set(total)
 
-    def text(self) -> str:
-        """z in infix notation."""
-        return self.expression.text()
-
 
 def latents_of(expression: Expression) -> dict[tuple, Expression]:
     """The latent symbols that an expression contains, by key."""

@@ -12,6 +12,7 @@ from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.symbols import rebuild
 from pgmodels.language.algebra import add, multiply, split_number
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Tree, indexed, line
 from pgmodels.language.operations import Product, Reduction, Sum
 from pgmodels.language.symbols import Constant, Latent, Latents, Observation
 
@@ -30,8 +31,8 @@ class PredictorSymbol(Latent):
     def _label(self) -> Hashable:
         return (self.position, self.size, self.expression.key)
 
-    def text(self, precedence: int = 0) -> str:
-        return "z" if self.size == 1 else f"z[{self.position}]"
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("z", self.index)
 
 
 class Predictors:
@@ -66,9 +67,9 @@ class Predictors:
                     "latents of its own."
                 )
 
-    def definitions(self) -> list[str]:
+    def definitions(self) -> list[Tree]:
         """Each predictor as a formula, as in z = f[0] + f[1]."""
-        return [f"{self.symbol(p).text()} = {self.text(p)}" for p in range(len(self.rows))]
+        return [line(self.symbol(p), "=", self.expression(p)) for p in range(len(self.rows))]
 
     def symbol(self, predictor: int) -> PredictorSymbol:
         """What stands for a predictor in formulas."""

@@ -2,19 +2,24 @@
 
 from typing import Any
 
-from pgmodels.augmentation.notation import plain
 from pgmodels.language.expression import Expression
+from pgmodels.language.notation import Chain, Part, words
+from pgmodels.language.text import to_text
 
 
 class Requirement:
     """What a derivation needs of a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
 
-    ``marked_reason`` is ``reason`` with its words marked (``notation.words``).
+    ``written`` says where the coefficient stands, as a line of the derivation.
     """
 
-    def __init__(self, expression: Expression, kind: str, marked_reason: str):
-        self.expression, self.kind, self.marked_reason = expression, kind, marked_reason
-        self.reason = plain(marked_reason)
+    def __init__(self, expression: Expression, kind: str, written: Chain):
+        self.expression, self.kind, self.written = expression, kind, written
+
+    @property
+    def reason(self) -> str:
+        """Where the coefficient stands, as text."""
+        return to_text(self.written)
 
     def holds(self, values: Any) -> Any:
         """Where the values satisfy the requirement, up to rounding."""
@@ -23,6 +28,11 @@ class Requirement:
         if self.kind == "positive":
             return values > 0
         return (values == 0) | (values == 1)
+
+    @property
+    def condition(self) -> tuple[Part, ...]:
+        """The requirement as parts of a line."""
+        return {"nonnegative": ("≥", 0), "positive": (">", 0), "indicator": (words("is 0 or 1"),)}[self.kind]
 
     @property
     def wording(self) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Part, Tree, bracketed, indexed, line
 from pgmodels.language.operations import Call, Comparison, Power, Product, Reduction, Sum
 from pgmodels.language.symbols import Constant
 
@@ -30,8 +31,12 @@ class Auxiliary(Expression):
     def evaluate(self, env: Environment) -> Any:
         return env.parameters[self.name]
 
-    def text(self, precedence: int = 0) -> str:
-        return f"{self.name}[c]" if self.is_vector else self.name
+    def element(self, index: Part | None) -> Tree:
+        """The symbol with another index than that of all latents."""
+        return indexed(self.name, index)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.element("c" if self.is_vector else None)
 
 
 class Allocated(Expression):
@@ -51,8 +56,13 @@ class Allocated(Expression):
     def evaluate(self, env: Environment) -> Any:
         return (self.auxiliary.evaluate(env) == self.component).astype(jnp.result_type(float))
 
-    def text(self, precedence: int = 0) -> str:
-        return f"[{self.name}]"
+    @property
+    def condition(self) -> Tree:
+        """The allocation to the component, as it is written."""
+        return line(self.auxiliary, "=", self.component)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return bracketed(self.condition, "[]")
 
 
 class Logarithm(Call):
@@ -94,8 +104,8 @@ class WeightedSum(Expression):
         factors = jnp.stack(jnp.broadcast_arrays(*(factor for _, factor in columns)))
         return jax.nn.logsumexp(values, axis=0, b=factors)
 
-    def text(self, precedence: int = 0) -> str:
-        return self.written.text(precedence)
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.written.notation(precedence)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE
-from pgmodels.augmentation.explain import expectations
+from pgmodels.augmentation.sites import expectations
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
 from pgmodels.precision import double_precision

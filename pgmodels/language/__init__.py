@@ -1,7 +1,7 @@
 """The language of likelihoods: formulas, supports, the named likelihoods."""
 
-from pgmodels.language import algebra, text
+from pgmodels.language import algebra, infix
 from pgmodels.language.expression import Expression
 
 Expression.algebra = algebra
-Expression.writer = text.write
+Expression.writer = infix.write

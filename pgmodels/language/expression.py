@@ -18,6 +18,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from pgmodels.language.notation import Tree
+from pgmodels.language.text import to_text
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -53,7 +56,7 @@ class Expression(ABC):
 
     # Nodes are made and written by modules that need all kinds of them: ``pgmodels.language`` binds both.
     algebra: ClassVar[Algebra]
-    writer: ClassVar[Callable[[Expression, int], str]]
+    writer: ClassVar[Callable[[Expression, int], Tree]]
 
     children: tuple[Expression, ...] = ()
 
@@ -93,9 +96,13 @@ class Expression(ABC):
         """The logarithm of the value, computed without overflow or cancellation where the structure allows it."""
         return jnp.log(self.evaluate(env))
 
-    def text(self, precedence: int = 0) -> str:
-        """The expression in infix notation, in brackets where what is around it binds as tightly as ``precedence``."""
+    def notation(self, precedence: int = 0) -> Tree:
+        """The expression as it is written, in brackets where what is around it binds as tightly as ``precedence``."""
         return type(self).writer(self, precedence)
+
+    def text(self) -> str:
+        """The expression as plain text in infix notation."""
+        return to_text(self.notation())
 
     def __str__(self) -> str:
         return self.text()

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Name, Tree, indexed
 
 
 class Constant(Expression):
@@ -61,8 +62,8 @@ class Observation(Expression):
         y = jnp.asarray(env.y)
         return (y if self.column is None else y[..., self.column])[..., None]
 
-    def text(self, precedence: int = 0) -> str:
-        return "y" if self.column is None else f"y[{self.column}]"
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("y", self.column)
 
 
 class ParameterSymbol(Expression):
@@ -87,8 +88,8 @@ class ParameterSymbol(Expression):
         value = jnp.asarray(env.parameters[self.name])
         return value if value.ndim > 1 else value.reshape(1, -1)
 
-    def text(self, precedence: int = 0) -> str:
-        return self.name
+    def notation(self, precedence: int = 0) -> Tree:
+        return Name(self.name)
 
 
 class Positions(Expression):
@@ -113,8 +114,8 @@ class Positions(Expression):
     def evaluate(self, env: Environment) -> Array:
         return jnp.arange(float(self.size))[None, :]
 
-    def text(self, precedence: int = 0) -> str:
-        return "c"
+    def notation(self, precedence: int = 0) -> Tree:
+        return Name("c")
 
 
 class Latent(Expression):
@@ -140,8 +141,13 @@ class Latent(Expression):
     def evaluate(self, env: Environment) -> Array:
         return env.f[..., self.position : self.position + 1]
 
-    def text(self, precedence: int = 0) -> str:
-        return "f" if self.size == 1 else f"f[{self.position}]"
+    @property
+    def index(self) -> int | None:
+        """What the latent is told apart by where it is written."""
+        return None if self.size == 1 else self.position
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
 
 
 class Latents(Expression):
@@ -168,8 +174,10 @@ class Latents(Expression):
     def evaluate(self, env: Environment) -> Array:
         return env.f
 
-    def text(self, precedence: int = 0) -> str:
-        return "f[c]"
+    index = "c"
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
 
 
 class Selected(Expression):
@@ -189,8 +197,8 @@ class Selected(Expression):
         chosen = self.index.evaluate(env) == jnp.arange(self.size)
         return jnp.sum(jnp.where(chosen, env.f, 0.0), axis=-1, keepdims=True)
 
-    def text(self, precedence: int = 0) -> str:
-        return f"f[{self.index.text()}]"
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
 
 
 def _index(position: Any, size: int) -> Expression:

@@ -1,6 +1,5 @@
 """The augmented graphical model, drawn."""
 
-import re
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,6 +9,8 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
+from pgmodels.language.notation import Indexed, Tree, split_name
+from pgmodels.language.text import to_text
 from pgmodels.plots.geometry import Box
 from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle
@@ -72,7 +73,7 @@ def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
     if is_dot(node):
         axes.add_patch(Circle((x, y), DOT, facecolor="black", zorder=3))
         # A parameter's name is its user's.
-        text = literal(node.label) if node.kind == "parameter" else _mathematics(node.label)
+        text = literal(node.label) if node.kind == "parameter" else _mathematics(node.symbol)
         axes.text(x, y + DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
         return
     face = _OBSERVED if node.kind == "observed" else "white"
@@ -82,7 +83,7 @@ def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
         axes.add_patch(FancyBboxPatch(corner, side, side, boxstyle=style, facecolor=face, edgecolor="black", zorder=3))
     else:
         axes.add_patch(Circle((x, y), RADIUS, facecolor=face, edgecolor="black", zorder=3))
-    axes.text(x, y, _mathematics(node.label), ha="center", va="center", fontsize=12, zorder=4)
+    axes.text(x, y, _mathematics(node.symbol), ha="center", va="center", fontsize=12, zorder=4)
 
 
 def _draw_edge(axes: Axes, source: Node, target: Node, layout: Layout) -> None:
@@ -105,12 +106,10 @@ def _draw_edge(axes: Axes, source: Node, target: Node, layout: Layout) -> None:
     )
 
 
-def _mathematics(label: str) -> str:
-    """A label of the derivation's own, such as f[c] or u2, with indices as subscripts."""
-    found = re.fullmatch(r"(\D+?)(\d*)(?:\[(\w+)\])?", label)
-    if found is None:
-        return literal(label)
-    symbol, number, index = found.groups()
+def _mathematics(tree: Tree) -> str:
+    """A symbol of the derivation's own, such as f[c] or u2, with indices as subscripts."""
+    base, index = (to_text(tree.base), to_text(tree.index)) if isinstance(tree, Indexed) else (to_text(tree), "")
+    symbol, number = split_name(base)
     below = ",".join(part for part in (number, index) if part)
     return f"${_SYMBOLS.get(symbol, symbol)}_{{{below}}}$" if below else f"${_SYMBOLS.get(symbol, symbol)}$"
 

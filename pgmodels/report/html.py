@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pgmodels.augmentation.mathml import to_mathml
+from pgmodels.augmentation.explain import Line
+from pgmodels.language.mathml import to_mathml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,10 +64,10 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = N
     )
 
 
-def formula_line(line: str) -> Html:
+def formula_line(line: Line) -> Html:
     """A line of a derivation, typeset and indented."""
-    indent = (len(line) - len(line.lstrip(" "))) / 2
-    return element("div", Html(to_mathml(line)), class_="pgm-formula", style=f"{_FORMULA}margin-left:{indent:g}em")
+    style = f"{_FORMULA}margin-left:{line.indent / 2:g}em"
+    return element("div", Html(to_mathml(line.formula)), class_="pgm-formula", style=style)
 
 
 def picture(figure: Figure, alt: str) -> Html:

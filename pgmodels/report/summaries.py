@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgmodels import generic
-from pgmodels.augmentation.explain import Section, explain_sections
+from pgmodels.augmentation.explain import Section, explain_sections, likelihood_line
 from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
@@ -122,7 +122,7 @@ def heading_section(model: Model) -> Section:
     name = model.likelihood.name
     if model.is_augmentable:
         return explain_sections(model.augmentation, name)[0]
-    return Section(name, (f"p(y | f) = {model.likelihood.formula(model.num_latents).text()}",))
+    return Section(name, (likelihood_line(model.likelihood.formula(model.num_latents)),))
 
 
 def hyperparameter_table(model: Model) -> Html:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pgmodels.augmentation.normal_form import Factor
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.rules.rule import Rewriting
 from pgmodels.language.algebra import add, multiply
 from pgmodels.language.functions import exp, sigmoid
+from pgmodels.language.notation import words
 from pgmodels.language.operations import Sum
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class DifferenceRule(Rewriting):
         found = factor.base.difference if isinstance(factor.base, Sum) else None
         if found is None or found.name != "sigmoid" or found.upper is None or found.gap is None:
             return None
-        deriver.require(found.gap, "positive", f"{words('the width of the interval in')} {factor.base.text()}")
+        deriver.require(found.gap, "positive", words("the width of the interval in"), factor.base)
         apart = add(1.0, multiply(-1.0, exp(multiply(-1.0, found.gap))))
         parts = (found.weight, apart, sigmoid(found.upper), sigmoid(multiply(-1.0, found.lower)))
         deriver.rules.append(cls(Factor(factor.base, add(1.0), factor.parent), multiply(*parts)))

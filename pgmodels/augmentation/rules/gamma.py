@@ -11,7 +11,6 @@ import jax.scipy.special as jsp
 from pgmodels.augmentation.averages import Thinning
 from pgmodels.augmentation.laws import Gamma
 from pgmodels.augmentation.normal_form import Factor, Term, expand
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.symbols import Auxiliary, Logarithm, WeightedSum, over_latents
@@ -19,6 +18,7 @@ from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp, sigmoid
 from pgmodels.language.functions import gamma as gamma_function
+from pgmodels.language.notation import Tree, integral, line, words
 from pgmodels.language.operations import Call, Power, Reduction, Sum
 from pgmodels.language.symbols import Constant
 
@@ -65,7 +65,7 @@ class GammaRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        base, text = factor.base, factor.text()
+        base, whole = factor.base, factor.expression
         if factor.exponent.sign != -1:
             return None
         if isinstance(base, Call):
@@ -81,19 +81,19 @@ class GammaRule(Rule):
             return None
         constant = add(*(term.coefficient for term in terms if not term.atoms))
         if len(links) + sum(not term.atoms for term in terms) != len(terms):
-            raise deriver.no_rule(text, "a sum whose terms are constants and w σ(z), w >= 0")
+            raise deriver.no_rule(whole, "a sum whose terms are constants and w σ(z), w >= 0")
         parts = []
         for term in links:
-            predictor = deriver.predictor(term.atoms[0].argument, text)  # type: ignore[attr-defined]
-            reason = f"{words('the weight of')} {term.atoms[0].text()} {words('in')} {text}"
-            deriver.require(term.coefficient, "nonnegative", reason)
+            predictor = deriver.predictor(term.atoms[0].argument, whole)  # type: ignore[attr-defined]
+            reason = (words("the weight of"), term.atoms[0], words("in"), whole)
+            deriver.require(term.coefficient, "nonnegative", *reason)
             parts.append((term.coefficient, predictor, term.reduced))
         if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in parts))):
-            raise deriver.no_rule(text, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
-        deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in parts), text)
-        deriver.require(constant, "nonnegative", f"{words('the constant in')} {text}")
+            raise deriver.no_rule(whole, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
+        deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in parts), whole)
+        deriver.require(constant, "nonnegative", words("the constant in"), whole)
         p = multiply(-1.0, factor.exponent)
-        deriver.require(p, "nonnegative", f"{words('minus the exponent of')} {base.text()}")
+        deriver.require(p, "nonnegative", words("minus the exponent of"), base)
         rule = cls(deriver.name("λ"), base, p, constant, tuple(parts), factor.parent)
         deriver.rules.append(rule)
         return tuple(
@@ -114,13 +114,12 @@ class GammaRule(Rule):
         log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.constant.evaluate(env)
         return jnp.where(p > 0, log_density, 0.0)
 
-    def identity(self) -> str:
-        name = self.auxiliary
-        return f"{self.factor.text()} = ∫ {gamma_mixed(name, self.exponent, self.base)} d{name.text()}"
+    def identity(self) -> Tree:
+        mixed = gamma_mixed(self.auxiliary, self.exponent, self.base)
+        return line(self.factor, "=", integral(mixed, self.auxiliary))
 
-    def augmented(self) -> str:
-        text = gamma_mixed(self.auxiliary, self.exponent, self.constant)
-        return "" if text == "1" else text
+    def augmented(self) -> Expression:
+        return gamma_mixed(self.auxiliary, self.exponent, self.constant)
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.exponent,)
@@ -133,10 +132,10 @@ def _is_link(term: Term) -> bool:
     return len(term.atoms) == 1 and isinstance(term.atoms[0], Call) and term.atoms[0].name == "sigmoid"
 
 
-def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> str:
+def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> Expression:
     """ω^(p - 1) / Γ(p) exp(-ω rate)."""
     trivial = isinstance(exponent, Constant) and exponent.value in (1.0, 2.0)
     scale = ONE if trivial else power(gamma_function(exponent), -1.0)
     powers = power(auxiliary, add(exponent, -1.0))
     exponential = exp(multiply(-1.0, auxiliary, rate)) if rate.key != ZERO.key else ONE
-    return multiply(powers, exponential, scale).text()
+    return multiply(powers, exponential, scale)

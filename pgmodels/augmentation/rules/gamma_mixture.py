@@ -10,7 +10,6 @@ import jax.scipy.special as jsp
 from pgmodels.augmentation.averages import mean_quadratic
 from pgmodels.augmentation.laws import Gamma
 from pgmodels.augmentation.normal_form import Factor, expand
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.gamma import gamma_mixed
 from pgmodels.augmentation.rules.rule import Rule, quadratic_sites
@@ -18,6 +17,7 @@ from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
 from pgmodels.language.algebra import multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import log
+from pgmodels.language.notation import Tree, integral, line, words
 from pgmodels.language.operations import Power, Reduction, Sum
 from pgmodels.language.symbols import Constant
 
@@ -42,20 +42,20 @@ class GammaMixtureRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        base, exponent, text = factor.base, factor.exponent, factor.text()
+        base, exponent, whole = factor.base, factor.exponent, factor.expression
         if not isinstance(base, (Sum, Reduction, Power)) or exponent.sign != -1:
             return None
         quadratic = read_completed(expand(base, deriver.size))
         if quadratic is None:
-            raise deriver.no_rule(text, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
-        deriver.require_quadratic(quadratic, text)
+            raise deriver.no_rule(whole, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
+        deriver.require_quadratic(quadratic, whole)
         p = multiply(-1.0, exponent)
-        deriver.require(p, "nonnegative", f"{words('minus the exponent in')} {text}")
+        deriver.require(p, "nonnegative", words("minus the exponent in"), whole)
         # Nothing keeps Q^-p finite at Q = 0: without a positive constant it is no likelihood.
-        deriver.require(quadratic.constant, "positive", f"{words('the constant in')} {text}")
+        deriver.require(quadratic.constant, "positive", words("the constant in"), whole)
         if isinstance(quadratic.constant, Constant) and quadratic.constant.value <= 0:
-            raise deriver.no_rule(text, "a quadratic with a positive constant, to a negative power")
-        deriver.check_plates(base, exponent, any(square.reduced for square in quadratic.squares), text)
+            raise deriver.no_rule(whole, "a quadratic with a positive constant, to a negative power")
+        deriver.check_plates(base, exponent, any(square.reduced for square in quadratic.squares), whole)
         deriver.rules.append(cls(deriver.name("ω"), quadratic, p, factor.parent))
         return ()
 
@@ -67,10 +67,10 @@ class GammaMixtureRule(Rule):
         log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.base.expression.evaluate(env)
         return jnp.where(p > 0, log_density, 0.0)
 
-    def identity(self) -> str:
-        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
+    def identity(self) -> Tree:
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
-    def augmented(self) -> str:
+    def augmented(self) -> Expression:
         return gamma_mixed(self.auxiliary, self.exponent, self.base.expression)
 
     def prior(self) -> tuple[Expression, ...]:

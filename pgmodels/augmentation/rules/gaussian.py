@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pgmodels.augmentation.averages import mean_of, mean_quadratic
 from pgmodels.augmentation.normal_form import Factor, Term, exponent_of
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.quadratic import Linear, Quadratic, read_quadratic
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
 from pgmodels.language.algebra import add, multiply
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp
+from pgmodels.language.notation import Tree, line, words
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
@@ -39,15 +39,12 @@ class GaussianRule(Rule):
         read = read_quadratic([Term(multiply(-1.0, t.coefficient), t.atoms, t.reduced) for t in terms])
         if read is None:
             strange = [t for t in terms if read_quadratic([t]) is None]
-            text = exp(add(*(multiply(t.coefficient, *t.atoms) for t in strange))).text()
-            raise deriver.no_rule(text, _wanted(strange))
-        text = exp(add(*(multiply(t.coefficient, *t.atoms) for t in terms))).text()
+            raise deriver.no_rule(_exponential(strange), _wanted(strange))
         quadratic, linear = read
         for square in quadratic.squares:
             if square.weight.sign == -1:
-                raise deriver.no_rule(text, "a quadratic exponent with a negative leading coefficient")
-            reason = f"{words('minus the coefficient of')} {square.expression.text()}"
-            deriver.require(square.weight, "nonnegative", reason)
+                raise deriver.no_rule(_exponential(terms), "a quadratic exponent with a negative leading coefficient")
+            deriver.require(square.weight, "nonnegative", words("minus the coefficient of"), square.expression)
         if quadratic.squares or linear:
             flipped = tuple(Linear(multiply(-1.0, part.coefficient), part.predictor) for part in linear)
             deriver.rules.append(cls(Quadratic(ZERO, quadratic.squares), flipped, factor.parent))
@@ -61,22 +58,26 @@ class GaussianRule(Rule):
     def log_joint(self, env: Environment) -> Any:
         return self.exponent.evaluate(env)
 
-    def identity(self) -> str:
-        return f"{self.factor.text()} {words('is Gaussian in')} f {words('already.')}"
+    def identity(self) -> Tree:
+        return line(self.factor, words("is Gaussian in"), "f", words("already."))
 
-    def augmented(self) -> str:
-        return self.factor.text()
+    def augmented(self) -> Expression:
+        return self.factor
 
     def sites(self) -> tuple[SiteTerm, ...]:
         linear = [SiteTerm(part.predictor, part.coefficient, ZERO) for part in self.linear]
         return (*quadratic_sites(self.quadratic, ONE), *linear)
 
 
+def _exponential(terms: list[Term]) -> Expression:
+    return exp(add(*(multiply(term.coefficient, *term.atoms) for term in terms)))
+
+
 def _wanted(terms: list[Term]) -> str:
     several = [t for t in terms if len(t.atoms) > 1]
     if several:
         return (
-            f"an exponent whose terms contain one latent each (or a rate times σ(z)); {several[0].text()} "
+            f"an exponent whose terms contain one latent each (or a rate times σ(z)); {several[0].expression.text()} "
             "multiplies functions of the latents"
         )
     return "an exponent made of f, z^2, -κ |z|, -κ sqrt(Q) and -R σ(z)"

@@ -10,13 +10,13 @@ from jax.scipy.stats import norm
 from pgmodels.augmentation.averages import mean_of, variance_of
 from pgmodels.augmentation.interval_law import Interval, IntervalNormal
 from pgmodels.augmentation.normal_form import Factor
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.rules.selection import exclusive, value_of
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
 from pgmodels.language.algebra import add, multiply, power, split_number
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Tree, density, integral, line, words
 from pgmodels.language.operations import Call, Comparison, Sum
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ class IntervalGaussianRule(Rule):
             return None
         for found, piece in taken:
             deriver.pending = [other for other in deriver.pending if other is not found]
-            text = found.base.text()
-            deriver.require(found.exponent, "indicator", f"{words('the exponent of')} {text}")
+            deriver.require(found.exponent, "indicator", words("the exponent of"), found.base)
             if piece.gap is not None:
-                deriver.require(piece.gap, "positive", f"{words('the width of the interval in')} {text}")
+                deriver.require(piece.gap, "positive", words("the width of the interval in"), found.base)
         deriver.rules.append(cls(deriver.name("u"), own.predictor, taken, factor.parent))
         return tuple(Factor(piece.weight, found.exponent, factor.parent) for found, piece in taken)
 
@@ -83,14 +82,12 @@ class IntervalGaussianRule(Rule):
         z = self.predictor.expression.evaluate(env)
         return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
 
-    def identity(self) -> str:
-        name = self.auxiliary.text()
-        mass = f"∫ N({name}; {self.predictor.text()}, 1) d{name}"
-        return f"{self.factor.text()} = {mass} {words('over')} {self.law.limits(name)}"
+    def identity(self) -> Tree:
+        mass = integral(self.augmented(), self.auxiliary)
+        return line(self.factor, "=", mass, words("over"), self.law.limits(self.auxiliary))
 
-    def augmented(self) -> str:
-        name = self.auxiliary.text()
-        return f"N({name}; {self.predictor.text()}, 1)"
+    def augmented(self) -> Tree:
+        return density("N", self.auxiliary, self.predictor.expression, 1)
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.predictor.expression,)
@@ -109,12 +106,12 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
     weight: Expression = ONE
     low: Predictor | None = None
     if isinstance(base, Call) and base.name == "normal_cdf":
-        high = deriver.predictor(base.argument, factor.text())
+        high = deriver.predictor(base.argument, factor.expression)
     else:
         found = base.difference if isinstance(base, Sum) else None
         if found is None or found.name != "normal_cdf" or found.upper is None:
             return None
-        high, low = (deriver.predictor(argument, factor.text()) for argument in (found.upper, found.lower))
+        high, low = (deriver.predictor(argument, factor.expression) for argument in (found.upper, found.lower))
         weight, gap = found.weight, found.gap
     # Φ(t - z) is the mass below t, Φ(z - t) the mass above it.
     if split_number(high.scale)[0] < 0:

@@ -10,13 +10,13 @@ import numpy as np
 from pgmodels.augmentation.averages import mean_quadratic
 from pgmodels.augmentation.laws import InverseGaussian
 from pgmodels.augmentation.normal_form import Factor, Term, expand, exponent_of
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp
+from pgmodels.language.notation import Tree, density, factors, integral, line, words
 from pgmodels.language.operations import Call, Power
 from pgmodels.language.symbols import Constant
 
@@ -52,17 +52,17 @@ class InverseGaussianMixtureRule(Rule):
 
     @classmethod
     def _of_term(cls, term: Term, parent: Auxiliary | None, deriver: Deriver) -> InverseGaussianMixtureRule:
-        text, atom = exp(multiply(term.coefficient, *term.atoms)).text(), term.atoms[0]
+        whole, atom = exp(multiply(term.coefficient, *term.atoms)), term.atoms[0]
         steepness = multiply(-1.0, term.coefficient)
         if steepness.sign == -1:
-            raise deriver.no_rule(text, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
+            raise deriver.no_rule(whole, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
         inside = power(atom.argument, 2.0) if isinstance(atom, Call) else atom.base  # type: ignore[attr-defined]
         quadratic = read_completed(expand(inside, deriver.size))
         if quadratic is None:
-            raise deriver.no_rule(text, "the root of a non-negative quadratic")
-        deriver.require_quadratic(quadratic, text)
-        deriver.require(steepness, "nonnegative", f"{words('the steepness in')} {text}")
-        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), text)
+            raise deriver.no_rule(whole, "the root of a non-negative quadratic")
+        deriver.require_quadratic(quadratic, whole)
+        deriver.require(steepness, "nonnegative", words("the steepness in"), whole)
+        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), whole)
         return cls(deriver.name("ω"), quadratic, atom, steepness, parent)
 
     def share(self) -> Expression:
@@ -74,12 +74,12 @@ class InverseGaussianMixtureRule(Rule):
         levy = 0.5 * jnp.log(c / (2 * jnp.pi)) - 1.5 * jnp.log(value) - c / (2 * value)
         return jnp.where(c > 0, levy - value * self.base.expression.evaluate(env), 0.0)
 
-    def identity(self) -> str:
-        return f"{self.factor.text()} = ∫ {self.augmented()} d{self.auxiliary.text()}"
+    def identity(self) -> Tree:
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
-    def augmented(self) -> str:
+    def augmented(self) -> Tree:
         mixed = exp(multiply(-1.0, self.auxiliary, self.base.expression))
-        return f"{mixed.text(2)} Lévy({self.auxiliary.text()}; 0, {self.law.shape.text()})"
+        return factors(mixed, density("Lévy", self.auxiliary, 0, self.law.shape))
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.steepness,)

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from pgmodels.augmentation.averages import Expected, Tilde
 from pgmodels.augmentation.laws import Categorical
 from pgmodels.augmentation.normal_form import Factor, factorise, split_latents
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.symbols import Allocated, Auxiliary
 from pgmodels.language.algebra import add, multiply, power, split_number
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp
+from pgmodels.language.notation import Tree, call, line, over, words
 from pgmodels.language.operations import Call, Product, Reduction, Sum
 from pgmodels.language.symbols import Latent, Observation
 
@@ -42,17 +42,18 @@ class MixtureRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        base, exponent, text = factor.base, factor.exponent, factor.text()
+        base, exponent = factor.base, factor.exponent
         whole = exponent.key == ONE.key or (exponent.sign != -1 and not isinstance(exponent, type(ONE)))
         if not isinstance(base, Sum) or base.is_vector or exponent.is_vector or not whole:
             return None
-        deriver.require(exponent, "indicator", f"{words('the exponent of')} {base.text()}")
+        deriver.require(exponent, "indicator", words("the exponent of"), base)
         components = _components(base)
         for component in components:
             weight, rest = split_latents(component)
             if weight.sign == -1:
-                raise deriver.no_rule(text, "a sum of likelihoods with weights >= 0")
-            deriver.require(weight, "nonnegative", f"{words('the weight of')} {rest.text()} {words('in')} {text}")
+                raise deriver.no_rule(factor.expression, "a sum of likelihoods with weights >= 0")
+            reason = (words("the weight of"), rest, words("in"), factor.expression)
+            deriver.require(weight, "nonnegative", *reason)
         shares = tuple(deriver.component(component) for component in components)
         rule = cls(deriver.name("j"), factor, components, shares)
         deriver.rules.append(rule)
@@ -79,12 +80,12 @@ class MixtureRule(Rule):
     def log_joint(self, env: Environment) -> Any:
         return self.coefficient.log_evaluate(env)
 
-    def identity(self) -> str:
+    def identity(self) -> Tree:
         terms = multiply(*(power(part, own) for part, own in zip(self.components, self.allocated, strict=True)))
-        return f"{self.factor.text()} = Σ_{self.auxiliary.text()} {terms.text()}"
+        return line(self.factor, "=", over("Σ", self.auxiliary, terms))
 
-    def augmented(self) -> str:
-        return "" if self.coefficient.key == ONE.key else self.coefficient.text()
+    def augmented(self) -> Expression:
+        return self.coefficient
 
     def prior(self) -> tuple[Expression, ...]:
         factors = (part for component in self.components for part in _factors(component))
@@ -104,8 +105,8 @@ class LogMixture(Expression):
     def evaluate(self, env: Environment) -> Any:
         return jax.nn.logsumexp(_stacked(self.children, env), axis=0)
 
-    def text(self, precedence: int = 0) -> str:
-        return f"log({add(*map(exponential, self.children)).text()})"
+    def notation(self, precedence: int = 0) -> Tree:
+        return call("log", add(*map(exponential, self.children)))
 
 
 class Responsibility(Expression):
@@ -122,9 +123,9 @@ class Responsibility(Expression):
     def evaluate(self, env: Environment) -> Any:
         return jax.nn.softmax(_stacked(self.children, env), axis=0)[self.component]
 
-    def text(self, precedence: int = 0) -> str:
+    def notation(self, precedence: int = 0) -> Tree:
         total = add(*map(exponential, self.children))
-        return multiply(exponential(self.children[self.component]), power(total, -1.0)).text(precedence)
+        return multiply(exponential(self.children[self.component]), power(total, -1.0)).notation(precedence)
 
 
 def _stacked(shares: tuple[Expression, ...], env: Environment) -> Any:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pgmodels.augmentation.averages import Thinning, Tilde, mean_quadratic
 from pgmodels.augmentation.laws import Poisson
 from pgmodels.augmentation.normal_form import Factor, Term, exponent_of
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
@@ -15,6 +14,7 @@ from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp, sigmoid
+from pgmodels.language.notation import Tree, density, factors, line, over, words
 from pgmodels.language.operations import Call
 
 if TYPE_CHECKING:
@@ -68,22 +68,22 @@ class PoissonRule(Rule):
         cls, link: Call, terms: list[Term], parent: Auxiliary | None, deriver: Deriver
     ) -> tuple[PoissonRule, Expression]:
         """The rule for exp(-R σ(z)), and what it leaves in the exponent."""
-        text = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms))).text()
-        predictor = deriver.predictor(link.argument, text)
+        whole = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms)))
+        predictor = deriver.predictor(link.argument, whole)
         rate = read_completed([Term(multiply(-1.0, t.coefficient), t.atoms, False) for t in terms])
         if rate is None:
-            raise deriver.no_rule(text, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
+            raise deriver.no_rule(whole, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
         if set(rate.positions) & set(predictor.positions):
-            raise deriver.no_rule(text, "exp(-R σ(z)) with R free of the latent in z")
+            raise deriver.no_rule(whole, "exp(-R σ(z)) with R free of the latent in z")
         if not rate.squares and rate.constant.sign == -1:
             # exp(R σ(z)) = exp(R) exp(-R σ(-z))
             constant = multiply(-1.0, rate.constant)
-            deriver.require(constant, "nonnegative", f"{words('the rate in')} {text}")
+            deriver.require(constant, "nonnegative", words("the rate in"), whole)
             rule = cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent)
             return rule, over_latents(constant)
         if rate.expression.is_vector and not predictor.is_vector and rate.squares:
-            raise deriver.no_rule(text, "a rate with one value a datum")
-        deriver.require_quadratic(rate, text)
+            raise deriver.no_rule(whole, "a rate with one value a datum")
+        deriver.require_quadratic(rate, whole)
         return cls(deriver.name("k"), predictor, rate, parent), add(0.0)
 
     def share(self) -> Expression:
@@ -92,13 +92,11 @@ class PoissonRule(Rule):
     def log_joint(self, env: Environment) -> Any:
         return Poisson(self.rate.expression).log_density(self.auxiliary.evaluate(env), env)
 
-    def identity(self) -> str:
-        name = self.auxiliary.text()
-        index = f"{{{name}}}" if self.auxiliary.is_vector else name
-        return f"{self.factor.text()} = Σ_{index} {self.augmented()} {self.left.text()}"
+    def identity(self) -> Tree:
+        return line(self.factor, "=", over("Σ", self.auxiliary, factors(self.augmented(), self.left)))
 
-    def augmented(self) -> str:
-        return f"Poisson({self.auxiliary.text()}; {self.rate.expression.text()})"
+    def augmented(self) -> Tree:
+        return density("Poisson", self.auxiliary, self.rate.expression)
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.rate.expression,)

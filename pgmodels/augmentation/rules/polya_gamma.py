@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from pgmodels.augmentation.averages import Root, Tilde
 from pgmodels.augmentation.laws import PolyaGamma
 from pgmodels.augmentation.normal_form import Factor
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ZERO, Rule
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, by_component, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import exp, sigmoid
+from pgmodels.language.notation import Tree, density, factors, integral, inverse_power, line, words
 from pgmodels.language.operations import Call
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class PolyaGammaRule(Rule):
         base, exponent = factor.base, factor.exponent
         if not (isinstance(base, Call) and base.name == "sigmoid") or exponent.sign == -1:
             return None
-        predictor = deriver.predictor(base.argument, factor.text())
-        deriver.require(exponent, "nonnegative", f"{words('the exponent of')} {base.text()}")
+        predictor = deriver.predictor(base.argument, factor.expression)
+        deriver.require(exponent, "nonnegative", words("the exponent of"), base)
         same = {rule.predictor.key: rule for rule in deriver.rules if isinstance(rule, cls)}
         if predictor.key in same:
             same[predictor.key].exponents.append((factor.parent, exponent, ZERO))
@@ -87,21 +87,18 @@ class PolyaGammaRule(Rule):
         untilted = PolyaGamma(self.total, ZERO).log_density(omega, env)
         return exponent - self.total.evaluate(env) * jnp.log(2.0) + untilted
 
-    def identity(self) -> str:
-        scale, rest = self._parts()
-        return f"{self.factor.text()} = {scale} ∫ {rest} d{self.auxiliary.text()}"
+    def identity(self) -> Tree:
+        scale, tilted = self._parts()
+        return line(self.factor, "=", factors(scale, integral(tilted, self.auxiliary)))
 
-    def _parts(self) -> tuple[str, str]:
+    def _parts(self) -> tuple[Tree, Tree]:
         z, omega = self.predictor.expression, self.auxiliary
         linear = multiply(multiply(0.5, self.difference), z)
         exponent = add(linear, multiply(-0.5, omega, power(z, 2.0)))
-        return (
-            f"2^-{self.total.text(3)}",
-            f"{exp(exponent).text()} PG({omega.text()}; {self.total.text()}, 0)",
-        )
+        return inverse_power(2, self.total), factors(exp(exponent), density("PG", omega, self.total, 0))
 
-    def augmented(self) -> str:
-        return " ".join(self._parts())
+    def augmented(self) -> Tree:
+        return factors(*self._parts())
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.total,)

@@ -21,6 +21,7 @@ from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, auxiliaries_of
 from pgmodels.language.algebra import multiply, power
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.notation import Chain, Part, Tree, line, listed
 from pgmodels.language.symbols import Constant
 
 if TYPE_CHECKING:
@@ -79,20 +80,19 @@ class Rule(ABC):
         return self.factor.log_evaluate(env)
 
     @abstractmethod
-    def identity(self) -> str:
+    def identity(self) -> Tree:
         """The identity as a formula."""
 
     @abstractmethod
-    def augmented(self) -> str:
-        """The factor with its auxiliary, less what later rules augment, as a formula; empty where that is 1."""
+    def augmented(self) -> Part:
+        """The factor with its auxiliary, less what later rules augment, as a formula."""
 
-    def conditional(self) -> str:
-        """The complete conditional of the auxiliary, as a formula; empty where there is none."""
+    def conditional(self) -> Chain | None:
+        """The complete conditional of the auxiliary, as a formula; None where there is none."""
         if self.auxiliary is None or self.law is None:
-            return ""
-        name = self.auxiliary.text()
-        given = ", ".join([parent.text() for parent in auxiliaries_of(self.factor)] + ["f", "y"])
-        return f"{name} | {given} ~ {self.law.text(name)}"
+            return None
+        given = listed(*auxiliaries_of(self.factor), "f", "y")
+        return line(self.auxiliary, "|", given, "~", self.law.notation(self.auxiliary))
 
     def prior(self) -> tuple[Expression, ...]:
         """What the law of the auxiliary before any observation reads."""
@@ -152,8 +152,8 @@ class Rewriting(Rule):
     def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
         return jnp.zeros((1, 1))
 
-    def identity(self) -> str:
-        return f"{self.factor.text()} = {self.written.text()}"
+    def identity(self) -> Tree:
+        return line(self.factor, "=", self.written)
 
-    def augmented(self) -> str:
-        return ""
+    def augmented(self) -> Expression:
+        return ONE

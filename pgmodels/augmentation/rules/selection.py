@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pgmodels.augmentation.normal_form import Factor, factorise
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.rules.rule import Rewriting
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Expression
+from pgmodels.language.notation import words
 from pgmodels.language.operations import Comparison, Product, Sum
 from pgmodels.language.symbols import Constant
 
@@ -30,8 +30,7 @@ class SelectionRule(Rewriting):
         indicators = [indicator for indicator, _ in cases if indicator is not None]
         if len(indicators) < len(cases) or not exclusive(indicators):
             return None
-        reason = f"{words('the number of terms that y selects in')} {base.text()}"
-        deriver.require(add(*indicators), "positive", reason)
+        deriver.require(add(*indicators), "positive", words("the number of terms that y selects in"), base)
         chosen = multiply(*(power(part, indicator) for indicator, part in cases if indicator is not None))
         deriver.rules.append(cls(factor, chosen))
         return tuple(

@@ -9,13 +9,13 @@ from jax.scipy.stats import norm
 from pgmodels.augmentation.averages import mean_of, variance_of
 from pgmodels.augmentation.laws import TruncatedNormal, where
 from pgmodels.augmentation.normal_form import Factor
-from pgmodels.augmentation.notation import words
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, Rule
 from pgmodels.augmentation.symbols import Auxiliary, Logarithm, SiteTerm, over_latents
 from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.functions import normal_cdf
+from pgmodels.language.notation import Tree, bracketed, density, factors, integral, line, raised, words
 from pgmodels.language.operations import Call
 from pgmodels.language.symbols import Constant
 
@@ -44,10 +44,10 @@ class TruncatedGaussianRule(Rule):
         base, exponent = factor.base, factor.exponent
         if not (isinstance(base, Call) and base.name == "normal_cdf"):
             return None
-        predictor = deriver.predictor(base.argument, factor.text())
+        predictor = deriver.predictor(base.argument, factor.expression)
         if isinstance(exponent, Constant) and exponent.value != 1.0:
-            raise deriver.no_rule(factor.text(), "Φ(z) to the power 0 or 1")
-        deriver.require(exponent, "indicator", f"{words('the exponent of')} {base.text()}")
+            raise deriver.no_rule(factor.expression, "Φ(z) to the power 0 or 1")
+        deriver.require(exponent, "indicator", words("the exponent of"), base)
         deriver.rules.append(cls(deriver.name("u"), predictor, exponent, factor.parent))
         return ()
 
@@ -60,14 +60,16 @@ class TruncatedGaussianRule(Rule):
         z = self.predictor.expression.evaluate(env)
         return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
 
-    def identity(self) -> str:
-        name, z = self.auxiliary.text(), self.predictor.text()
-        return f"Φ({z}) = ∫_0^∞ N({name}; {z}, 1) d{name}" + where(self.exponent)
+    def identity(self) -> Tree:
+        mass = integral(self._density(), self.auxiliary, 0, "∞")
+        return line(normal_cdf(self.predictor.expression), "=", mass, *where(self.exponent))
 
-    def augmented(self) -> str:
-        name = self.auxiliary.text()
-        density = f"N({name}; {self.predictor.text()}, 1) [{name} > 0]"
-        return density if self.exponent.key == ONE.key else f"({density})^{self.exponent.text(3)}"
+    def _density(self) -> Tree:
+        return density("N", self.auxiliary, self.predictor.expression, 1)
+
+    def augmented(self) -> Tree:
+        truncated = factors(self._density(), bracketed(line(self.auxiliary, ">", 0), "[]"))
+        return truncated if self.exponent.key == ONE.key else raised(truncated, self.exponent)
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.predictor.expression,)

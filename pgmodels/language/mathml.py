@@ -1,28 +1,29 @@
-"""A derivation's lines as presentation MathML, which browsers typeset by themselves."""
+"""Formulas as presentation MathML, which browsers typeset by themselves."""
 
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from pgmodels.augmentation.notation import (
+from pgmodels.language.notation import (
+    Apart,
     Applied,
     Big,
     Bracketed,
     Chain,
+    Derivative,
     Differential,
+    Factors,
     Fraction,
     Indexed,
     Name,
     Number,
     Operator,
     Powered,
-    Product,
     Tree,
     Words,
-    plain,
+    split_name,
 )
-from pgmodels.augmentation.parse import parse
+from pgmodels.language.text import to_text
 
 # Longer lines may break before a sum's terms and before functions too, not only before relations and products.
 _LONG = 45
@@ -34,17 +35,17 @@ _UPRIGHT = {"E", "N", "Γ", "Φ"}
 _APPLY, _TIMES = "\u2061", "\u2062"
 
 
-def to_mathml(line: str) -> str:
-    """One line of a derivation as HTML: words as text, formulas as <math> elements between which lines may break.
+def to_mathml(line: Tree) -> str:
+    """A line as HTML: words as text, formulas as <math> elements between which the line may break.
 
-    The result is well-formed XML once it stands in an element. ValueError where the line is no formula.
+    The result is well-formed XML once it stands in an element.
     """
     pieces = []
-    for part in _parts(parse(line).items):
+    for part in _parts(line.items if isinstance(line, Chain) else (line,)):
         if isinstance(part, Words):
             pieces.append(escape(part.text))
         else:
-            chunks = _chunks(part, breaks=len(plain(line)) > _LONG)
+            chunks = _chunks(part, breaks=len(to_text(line)) > _LONG)
             pieces.append("<wbr/>".join(_math(chunk, first=chunk is chunks[0]) for chunk in chunks))
     return _spaced(pieces)
 
@@ -69,6 +70,9 @@ def _chunks(items: Sequence[Tree], breaks: bool) -> list[list[Tree]]:
     chunks: list[list[Tree]] = [[]]
     related = False
     for item in items:
+        if isinstance(item, Apart):
+            chunks[-1].append(item)
+            continue
         if isinstance(item, Operator):
             if _breaks_before(item, chunks[-1], breaks):
                 chunks.append([])
@@ -77,8 +81,8 @@ def _chunks(items: Sequence[Tree], breaks: bool) -> list[list[Tree]]:
             continue
         if related and chunks[-1] and _is_comma(chunks[-1][-1]):
             chunks.append([])
-        for factor in item.factors if breaks and isinstance(item, Product) else (item,):
-            if chunks[-1] and not isinstance(chunks[-1][-1], (Operator, Big)) and _is_long(factor):
+        for factor in item.items if breaks and isinstance(item, Factors) else (item,):
+            if chunks[-1] and not isinstance(chunks[-1][-1], (Operator, Apart, Big)) and _is_long(factor):
                 chunks.append([])
             chunks[-1].append(factor)
     return [chunk for chunk in chunks if chunk]
@@ -86,12 +90,12 @@ def _chunks(items: Sequence[Tree], breaks: bool) -> list[list[Tree]]:
 
 def _breaks_before(operator: Operator, chunk: Sequence[Tree], breaks: bool) -> bool:
     if operator.text in _RELATIONS:
-        return len(chunk) > 1 or isinstance(chunk[0], (Applied, Product, Fraction))
+        return len(chunk) > 1 or isinstance(chunk[0], (Applied, Factors, Fraction))
     return breaks and operator.text in "+-" and not operator.prefix
 
 
 def _is_comma(tree: Tree) -> bool:
-    return isinstance(tree, Operator) and tree.text.startswith(",")
+    return isinstance(tree, Apart) or (isinstance(tree, Operator) and tree.text == ",")
 
 
 def _is_long(factor: Tree) -> bool:
@@ -104,13 +108,13 @@ def _spaced(pieces: Sequence[str]) -> str:
     """Words and formulas, apart by spaces except before punctuation."""
     text = ""
     for piece in pieces:
-        text += piece if not text or piece[0] in ",.;:)" else f" {piece}"
+        text += piece if not text or text.endswith("(") or piece[0] in ",.;:)" else f" {piece}"
     return text
 
 
 def _math(items: Sequence[Tree], first: bool) -> str:
     element = Element("math", displaystyle="true")
-    if not (first or isinstance(items[0], Operator)):
+    if not (first or isinstance(items[0], (Operator, Apart))):
         SubElement(element, "mspace", width="0.17em")
     _fill(element, items)
     return tostring(element, encoding="unicode")
@@ -119,10 +123,7 @@ def _math(items: Sequence[Tree], first: bool) -> str:
 def _fill(parent: Element, items: Sequence[Tree]) -> None:
     """Write operators and products one after the other."""
     for i, item in enumerate(items):
-        if isinstance(item, Operator):
-            _operator(parent, item)
-            continue
-        if i and not isinstance(items[i - 1], (Operator, Words)):
+        if i and not isinstance(item, (Operator, Apart)) and not isinstance(items[i - 1], (Operator, Apart, Words)):
             _times(parent, items[i - 1], item)
         _write(parent, item)
 
@@ -132,9 +133,7 @@ def _operator(parent: Element, operator: Operator) -> None:
     attributes = {"form": form}
     if operator.text in ("|", "‖", "·"):
         attributes |= {"lspace": "0.22em", "rspace": "0.22em", "stretchy": "false"}
-    SubElement(parent, "mo", attributes).text = _SIGNS.get(operator.text, operator.text.strip())
-    if operator.text.endswith("  "):
-        SubElement(parent, "mspace", width="1em")
+    SubElement(parent, "mo", attributes).text = _SIGNS.get(operator.text, operator.text)
 
 
 def _write(parent: Element, tree: Tree) -> None:
@@ -148,6 +147,9 @@ def _write(parent: Element, tree: Tree) -> None:
             SubElement(parent, "mn").text = text
         case Operator():
             _operator(parent, tree)
+        case Apart():
+            SubElement(parent, "mo", form="infix").text = ","
+            SubElement(parent, "mspace", width="1em")
         case Big():
             _big(parent, tree)
         case Indexed() | Powered():
@@ -165,7 +167,13 @@ def _write(parent: Element, tree: Tree) -> None:
             SubElement(row, "mspace", width="0.17em")
             SubElement(row, "mi", mathvariant="normal").text = "d"
             _write(row, variable)
-        case Product(items) | Chain(items):
+        case Derivative(of, by):
+            fraction = SubElement(parent, "mfrac")
+            for variable in (of, by):
+                row = SubElement(fraction, "mrow")
+                SubElement(row, "mo", form="prefix", lspace="0", rspace="0").text = "∂"
+                _write(row, variable)
+        case Factors(items) | Chain(items):
             _fill(SubElement(parent, "mrow"), items)
 
 
@@ -183,11 +191,9 @@ def _unbracketed(tree: Tree) -> Tree:
 
 def _name(parent: Element, text: str) -> None:
     """A symbol: with an accent, a number or a letter after its underscore below it where it has them."""
-    base, subscript = _split(text)
+    base, subscript = split_name(text)
     holder = SubElement(parent, "msub") if subscript else parent
-    if base == "∂":
-        SubElement(holder, "mo", form="prefix", lspace="0", rspace="0").text = base
-    elif base.endswith("\u0303"):
+    if base.endswith("\u0303"):
         over = SubElement(holder, "mover", accent="true")
         SubElement(over, "mi").text = base[:-1]
         SubElement(over, "mo", stretchy="false").text = "~"
@@ -196,13 +202,6 @@ def _name(parent: Element, text: str) -> None:
     if subscript:
         kind = "mn" if subscript.isdecimal() else "mo" if subscript in "+−" else "mi"
         SubElement(holder, kind).text = subscript
-
-
-def _split(text: str) -> tuple[str, str]:
-    if text[-1] in "₊₋":
-        return text[:-1], "+" if text[-1] == "₊" else "−"
-    match = re.fullmatch(r"([^\W\d_])(?:(\d+)|_([^\W\d_]))", text)
-    return (match[1], match[2] or match[3]) if match else (text, "")
 
 
 def _big(parent: Element, big: Big) -> None:
@@ -233,7 +232,7 @@ def _scripts(parent: Element, tree: Indexed | Powered) -> None:
 
 def _subscript(holder: Element, base: Tree, index: Tree) -> None:
     """A base and its index; the number in a name such as ω2 joins the index."""
-    name, number = _split(base.text) if isinstance(base, Name) else ("", "")
+    name, number = split_name(base.text) if isinstance(base, Name) else ("", "")
     if not number:
         _row(holder, base)
         _row(holder, index)
@@ -279,4 +278,4 @@ def _times(parent: Element, left: Tree, right: Tree) -> None:
 def _is_word(tree: Tree) -> bool:
     while isinstance(tree, (Applied, Powered, Indexed)):
         tree = tree.function if isinstance(tree, Applied) else tree.base
-    return isinstance(tree, Big) or (isinstance(tree, Name) and len(_split(tree.text)[0].rstrip("\u0303")) > 1)
+    return isinstance(tree, Big) or (isinstance(tree, Name) and len(split_name(tree.text)[0].rstrip("\u0303")) > 1)
