@@ -39,7 +39,19 @@ from pgmodels.language.likelihoods import (
     StickBreaking,
     StudentT,
 )
-from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.language.pieces import Piece
+from pgmodels.language.supports import (
+    Binary,
+    Censored,
+    Classes,
+    Clipped,
+    Counts,
+    Given,
+    Positive,
+    Real,
+    SuccessesOfTrials,
+    Support,
+)
 from pgmodels.latent.form import Dense
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.parameters import Fixed, Parameter
@@ -82,7 +94,9 @@ __all__ = [
     "Bernoulli",
     "Binary",
     "Binomial",
+    "Censored",
     "Classes",
+    "Clipped",
     "Comparison",
     "Constant",
     "ConvergenceWarning",
@@ -99,6 +113,7 @@ __all__ = [
     "Fixed",
     "Gaussian",
     "GibbsKernel",
+    "Given",
     "HeteroscedasticGaussian",
     "Kernel",
     "Laplace",
@@ -115,6 +130,8 @@ __all__ = [
     "On",
     "Parameter",
     "Periodic",
+    "Piece",
+    "Positive",
     "PrecisionWarning",
     "PredictionWarning",
     "Predictive",
@@ -126,6 +143,7 @@ __all__ = [
     "StickBreaking",
     "StudentT",
     "SuccessesOfTrials",
+    "Support",
     "Verdict",
     "VerificationError",
     "White",

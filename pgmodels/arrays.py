@@ -52,6 +52,11 @@ def check_finite(array: np.ndarray, name: str) -> None:
         )
 
 
+def first_column(y: np.ndarray) -> np.ndarray:
+    """The first column of observations (n,) or (n, columns), which is what is predicted."""
+    return y[:, 0] if y.ndim == 2 else y
+
+
 def column_names(value: Any) -> tuple[str, ...] | None:
     """The names of a data frame's columns; None where it is none, or not all of them are text."""
     names = getattr(value, "columns", None)

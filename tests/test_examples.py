@@ -24,6 +24,9 @@ SHOWN = {
     "additive": ["where z = f[0] + f[1] + f[2]", "gps[2].kernel.kernel.variance", "gibbs (ref.)"],
     "ordered_ratings": ["Learned: ordered(first=", "gibbs (ref.)"],
     "zero_inflated_counts": ["zero-inflated: ELBO", "gibbs (ref.)"],
+    "survival": ["of the times are censored", "the ELBO rises", "Learned: log_logistic(shape=", "gibbs (ref.)"],
+    "tobit": ["are at the limit", "Tobit: tobit(scale=", "gibbs (ref.)"],
+    "exposure": ["Learned: events(dispersion=", "gibbs (ref.)", "test RMSE"],
     "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
     "hyperparameters": ["likelihood.dispersion", "kernel.lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
@@ -38,6 +41,9 @@ DRAWN = {
     "additive": {"effects"},
     "ordered_ratings": {"grades"},
     "zero_inflated_counts": {"occupied"},
+    "survival": {"median"},
+    "tobit": {"latent"},
+    "exposure": {"rate"},
     "preferences": {"utility"},
     "hyperparameters": {"rank", "latent"},
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.arrays import first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
@@ -302,7 +303,7 @@ def _test_metrics(
     values = predictive.support.values()
     if values is not None:
         probabilities = predictive.probabilities
-        place = np.searchsorted(values, y)
+        place = np.searchsorted(values, first_column(y))
         measured["misclassification"] = (probabilities.argmax(axis=1) != place).mean()
         measured["calibration_error"] = expected_calibration_error(probabilities, place)
         return measured, probabilities
@@ -311,5 +312,7 @@ def _test_metrics(
     except ValueError as error:
         notes.append(f"{label}: no test RMSE. {error}")
         return measured, None
-    first = y[:, 0] if y.ndim == 2 else y
-    return measured | {"rmse": np.sqrt(np.mean((mean - first) ** 2))}, mean
+    if any(piece.others is not None for piece in predictive.support.pieces(y)):
+        notes.append(f"{label}: no test RMSE. The mean is not that of every first column of y, as of times cut short.")
+        return measured, None
+    return measured | {"rmse": np.sqrt(np.mean((mean - first_column(y)) ** 2))}, mean

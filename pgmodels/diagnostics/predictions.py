@@ -29,7 +29,7 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
         return np.concatenate([_error(draws, np.asarray(given[0])) for given in moments if given is not None])
     columns = []
     for value in values[1:] if len(values) == 2 else values:
-        label = np.full(len(X), value)
+        label = np.full(len(X), value) if y.ndim == 1 else np.column_stack([np.full(len(X), value), y[:, 1:]])
         parts = [np.exp(log_density(likelihood, label[rows], f[:, rows])) for rows in chunks]
         columns.append(np.concatenate([_error(draws, part) for part in parts]))
     return columns[0] if len(values) == 2 else np.stack(columns, axis=1)

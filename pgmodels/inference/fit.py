@@ -19,7 +19,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
-from pgmodels.language.likelihood import is_normalised
+from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.protocol import Sites

@@ -176,6 +176,6 @@ def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
     """The draws of each chain for which y is drawn: all, but where that takes numerical inversion."""
     chains, draws = f.shape[:2]
     support = result.model.likelihood.support(f.shape[-1])
-    if support.values() is not None or support.num_columns > 1:
+    if all(piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.y)):
         return np.arange(draws)
     return np.arange(0, draws, max(1, -(-chains * draws // num_draws)))

@@ -11,7 +11,8 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Likelihood, is_normalised, trace
+from pgmodels.language.likelihood import Likelihood, trace
+from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.dense import whitened_root
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters import bare, is_parameter

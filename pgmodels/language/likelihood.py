@@ -12,7 +12,7 @@ import numpy as np
 
 from pgmodels.language.algebra import as_expression
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.supports import Classes, Real, Support, Undeclared
+from pgmodels.language.supports import Classes, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, Selected
 from pgmodels.parameters import Parameter, as_parameter
 from pgmodels.portable import ByValue, Module, Named, pack_function
@@ -267,51 +267,3 @@ def _selects_by_label(formula: Expression) -> bool:
 
 def _columns(formula: Expression) -> list[int]:
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
-
-
-def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
-    """Whether the formula sums or integrates to 1 over its support; None where the support is not declared.
-
-    Checked numerically at a few asymmetric latent values and, if ``for_all_parameters``, at other values of the
-    parameters too: a formula may happen to be normalised at one.
-    """
-    support = likelihood.support(size)
-    if isinstance(support, Undeclared):
-        return None
-    rng = np.random.default_rng(3)
-    formula = likelihood.formula(size)
-    values = likelihood.values
-    for step in range(3):
-        if for_all_parameters:
-            moved = {
-                n: v * (1.0 + 0.3 * step) if likelihood.parameters[n].positive else v + step for n, v in values.items()
-            }
-            likelihood = likelihood.with_values(moved)
-        f = jnp.asarray(rng.normal(0.2, 0.8, size))
-        y, log_weight = _sum_points(likelihood, support, f)
-        latents = jnp.broadcast_to(f, (len(y), size))
-        log_p = formula.log_evaluate(Environment(jnp.asarray(y), latents, likelihood.values))[..., 0]
-        total = float(jnp.sum(jnp.exp(log_p + log_weight)))
-        # Heavy tails beyond the grid leave up to 1e-3; a missing factor leaves much more.
-        if not abs(total - 1.0) < 5e-3:
-            return False
-    return True
-
-
-def _sum_points(likelihood: Likelihood, support: Support, f: Any) -> tuple[np.ndarray, Any]:
-    """Values of y and log weights that sum over the support, around the conditional mean where there is one."""
-    values = support.values()
-    if values is not None:
-        return values, 0.0
-    if support.num_columns == 2:
-        return np.stack([np.arange(8.0), np.full(8, 7.0)], axis=1), 0.0
-    given = likelihood.moments(jnp.zeros(1), f[None], len(f))
-    mean, variance = (0.0, 1.0) if given is None else (float(part[0]) for part in given)
-    if isinstance(support, Real):
-        # y = mean + scale sinh(t): a uniform grid in t covers the centre finely and heavy tails far out. The density at
-        # the centre tells the scale also where the variance is infinite.
-        env = Environment(jnp.full(1, mean), f[None], likelihood.values)
-        scale = 1.0 if given is None else float(jnp.exp(-likelihood.formula(len(f)).log_evaluate(env)[0, 0]))
-        t = np.linspace(-20.0, 20.0, 20001)
-        return mean + scale * np.sinh(t), np.log(scale * np.cosh(t) * (t[1] - t[0]))
-    return np.arange(float(np.ceil(mean + 40.0 * np.sqrt(variance))) + 100.0), 0.0

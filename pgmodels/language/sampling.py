@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ import numpy as np
 
 from pgmodels.integration import padded_chunks
 from pgmodels.language.density import log_density
-from pgmodels.language.likelihood import Likelihood, is_normalised
-from pgmodels.language.supports import Undeclared
+from pgmodels.language.likelihood import Likelihood
+from pgmodels.language.normalisation import is_normalised
+from pgmodels.language.pieces import Piece, cover, steps
+from pgmodels.language.supports import Support, Undeclared
 from pgmodels.precision import double_precision
 
 # Densities evaluated at a time: 16 MB an intermediate array.
@@ -21,7 +24,8 @@ _NEGLIGIBLE = 1e-7
 # A warning tells of probability that the grid misses from here on; linear interpolation of a density leaves 2e-4.
 _REPORTED = 1e-3
 # y = centre + scale * sinh(t): 4 % of the scale apart at the centre, 600,000 scales out at the ends.
-_SINH = np.sinh(np.linspace(-14.0, 14.0, 769))
+_STANDARD = np.linspace(-14.0, 14.0, 769)
+_SINH = np.sinh(_STANDARD)
 
 
 class SamplingWarning(UserWarning):
@@ -39,10 +43,11 @@ def draw_observations(
     """One y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
 
     Of the first column of y where it has several; ``covariates`` (n, columns - 1) holds the others, None where there
-    are none. ``parameters`` holds likelihood parameters that differ from draw to draw, to broadcast against f. A short
-    list of values is drawn from directly, counts and real values by inverting their distribution function numerically.
+    are none. ``parameters`` holds likelihood parameters that differ from draw to draw, to broadcast against f. A list
+    of numbers is drawn from directly, counts and real numbers by inverting their distribution function numerically.
     Warns with SamplingWarning where the grid leaves out more than 1e-3 of the probability.
-    Raises ValueError where the support of y is not declared or the formula is not normalised over it.
+    Raises ValueError where the support of y is not declared, the formula is not normalised over it, or other columns
+    of y are drawn with the first.
     """
     f = np.asarray(f, dtype=np.float64)
     size = f.shape[-1]
@@ -57,23 +62,49 @@ def draw_observations(
             f"the formula of {likelihood.name} does not sum to 1 over y, so y cannot be drawn: write it with the "
             "factors free of f that it leaves out."
         )
-    columns = support.num_columns - 1
-    given = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(f.shape[-2], columns)
+    n, columns = f.shape[-2], support.num_columns - 1
+    given = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(n, columns)
+    listed, open_ended = _pieces_given(likelihood, support, given, n)
     items = _Items(likelihood, f, given, parameters or {})
     u = rng.random(items.count)
-    values = support.values()
-    if values is not None:
-        drawn = items.by_chunk(_values_at(items, values), u, len(values))
-    elif support.num_columns == 2 and support.is_discrete:
-        assert given is not None
-        trials = np.arange(given[:, 0].max() + 1.0)
-        drawn = items.by_chunk(_values_at(items, trials, at_most_trials=True), u, len(trials))
-    elif support.is_discrete:
-        drawn = _draw_counts(items, u)
-    else:
-        drawn = items.by_chunk(lambda rows, u: _invert_real(items, rows, u), u, len(_SINH))
+    drawn, elsewhere = np.full(items.count, np.nan), np.zeros(items.count)
+    if listed:
+        most = sum(len(steps(*piece.ends(n))[0]) for piece in listed)
+        draw = partial(_draw_listed, items, listed, open_ended is None)
+        drawn, elsewhere = items.by_chunk(lambda rows, u: np.stack(draw(rows, u), axis=1), u, most).T
+    rest = np.flatnonzero(np.isnan(drawn))
+    if open_ended is not None and rest.size:
+        u = (u[rest] - elsewhere[rest]) / (1.0 - elsewhere[rest])
+        invert = _draw_counts if open_ended.is_discrete else _draw_real
+        drawn[rest] = invert(items, open_ended, rest, u, elsewhere[rest])
     items.warn()
     return drawn.reshape(f.shape[:-1])
+
+
+def _pieces_given(
+    likelihood: Likelihood, support: Support, given: np.ndarray | None, n: int
+) -> tuple[list[Piece], Piece | None]:
+    """What the first column of n data can be, the others given: pieces to list, and one to invert."""
+    # A time that is waited for without end: what would be censored lies at infinity.
+    y = np.full(n, np.inf) if given is None else np.column_stack([np.full(n, np.inf), given])
+    pieces = [piece for piece in support.pieces(y) if np.isfinite(piece.ends(n)[0]).any() or not piece.is_discrete]
+    for piece in pieces:
+        if given is None or piece.others is None:
+            continue
+        others = np.broadcast_to(piece.others, given.shape)
+        for row, column in np.argwhere(given != others)[:1]:
+            raise ValueError(
+                f"y of {likelihood.name} cannot be drawn where y[{column + 1}] is {given[row, column]:g}, as in row "
+                f"{row}: it is drawn where that is {others[row, column]:g}."
+            )
+    listed = [piece for piece in pieces if piece.is_discrete and np.isfinite(piece.ends(n)[1]).all()]
+    inverted = [piece for piece in pieces if not any(piece is other for other in listed)]
+    if len(inverted) > 1:
+        raise ValueError(
+            f"y of {likelihood.name} cannot be drawn from {len(inverted)} pieces without an end or of real numbers: "
+            "one of them can be drawn from, beside lists of numbers."
+        )
+    return listed, (inverted[0] if inverted else None)
 
 
 class _Items:
@@ -87,7 +118,8 @@ class _Items:
         self.parameters = {name: np.broadcast_to(v, shape).reshape(-1, 1) for name, v in parameters.items()}
         self.f = f.reshape(-1, f.shape[-1])
         self.count = len(self.f)
-        repeats = self.count // f.shape[-2]
+        self.num_data = f.shape[-2]
+        repeats = self.count // self.num_data
         self.covariates = None if covariates is None else np.tile(covariates, (repeats, 1))
         self.left_out = 0.0
 
@@ -106,6 +138,11 @@ class _Items:
             y = np.concatenate([first[..., None], others], axis=-1)
         log_p = log_density(self._given(rows), y, self.f[rows])
         return np.broadcast_to(log_p, (len(first), len(rows)))
+
+    def ends(self, piece: Piece, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of a piece for some rows; data follow each other in every draw."""
+        low, high = piece.ends(self.num_data)
+        return low[rows % self.num_data], high[rows % self.num_data]
 
     def moments(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """E[y | f] and Var[y | f] of some rows, None where the likelihood declares none."""
@@ -132,22 +169,20 @@ class _Items:
             )
 
 
-def _values_at(
-    items: _Items, values: np.ndarray, at_most_trials: bool = False
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Draws from a list of values; where ``at_most_trials``, of those up to the first covariate."""
-
-    def draw(rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-        grid = values[:, None]
-        if at_most_trials:
-            assert items.covariates is not None
-            trials = items.covariates[rows, 0]
-            p = np.where(grid <= trials, np.exp(items.log_density(np.minimum(grid, trials), rows)), 0.0)
-        else:
-            p = np.exp(items.log_density(grid, rows))
-        return values[_pick(p, u)]
-
-    return draw
+def _draw_listed(
+    items: _Items, listed: list[Piece], alone: bool, rows: np.ndarray, u: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of numbers that are listed, and their probability; NaN where y is not among them, unless they are alone."""
+    grids, masses = [], []
+    for piece in listed:
+        points, there = steps(*items.ends(piece, rows))
+        grids.append(points)
+        masses.append(np.where(there, np.exp(items.log_density(points, rows)), 0.0))
+    grid, p = np.concatenate(grids), np.concatenate(masses)
+    total = p.sum(axis=0)
+    index = _pick(p, u if alone else np.minimum(u / np.maximum(total, 1e-300), 1.0))
+    drawn = grid[np.minimum(index, len(grid) - 1), np.arange(len(rows))]
+    return (drawn if alone else np.where(u < total, drawn, np.nan)), total
 
 
 def _pick(p: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -157,65 +192,72 @@ def _pick(p: np.ndarray, u: np.ndarray) -> np.ndarray:
     return (cumulative <= u * cumulative[-1]).sum(axis=0)
 
 
-def _draw_counts(items: _Items, u: np.ndarray) -> np.ndarray:
-    """Counts by their probabilities from 0 up, as many as carry the mass; large ones on a coarser grid."""
+def _draw_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+    """Whole steps up from the least, as many as carry the mass; large counts on a coarser grid."""
     drawn = np.full(len(u), np.nan)
     waiting = np.arange(len(u))
     for level in _COUNT_LEVELS:
-        grid = np.arange(float(level))
 
-        def draw(places: np.ndarray, u: np.ndarray, waiting: Any = waiting, grid: Any = grid) -> np.ndarray:
-            p = np.exp(items.log_density(grid[:, None], waiting[places]))
-            return np.where(p.sum(axis=0) > 1.0 - _NEGLIGIBLE, grid[np.minimum(_pick(p, u), len(grid) - 1)], np.nan)
+        def draw(places: np.ndarray, u: np.ndarray, waiting: Any = waiting, level: int = level) -> np.ndarray:
+            own = waiting[places]
+            grid = items.ends(piece, rows[own])[0] + np.arange(float(level))[:, None]
+            p = np.exp(items.log_density(grid, rows[own]))
+            index = np.minimum(_pick(p, u), level - 1)
+            enough = p.sum(axis=0) + elsewhere[own] > 1.0 - _NEGLIGIBLE
+            return np.where(enough, grid[index, np.arange(len(own))], np.nan)
 
         drawn[waiting] = items.by_chunk(draw, u[waiting], level)
         waiting = waiting[np.isnan(drawn[waiting])]
         if not waiting.size:
             return drawn
-    held = waiting
-    drawn[held] = items.by_chunk(lambda places, u: _invert_counts(items, held[places], u), u[held], len(_SINH))
+
+    def invert(places: np.ndarray, u: np.ndarray) -> np.ndarray:
+        return _invert_counts(items, piece, rows[waiting[places]], u, elsewhere[waiting[places]])
+
+    drawn[waiting] = items.by_chunk(invert, u[waiting], len(_SINH))
     return drawn
 
 
-def _invert_counts(items: _Items, rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Counts too large to list: the probabilities at whole numbers, linear in between; 0 to 4095 without moments."""
+def _invert_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+    """Counts too large to list: the probabilities at whole steps, linear in between; the first without moments."""
     given = items.moments(rows)
+    least = items.ends(piece, rows)[0]
     if given is None:
-        grid = np.arange(float(_COUNT_LEVELS[-1]))[:, None] + np.zeros(len(rows))
+        grid = least + np.arange(float(_COUNT_LEVELS[-1]))[:, None]
     else:
         scale = np.where(np.isfinite(given[1]), np.sqrt(given[1]), given[0])
-        grid = np.maximum(np.round(given[0] + np.maximum(scale, 1.0) * _SINH[:, None]), 0.0)
-    return np.round(_invert(items, np.exp(items.log_density(grid, rows)), grid, u, lowest=-0.5))
+        grid = least + np.maximum(np.round(given[0] - least + np.maximum(scale, 1.0) * _SINH[:, None]), 0.0)
+    density = np.exp(items.log_density(grid, rows))
+    return least + np.round(_invert(items, density, grid, u, elsewhere, least) - least)
 
 
-def _invert_real(items: _Items, rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Real values by the density on a sinh-spaced grid about the conditional mean."""
-    given = items.moments(rows)
-    if given is None:
-        # Without moments: the highest density on a wide grid about 0.
-        wide = _SINH[:, None] + np.zeros(len(rows))
-        centre = wide[items.log_density(wide, rows).argmax(axis=0), 0]
-        deviation = np.full(len(rows), np.inf)
-    else:
-        centre, deviation = given[0], np.sqrt(np.where(given[1] > 0, given[1], np.inf))
-    # The scale of a Gaussian with this height; heavy tails and infinite variances keep a fine grid at their core.
-    with np.errstate(over="ignore"):
-        height = np.exp(-items.log_density(centre[None, :], rows)[0]) * 0.4
-    scale = np.minimum(deviation, height)
-    grid = centre + np.where(np.isfinite(scale), scale, 1.0) * _SINH[:, None]
-    return _invert(items, np.exp(items.log_density(grid, rows)), grid, u)
+def _draw_real(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+    """Numbers of an interval, by the density on a grid about the conditional mean or where it is highest."""
+
+    def draw(places: np.ndarray, u: np.ndarray) -> np.ndarray:
+        own = rows[places]
+        low, high = items.ends(piece, own)
+        moments = None if np.isfinite([low, high]).any() else items.moments(own)
+        centre = None if moments is None else moments[0]
+        grid, log_p, _ = cover(lambda y: items.log_density(y, own), low, high, _STANDARD, centre)
+        return _invert(items, np.exp(log_p), grid, u, elsewhere[places])
+
+    return items.by_chunk(draw, u, len(_SINH))
 
 
-def _invert(items: _Items, density: np.ndarray, grid: np.ndarray, u: np.ndarray, lowest: float | None = None) -> Any:
+def _invert(
+    items: _Items, density: np.ndarray, grid: np.ndarray, u: np.ndarray, elsewhere: np.ndarray, least: Any = None
+) -> np.ndarray:
     """Invert the distribution function of a density, linear between the points of a grid (points, rows).
 
-    ``lowest`` extends the first cell down to it, for counts, whose cells reach half a unit below.
+    ``elsewhere`` (rows,) is the probability of what is not on the grid. The cell of the ``least`` of whole steps
+    reaches half a unit below it.
     """
     mass = 0.5 * (density[1:] + density[:-1]) * np.diff(grid, axis=0)
-    if lowest is not None:
-        mass[0] += density[0] * np.maximum(grid[0] - lowest, 0.0) * (grid[0] == 0)
+    if least is not None:
+        mass[0] += density[0] * 0.5 * (grid[0] == least)
     total = mass.sum(axis=0)
-    items.report(total)
+    items.report(total + elsewhere)
     cell = np.minimum(_pick(mass, u), len(mass) - 1)
     columns = np.arange(len(u))
     before = np.where(cell > 0, np.cumsum(mass, axis=0)[cell - 1, columns], 0.0)

@@ -1,16 +1,31 @@
-"""What an observation can be: checks with a remedy, the values to sum over, and examples to test with."""
+"""What an observation can be: checks with a remedy, the numbers to sum over, and examples to test with."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from pgmodels.language.pieces import Piece
+
 
 class Support(ABC):
-    """The set that an observation lies in. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns)."""
+    """The set that an observation lies in. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
+
+    A support of one's own says how y is ``check``-ed, what its ``pieces`` are, and gives ``examples``. Two are equal
+    where their fields are, which must be hashable.
+    """
 
     num_columns: int = 1
-    is_discrete: bool = True
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether an observation is one of a list of numbers, however long."""
+        return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -21,6 +36,13 @@ class Support(ABC):
     @abstractmethod
     def check(self, y: np.ndarray) -> None:
         """Raise ValueError, naming the first offending row and the remedy, where y lies outside the support."""
+
+    @abstractmethod
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        """All that could have been observed in the place of each datum of y, whose probabilities add up to 1.
+
+        A column that the first is given, as trials are, stays as it is in y.
+        """
 
     @abstractmethod
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -38,6 +60,15 @@ def check_whole(y: np.ndarray, what: str) -> None:
         raise ValueError(
             f"y must hold {what}, whole numbers >= 0; got {y[bad[0]]:g} in row {bad[0]}. "
             "Use a likelihood for real values if y is not a count."
+        )
+
+
+def _check_positive(y: np.ndarray, name: str, what: str) -> None:
+    bad = np.flatnonzero(y <= 0)
+    if bad.size:
+        raise ValueError(
+            f"{name} must hold {what}; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support that has "
+            "them, such as pgm.Real() or pgm.Clipped(0.0)."
         )
 
 
@@ -59,6 +90,9 @@ class Binary(Support):
             f"y must hold the labels 0 and 1; got {y[row]:g} in row {row}, and {values.size} distinct values. Use "
             "LogisticSoftmax or StickBreaking for more than two classes, a count or a real-valued likelihood otherwise."
         )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, 1, is_discrete=True)]
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.integers(0, 2, n).astype(float)
@@ -88,6 +122,9 @@ class Classes(Support):
         """The classes of which there is no observation."""
         return sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
 
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, self.num_classes - 1, is_discrete=True)]
+
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.integers(0, self.num_classes, n).astype(float)
 
@@ -100,6 +137,9 @@ class Counts(Support):
 
     def check(self, y: np.ndarray) -> None:
         check_whole(y, "counts")
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, np.inf, is_discrete=True)]
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.poisson(2.0, n).astype(float)
@@ -120,6 +160,9 @@ class SuccessesOfTrials(Support):
                 f"{bad[0]}. The columns are (successes, trials), not (successes, failures)."
             )
 
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, y[:, 1], is_discrete=True)]
+
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         trials = rng.integers(0, 6, n)
         return np.stack([rng.binomial(trials, 0.4), trials], axis=1).astype(float)
@@ -128,13 +171,128 @@ class SuccessesOfTrials(Support):
 class Real(Support):
     """A real number."""
 
-    is_discrete = False
-
     def check(self, y: np.ndarray) -> None:
         pass
 
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(-np.inf, np.inf)]
+
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.normal(0.3, 1.5, n)
+
+
+class Positive(Support):
+    """A real number > 0."""
+
+    def check(self, y: np.ndarray) -> None:
+        _check_positive(y, "y", "real numbers > 0")
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, np.inf)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.gamma(2.0, 0.8, n)
+
+
+class Clipped(Support):
+    """A real number that stops at ``low`` and at ``high``, which many data may equal: a Tobit model's y."""
+
+    def __init__(self, low: float = -np.inf, high: float = np.inf):
+        if not low < high or np.isinf([low, high]).all():
+            raise ValueError(f"low and high of Clipped must be numbers, low < high, or one of them; got {low}, {high}.")
+        self.low, self.high = float(low), float(high)
+
+    def check(self, y: np.ndarray) -> None:
+        bad = np.flatnonzero((y < self.low) | (y > self.high))
+        if bad.size:
+            raise ValueError(
+                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
+                f"row {bad[0]}. Clip it with np.clip, or give Clipped other ends."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        ends = [Piece(end, end, is_discrete=True) for end in (self.low, self.high) if np.isfinite(end)]
+        return [*ends, Piece(self.low, self.high)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        ends = [end for end in (self.low, self.high) if np.isfinite(end)]
+        spread = 0.4 * (self.high - self.low) if len(ends) == 2 else 1.5
+        return np.clip(np.mean(ends) + rng.normal(0.0, spread, n), self.low, self.high)
+
+
+class Censored(Support):
+    """A time > 0, and 1 where it ended then or 0 where it went on beyond: y of shape (n, 2).
+
+    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the probability to go on beyond it where it is 0.
+    """
+
+    num_columns = 2
+
+    def check(self, y: np.ndarray) -> None:
+        _check_positive(y[:, 0], "y[0]", "times > 0")
+        bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
+        if bad.size:
+            raise ValueError(
+                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[bad[0], 1]:g} in row "
+                f"{bad[0]}. The columns are (time, event)."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, y[:, 0], others=1.0), Piece(y[:, 0], y[:, 0], is_discrete=True, others=0.0)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.stack([rng.gamma(2.0, 0.8, n), rng.integers(0, 2, n)], axis=1)
+
+
+class Given(Support):
+    """An observation, and columns after it that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
+
+    def __init__(self, observed: Support, *covariates: Support):
+        parts = (observed, *covariates)
+        if not covariates or not all(isinstance(part, Support) for part in parts):
+            raise ValueError(
+                "Given takes the support of what is observed and that of each column after it, as in "
+                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {parts!r}."
+            )
+        if any(part.num_columns != 1 for part in covariates):
+            raise ValueError(f"each covariate of Given is one column; got {covariates!r}.")
+        self.observed, self.covariates = observed, covariates
+
+    def __repr__(self) -> str:
+        return f"Given{(self.observed, *self.covariates)!r}"
+
+    @property
+    def num_columns(self) -> int:  # type: ignore[override]
+        """The columns of what is observed and of what it is given."""
+        return self.observed.num_columns + len(self.covariates)
+
+    def _observed(self, y: np.ndarray) -> np.ndarray:
+        return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
+
+    def check(self, y: np.ndarray) -> None:
+        self.observed.check(self._observed(y))
+        for j, part in enumerate(self.covariates, self.observed.num_columns):
+            try:
+                part.check(y[:, j])
+            except ValueError as error:
+                raise ValueError(f"column {j} of y: {error}") from None
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        given = y[:, self.observed.num_columns :]
+        return [self._with(piece, given) for piece in self.observed.pieces(self._observed(y))]
+
+    def _with(self, piece: Piece, given: np.ndarray) -> Piece:
+        """A piece of what is observed with the columns that it is given."""
+        if piece.others is None:
+            return piece
+        others = np.broadcast_to(piece.others, (len(given), self.observed.num_columns - 1))
+        return replace(piece, others=np.concatenate([others, given], axis=1))
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.column_stack([part.examples(rng, n) for part in (self.observed, *self.covariates)])
+
+    def values(self) -> np.ndarray | None:
+        return self.observed.values()
 
 
 class Undeclared(Support):
@@ -145,6 +303,9 @@ class Undeclared(Support):
 
     def check(self, y: np.ndarray) -> None:
         pass
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return []
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Candidates of every kind; the caller keeps those that the formula allows."""

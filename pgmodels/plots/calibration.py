@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from pgmodels.arrays import first_column
 from pgmodels.diagnostics.calibration import reliability_bins
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.plots.inputs import require_comparison
@@ -21,7 +22,7 @@ def plot_reliability(comparison: Comparison) -> Figure:
     looks = styles(comparison.results, comparison.reference)
     figure = new_figure(4.8, 6.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    place = np.searchsorted(np.arange(next(iter(test.predictions.values())).shape[1]), test.y)
+    place = np.searchsorted(np.arange(next(iter(test.predictions.values())).shape[1]), first_column(test.y))
     handles, labels, lowest = [], [], 1.0
     for label, probabilities in test.predictions.items():
         bins, look = reliability_bins(probabilities, place), looks[label]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.arrays import first_column
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.verdict import Verdict
 from pgmodels.report.html import Html, element, table
@@ -44,7 +45,7 @@ def observation_table(comparison: Comparison) -> Html:
 
 
 def _described(X: np.ndarray, y: np.ndarray) -> list[str]:
-    first = y[:, 0] if y.ndim == 2 else y
+    first = first_column(y)
     figures = (np.min(first), np.median(first), np.max(first))
     return [str(len(X)), str(X.shape[1]), *(f"{figure:.5g}" for figure in figures)]
 
@@ -58,11 +59,11 @@ def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | N
     predictions = {} if test is None else test.predictions
     if test is not None:
         header += ["test rows", *(f"right: {label}" for label in predictions)]
-    rows = []
+    rows, trained = [], first_column(_reference(comparison).y)
     for place, value in enumerate(values):
-        row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(_reference(comparison).y == value))]
+        row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(trained == value))]
         if test is not None:
-            of_class = test.y == value
+            of_class = first_column(test.y) == value
             row.append(str(of_class.sum()))
             row += [_share(p.argmax(axis=1)[of_class] == place) for p in predictions.values()]
         rows.append(row)

@@ -222,7 +222,7 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
     digests = {role: hashlib.sha256(repr(formula.key).encode()).hexdigest() for role, formula in traced.items()}
     found = {role: [formula.text(), digests[role]] for role, formula in traced.items()}
     support = likelihood.declared_support
-    return found if support is None else found | {"support": [type(support).__name__, ""]}
+    return found if support is None else found | {"support": [repr(support), ""]}
 
 
 def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood | None:

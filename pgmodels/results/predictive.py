@@ -14,7 +14,8 @@ from scipy.special import logsumexp
 from pgmodels.arrays import as_numbers, check_finite
 from pgmodels.integration import gauss_hermite, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
-from pgmodels.language.likelihood import Formula, Likelihood, is_normalised
+from pgmodels.language.likelihood import Formula, Likelihood
+from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.supports import Support
 from pgmodels.portable import Portable
 from pgmodels.precision import double_precision

@@ -1,0 +1,114 @@
+"""The numbers that an observation can be: intervals and runs of whole steps, and points that cover them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, log_expit
+
+# Coordinates of an interval in which the density of an observation is looked for at first: y itself from -1e43 to 1e43,
+# the logarithm of its distance from an end, the logit of its place between two ends.
+_WIDE = 100.0
+_LOGIT_REACH = 36.0  # σ(36) is the last that differs from 1 in double precision
+# Each closer look divides the distance of the points by half their number, some hundred.
+_LOOKS = 4
+_LARGEST = 1e300
+
+LogDensity = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of what an observation can be: the interval from ``low`` to ``high``, or low, low + 1, ..., high.
+
+    ``is_discrete`` says which. Of an observation with columns it is the first that takes these numbers, and ``others``
+    are the columns after it: what they are in the datum, where left out. Ends may be infinite; ends and others are
+    numbers, or arrays with an entry for each datum.
+    """
+
+    low: Any
+    high: Any
+    is_discrete: bool = False
+    others: Any = None
+
+    def ends(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ends for each of n data, (n,) each."""
+        low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), (n,)) for end in (self.low, self.high))
+        return low, high
+
+    def columns(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Observations (points, n) or (points, n, columns) with ``first`` (points, n) in the place of those in y."""
+        if y.ndim == 1:
+            return first
+        others = y[:, 1:] if self.others is None else np.broadcast_to(self.others, y[:, 1:].shape)
+        return np.concatenate([first[..., None], np.broadcast_to(others, (*first.shape, others.shape[-1]))], axis=-1)
+
+
+def steps(low: np.ndarray, high: np.ndarray, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """low, low + 1, ... up to high, ``most`` of them at most: points (points, n), and which of them there are."""
+    length = np.max(np.minimum(high - low, most - 1.0), initial=0.0)
+    points = low + np.arange(length + 1.0)[:, None]
+    return np.minimum(points, high), points <= high
+
+
+def cover(
+    log_density: LogDensity, low: np.ndarray, high: np.ndarray, standard: np.ndarray, centre: Any = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points of intervals, dense where the density is high and out to its far tails: y, log p, log dy/ds (points, n).
+
+    In a coordinate that is y itself, log|y - end| or the logit of y between its ends, the points are
+    centre + scale sinh(s) with s the ``standard`` ones, the scale by the density's height at the centre, and the centre
+    where it is highest unless it is given. Points rounded onto an end have log p = log dy/ds = -inf.
+    """
+
+    def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y, log_slope = _place(low, high, t)
+        log_p = np.where(np.isfinite(log_slope), np.nan_to_num(log_density(y), nan=-np.inf, neginf=-np.inf), -np.inf)
+        return y, log_p, log_slope
+
+    def log_mass(t: np.ndarray) -> np.ndarray:
+        _, log_p, log_slope = evaluate(t)
+        return log_p + log_slope
+
+    if centre is None:
+        centre, height = _highest(log_mass, low, high, len(standard))
+    else:
+        centre = np.broadcast_to(centre, low.shape)
+        height = log_mass(centre[None, :])[0]
+    # The deviation of a Gaussian with this height, in logarithms, for densities may over- and underflow.
+    log_scale = np.nan_to_num(-height, neginf=0.0, posinf=0.0) + np.log(0.4)
+    s = standard[:, None]
+    y, log_p, log_slope = evaluate(centre + np.exp(np.clip(log_scale, -600.0, 600.0)) * np.sinh(s))
+    return y, log_p, log_slope + log_scale + np.log(np.cosh(s))
+
+
+def _highest(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the density of the coordinates is highest, and its logarithm there, (n,), by ``count`` points at a time."""
+    line, columns = np.linspace(-1.0, 1.0, count)[:, None], np.arange(len(low))
+    below, above = np.isfinite(low), np.isfinite(high)
+    points = np.select(
+        [below & above, below | above], [_LOGIT_REACH * line, _WIDE * line], default=np.sinh(_WIDE * line)
+    )
+    around = np.gradient(points, axis=0)
+    for _ in range(_LOOKS):
+        best = log_mass(points).argmax(axis=0)
+        t, step = points[best, columns], around[best, columns]
+        points, around = t + step * line, np.broadcast_to(step * (line[1] - line[0]), points.shape)
+    height = log_mass(points)
+    best = height.argmax(axis=0)
+    return points[best, columns], height[best, columns]
+
+
+def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """y and log dy/dt at coordinates t (points, n) of intervals."""
+    below, above = np.isfinite(low), np.isfinite(high)
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = np.where(below & above, high - low, 1.0)
+        y = np.select(
+            [below & above, below, above], [low + width * expit(t), low + np.exp(t), high - np.exp(t)], default=t
+        )
+        between = np.log(width) + log_expit(t) + log_expit(-t)
+    log_slope = np.select([below & above, below | above], [between, t], default=0.0)
+    # What is rounded onto an end, or beyond all numbers, counts for nothing.
+    return np.clip(y, -_LARGEST, _LARGEST), np.where((y > low) & (y < high), log_slope, -np.inf)
