@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 import pgmodels as pgm
-from pgmodels.plots.geometry import Box, count_crossings, passes
+from pgmodels.plots.geometry import Box, Segment, passes
 from pgmodels.plots.layout import RADIUS, is_dot, label_box, lay_out
 from tests.test_plots import boxes
 
@@ -118,14 +118,16 @@ def test_indices_are_subscripts_and_names_are_as_they_are():
 
 def test_geometry():
     box = Box(0.0, 0.0, 2.0, 1.0)
-    assert passes((-1.0, 0.5, 3.0, 0.5), box)
-    assert passes((1.0, 2.0, 1.0, 0.9), box)
-    assert not passes((-1.0, 0.5, 0.5, 3.0), box)
-    assert not passes((-1.0, 2.0, 3.0, 2.0), box)
-    assert not passes((-1.0, 0.5, -0.2, 0.5), box)
-    cross = [(0.0, 0.0, 2.0, 2.0), (0.0, 2.0, 2.0, 0.0), (3.0, 0.0, 3.0, 2.0)]
-    assert count_crossings([(0, 1), (2, 3), (4, 5)], cross) == 1
-    assert count_crossings([(0, 1), (2, 1), (4, 5)], cross) == 0
+    entering = [(-1.0, 0.5, 3.0, 0.5), (1.0, 2.0, 1.0, 0.9), (0.5, 0.5, 0.5, 0.5)]
+    passing = [(-1.0, 0.5, 0.5, 3.0), (-1.0, 2.0, 3.0, 2.0), (-1.0, 0.5, -0.2, 0.5), (2.5, -1.0, 2.5, 3.0)]
+    assert passes(Segment(*np.array(entering).T), box).all()
+    assert not passes(Segment(*np.array(passing).T), box).any()
+    rising = Segment(0.0, 0.0, 2.0, 2.0)
+    assert rising.crosses(Segment(0.0, 2.0, 2.0, 0.0))
+    assert not rising.crosses(Segment(3.0, 0.0, 3.0, 2.0))
+    assert not rising.crosses(Segment(0.0, 2.0, 0.5, 1.5))
+    assert box.overlaps(Box(1.9, 0.9, 5.0, 5.0))
+    assert not box.overlaps(Box(2.0, 0.0, 5.0, 5.0))
     plate = pgm.derive(pgm.Bernoulli()).graph.plates[0]
     assert label_box(plate, box).right == box.right
 

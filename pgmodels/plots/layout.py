@@ -1,12 +1,12 @@
 """Where the nodes of a graph with plates go: in layers, each plate a rectangle that holds its own nodes alone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
-from pgmodels.plots.geometry import Box, count_crossings, count_overlaps, passes
+from pgmodels.plots.geometry import Box, Segment, passes
 
 # Lengths are in units of about 0.6 inches.
 LAYER = 1.7
@@ -101,14 +101,17 @@ def _reachable(start: str, graph: AugmentedGraph) -> set[str]:
 
 
 class _Search:
-    """Horizontal positions of nodes in given layers, improved one node at a time."""
+    """Horizontal positions of nodes in given layers, improved one node at a time, from several starts at once."""
 
     def __init__(self, graph: AugmentedGraph, layers: Mapping[str, int]):
         self.graph, self.layers = graph, layers
         self.nodes = graph.nodes
         self.place = {node.id: k for k, node in enumerate(self.nodes)}
         self.y = np.array([-LAYER * layers[node.id] for node in self.nodes])
-        self.edges = [(self.place[edge.source], self.place[edge.target]) for edge in graph.edges]
+        # What each node covers beside its centre.
+        self.cover = Box(*np.array([node_box(node, 0.0, y) for node, y in zip(self.nodes, self.y, strict=True)]).T)
+        joined = [(self.place[edge.source], self.place[edge.target]) for edge in graph.edges]
+        self.edges = np.array(joined).reshape(-1, 2)
         self.members = {
             plate.id: [k for k, node in enumerate(self.nodes) if plate in graph.plates_of(node)]
             for plate in graph.plates
@@ -116,9 +119,6 @@ class _Search:
         self.inner = {plate.id: [p for p in graph.plates if p.parent == plate.id] for plate in graph.plates}
         # Inner plates first, so that outer rectangles can hold them.
         self.order = sorted(graph.plates, key=lambda plate: -self._depth(plate))
-        self.outside = [
-            (plate.id, k) for plate in graph.plates for k in range(len(self.nodes)) if k not in self.members[plate.id]
-        ]
         self.siblings = [
             (one.id, other.id)
             for i, one in enumerate(graph.plates)
@@ -128,7 +128,11 @@ class _Search:
         kinds = ("process", "latent", "hyperparameter")
         self.leading = [k for k, node in enumerate(self.nodes) if node.kind in kinds]
         alike = [(node.kind, layers[node.id]) for node in self.nodes]
-        self.ordered = [(i, j) for j in range(len(alike)) for i in range(j) if alike[i] == alike[j]]
+        self.pairs = _pairs(len(alike), lambda i, j: True)
+        self.ordered = _pairs(len(alike), lambda i, j: alike[i] == alike[j])
+        self.apart = _pairs(len(self.edges), lambda i, j: not set(self.edges[i]) & set(self.edges[j]))
+        # The nodes that an arrow does not join, (edges, nodes).
+        self.others = np.array([[k not in edge for k in range(len(alike))] for edge in self.edges.tolist()])
         widest = max(np.bincount(list(layers.values())))
         labels = max(len(node.label) for node in self.nodes)
         self.grid = np.arange(0.0, 1.6 * widest + 0.5 * _CHARACTER * labels + 1.0, _STEP)
@@ -143,8 +147,22 @@ class _Search:
     def run(self) -> np.ndarray:
         """The best positions found."""
         rng = np.random.default_rng(0)
-        starts = [self._barycentres()] + [rng.choice(self.grid, len(self.nodes)) for _ in range(_RESTARTS)]
-        return min((self._descend(start) for start in starts), key=self.cost)
+        x = np.stack([self._barycentres(), *rng.choice(self.grid, (_RESTARTS, len(self.nodes)))])
+        best = self.cost(x)
+        improved = np.ones(len(x), dtype=bool)
+        while improved.any():
+            moving = np.flatnonzero(improved)
+            improved[:] = False
+            for k in range(len(self.nodes)):
+                tried = np.repeat(x[moving, None, :], len(self.grid), axis=1)
+                tried[:, :, k] = self.grid
+                costs = self.cost(tried)
+                at = costs.argmin(axis=1)
+                least = costs[np.arange(len(moving)), at]
+                better = least < best[moving] - 1e-9
+                x[moving[better], k] = self.grid[at[better]]
+                best[moving[better]], improved[moving[better]] = least[better], True
+        return x[best.argmin()]
 
     def _barycentres(self) -> np.ndarray:
         """Nodes below the mean of their parents, those of a layer side by side in that order."""
@@ -157,69 +175,71 @@ class _Search:
                 x[k] = self.grid[min(3 * rank, len(self.grid) - 1)]
         return x
 
-    def _descend(self, x: np.ndarray) -> np.ndarray:
-        x, best = x.copy(), self.cost(x)
-        improved = True
-        while improved:
-            improved = False
-            for k in range(len(x)):
-                for value in self.grid:
-                    held, x[k] = x[k], value
-                    cost = self.cost(x, best)
-                    if cost < best - 1e-9:
-                        best, improved = cost, True
-                    else:
-                        x[k] = held
-        return x
-
     def layout(self, x: np.ndarray) -> Layout:
-        """The rectangles that positions make."""
+        """The rectangles that positions (nodes,) make."""
         nodes = {node.id: (float(a), float(b)) for node, a, b in zip(self.nodes, x, self.y, strict=True)}
-        return Layout(nodes, self._plates(x, self._boxes(x)))
+        plates = self._plates(x, self._boxes(x))
+        return Layout(nodes, {name: Box(*map(float, box)) for name, box in plates.items()})
 
-    def _boxes(self, x: np.ndarray) -> list[Box]:
-        return [node_box(node, a, b) for node, a, b in zip(self.nodes, x.tolist(), self.y.tolist(), strict=True)]
+    def _boxes(self, x: np.ndarray) -> Box:
+        """What the nodes cover: a box whose coordinates are (..., nodes)."""
+        return Box(x + self.cover.left, self.cover.bottom, x + self.cover.right, self.cover.top)
 
-    def _plates(self, x: np.ndarray, boxes: list[Box]) -> dict[str, Box]:
+    def _plates(self, x: np.ndarray, boxes: Box) -> dict[str, Box]:
         plates: dict[str, Box] = {}
         for plate in self.order:
-            parts = [boxes[k] for k in self.members[plate.id]]
-            parts += [plates[inner.id] for inner in self.inner[plate.id]]
-            held = parts[0]
-            for part in parts[1:]:
-                held = held.union(part)
-            right = max(held.right + _PLATE_SIDE, self._clear_of_arrows(plate, x) + label_width(plate))
-            left = min(held.left - _PLATE_SIDE, right - label_width(plate))
+            inside = self.members[plate.id]
+            held = Box(
+                boxes.left[..., inside].min(-1),
+                boxes.bottom[inside].min(),
+                boxes.right[..., inside].max(-1),
+                boxes.top[inside].max(),
+            )
+            for inner in self.inner[plate.id]:
+                held = held.union(plates[inner.id])
+            right = np.maximum(held.right + _PLATE_SIDE, self._clear_of_arrows(plate, x) + label_width(plate))
+            left = np.minimum(held.left - _PLATE_SIDE, right - label_width(plate))
             plates[plate.id] = Box(left, held.bottom - _PLATE_BOTTOM, right, held.top + _PLATE_TOP)
         return plates
 
-    def _clear_of_arrows(self, plate: Plate, x: np.ndarray) -> float:
+    def _clear_of_arrows(self, plate: Plate, x: np.ndarray) -> np.ndarray:
         """Where a plate's label may start, so that arrows down from its lowest nodes pass it on the left."""
         members = self.members[plate.id]
-        lowest = min(self.y[k] for k in members)
-        leading = [x[s] for s, t in self.edges if s in members and t not in members and self.y[s] == lowest]
-        return max(leading, default=-np.inf) + 0.12
+        lowest = self.y[members].min()
+        leading = [s for s, t in self.edges if s in members and t not in members and self.y[s] == lowest]
+        return x[..., leading].max(-1, initial=-np.inf) + 0.12
 
-    def cost(self, x: np.ndarray, limit: float = np.inf) -> float:
-        """How bad positions look; not all is counted once it is more than the limit."""
+    def cost(self, x: np.ndarray) -> np.ndarray:
+        """How bad positions (..., nodes) look."""
         boxes = self._boxes(x)
-        lines = [(float(x[s]), float(self.y[s]), float(x[t]), float(self.y[t])) for s, t in self.edges]
+        source, target = self.edges.T
+        lean = x[..., source] - x[..., target]
         # Arrows upright, latents on the left and auxiliaries on the right, and the whole narrow.
-        total = sum(abs(a - c) + 0.1 * (a - c) ** 2 for a, _, c, _ in lines)
-        total += 0.3 * float(np.ptp(x)) + 0.05 * float(np.sum(x[self.leading])) + 0.01 * float(np.sum(x))
-        total += _ORDER * sum(float(x[i]) > float(x[j]) for i, j in self.ordered)
-        total += _OVERLAP * count_overlaps(boxes, _GAP)
-        if total > limit:
-            return total
+        total = (np.abs(lean) + 0.1 * lean**2).sum(-1)
+        total = total + 0.3 * np.ptp(x, axis=-1) + 0.05 * x[..., self.leading].sum(-1) + 0.01 * x.sum(-1)
+        total += _ORDER * (x[..., self.ordered[0]] > x[..., self.ordered[1]]).sum(-1)
+        near = boxes.grow(left=_GAP / 2, right=_GAP / 2)
+        total += _OVERLAP * near.at(self.pairs[0]).overlaps(near.at(self.pairs[1])).sum(-1)
         plates = self._plates(x, boxes)
-        total += _OVERLAP * sum(boxes[k].overlaps(plates[plate]) for plate, k in self.outside)
-        total += _OVERLAP * sum(plates[one].overlaps(plates[other]) for one, other in self.siblings)
-        labels = [label_box(plate, plates[plate.id]) for plate in self.graph.plates]
-        total += _OVERLAP * sum(label.overlaps(box) for label in labels for box in boxes)
-        total += _CROSSING * count_crossings(self.edges, lines)
-        if total > limit:
-            return total
-        for (s, t), line in zip(self.edges, lines, strict=True):
-            obstacles = [box for k, box in enumerate(boxes) if k not in (s, t)] + labels
-            total += _HIDDEN * sum(passes(line, box) for box in obstacles)
+        lines = Segment(x[..., source], self.y[source], x[..., target], self.y[target])
+        obstacles = [(boxes, self.others)]
+        for plate in self.graph.plates:
+            outside = [k for k in range(len(self.nodes)) if k not in self.members[plate.id]]
+            box = plates[plate.id]
+            label = label_box(plate, box)
+            total += _OVERLAP * boxes.at(outside).overlaps(box.over()).sum(-1)
+            total += _OVERLAP * boxes.overlaps(label.over()).sum(-1)
+            obstacles.append((label.over(), np.ones((len(self.edges), 1), dtype=bool)))
+        for one, other in self.siblings:
+            total += _OVERLAP * plates[one].overlaps(plates[other])
+        total += _CROSSING * lines.at(self.apart[0]).crosses(lines.at(self.apart[1])).sum(-1)
+        for box, counted in obstacles:
+            total += _HIDDEN * (passes(lines.over(), box.across()) & counted).sum((-2, -1))
         return total
+
+
+def _pairs(count: int, wanted: Callable[[int, int], bool]) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the second places of the pairs i < j that are wanted."""
+    found = [(i, j) for j in range(count) for i in range(j) if wanted(i, j)]
+    first, second = np.array(found, dtype=int).reshape(-1, 2).T
+    return first, second
