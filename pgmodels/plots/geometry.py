@@ -1,10 +1,10 @@
 """Rectangles and segments: what overlaps, passes and crosses. Coordinates are numbers or arrays of any shapes."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Coordinate = float | np.ndarray
+Coordinate = Any  # a number, or an array of any shape
 
 
 class Segment(NamedTuple):
