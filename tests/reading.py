@@ -1,0 +1,229 @@
+"""Printed formulas read as numbers: by their text, and by their MathML turned into text with every bracket."""
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import norm, poisson
+
+from pgmodels import polya_gamma
+from pgmodels.language.mathml import to_mathml
+from pgmodels.language.text import to_text
+
+TOKEN = re.compile(r" *(\d+(?:\.\d+)?(?:e[+-]?\d+)?|[ΣΠ]_|σ\u0303[₊₋]|[^\W\d_]\w*|.)")
+
+
+def pg(x, b, z):
+    """PG(x; b, z); the density of an auxiliary that is switched off is 1, as that of Lévy(x; 0, 0)."""
+    return math.exp(polya_gamma.log_density(x, b, z)) if b > 0 else 1.0
+
+
+def levy(x, start, scale):
+    x = x - start
+    return math.sqrt(scale / (2 * math.pi)) * x**-1.5 * math.exp(-scale / (2 * x)) if scale > 0 else 1.0
+
+
+FUNCTIONS = {
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "abs": abs,
+    "tanh": math.tanh,
+    "σ": expit,
+    "Φ": norm.cdf,
+    "φ": norm.pdf,
+    "Γ": math.gamma,
+    "N": lambda x, mean, variance: norm.pdf(x, mean, math.sqrt(variance)),
+    "Poisson": poisson.pmf,
+    "PG": pg,
+    "Lévy": levy,
+}
+RELATIONS = {"=": np.equal, "≠": np.not_equal, "<": np.less, "≤": np.less_equal, ">": np.greater}
+
+
+def value(tree, values, size):
+    """What a formula says, as a number, by its text and by its MathML.
+
+    ``values`` are numbers by name, or a sequence over the latents or over the columns of y.
+    """
+    root = ElementTree.fromstring(f"<div>{to_mathml(tree)}</div>")
+    return Reader(to_text(tree), values, size).whole(), Reader(infix(root), values, size).whole()
+
+
+def infix(element):
+    """MathML as text in which brackets, not heights, say what belongs together."""
+    parts = [infix(child) for child in element]
+    match element.tag:
+        case "mi" | "mn" | "mtext":
+            return element.text
+        case "mo":
+            bars = {("|", "prefix"): "abs(", ("|", "postfix"): ")"}
+            signs = {"\u2061": "", "\u2062": " ", "−": "-", "∑": "Σ_", "∏": "Π_"}
+            form = element.get("form")
+            text = bars.get((element.text, form), signs.get(element.text, element.text))
+            return f" {text} " if form == "infix" else f" {text}" if text == "-" or text == "abs(" else text
+        case "mspace":
+            return " "
+        case "mfrac":
+            return f"(({parts[0]}) / ({parts[1]}))"
+        case "msup":
+            return f"({parts[0]})^({parts[1]})"
+        case "msqrt":
+            return f"sqrt({parts[0]})"
+        case "mover":
+            return f"{parts[0]}\u0303"
+        case "munder":
+            return f"{parts[0]}{parts[1]} "
+        case "msub":
+            return subscripted(*parts)
+        case "msubsup":
+            return f"({subscripted(*parts[:2])})^({parts[2]})"
+        case _:
+            return "".join(parts)
+
+
+def subscripted(base, below):
+    """ω2, ω2[c], f[c] or σ̃₊."""
+    number, comma, index = below.partition(",")
+    if base.endswith("\u0303"):
+        return base + {"+": "₊", "-": "₋", "−": "₋"}[below.strip()]
+    if comma:
+        return f"{base}{number.strip()}[{index}]"
+    return base + below if below.isdecimal() else f"{base}[{below}]"
+
+
+class Reader:
+    """Recursive descent over infix notation: a name beside a bracket is a function, a space is a product."""
+
+    def __init__(self, text, values, size):
+        self.text, self.values, self.size = text, {"π": math.pi, **values}, size
+        found = list(TOKEN.finditer(text.rstrip()))
+        self.tokens = [match[1] for match in found] + [""]
+        self.apart = [match[0].startswith(" ") for match in found] + [True]
+        self.at = 0
+
+    def whole(self):
+        result = self.sum()
+        while self.token == "·":
+            self.take()
+            result *= self.sum()
+        assert self.token == "", f"{self.text!r} goes on with {self.tokens[self.at :]}"
+        return float(result)
+
+    @property
+    def token(self):
+        return self.tokens[self.at]
+
+    def take(self, expected=None):
+        token = self.token
+        assert expected in (None, token), f"{self.text!r} has {token!r} where {expected!r} is expected"
+        self.at += 1
+        return token
+
+    def sum(self):
+        total = self.product() if self.token != "-" else 0.0
+        while self.token in ("+", "-"):
+            sign = -1.0 if self.take() == "-" else 1.0
+            total += sign * self.product()
+        return total
+
+    def product(self):
+        total = self.power()
+        while self.token == "/" or self.starts_factor():
+            if self.token == "/":
+                self.take()
+                total /= self.power()
+            else:
+                total *= self.power()
+        return total
+
+    def starts_factor(self):
+        bars = self.token == "|" and self.apart[self.at]
+        return bars or self.token in ("(", "[") or bool(re.match(r"\w", self.token))
+
+    def power(self):
+        base = self.atom()
+        if self.token == "^":
+            self.take()
+            negative = self.token == "-" and self.take()
+            exponent = self.power()
+            return base ** (-exponent if negative else exponent)
+        return base
+
+    def atom(self):
+        token = self.take()
+        if token in ("(", "|"):
+            inside = self.sum()
+            self.take(")" if token == "(" else "|")
+            return abs(inside) if token == "|" else inside
+        if token == "[":
+            left, relation = self.sum(), RELATIONS[self.take()]
+            holds = relation(left, self.sum())
+            self.take("]")
+            return float(holds)
+        if token in ("Σ_", "Π_"):
+            return self.over(token)
+        if token[0].isdecimal():
+            return float(token)
+        return self.named(token)
+
+    def over(self, token):
+        """A sum or a product over the latents: of all factors that follow."""
+        index, start = self.take(), self.at
+        terms = []
+        for position in range(self.size):
+            self.at, self.values[index] = start, position
+            terms.append(self.product())
+        del self.values[index]
+        return np.sum(terms) if token == "Σ_" else np.prod(terms)
+
+    def named(self, name):
+        close = not self.apart[self.at]
+        if name in ("σ̃₊", "σ̃₋"):
+            return self.tilde(1 if name == "σ̃₊" else -1)
+        if name == "E" and close and self.token == "[":
+            self.take("[")
+            inside = self.values[f"E[{self.take()}]"]
+            if self.token == "[":
+                inside = inside[self.index()]
+            self.take("]")
+            return inside
+        if name == "q" and close and self.token == "(":
+            parts = [self.take() for _ in range(5)]
+            return self.values[f"E[{parts[1]} = {parts[3]}]"]
+        if name in FUNCTIONS and close and self.token == "(":
+            self.take("(")
+            arguments = [self.sum()]
+            while self.token in (",", ";"):
+                self.take()
+                arguments.append(self.sum())
+            self.take(")")
+            return FUNCTIONS[name](*arguments)
+        if name == "log":
+            return math.log(self.atom())
+        if close and self.token == "[":
+            return self.values[name][self.index()]
+        if name not in self.values:
+            base, position = re.fullmatch(r"(\D+)(\d+)", name).groups()
+            return self.values[base][int(position)]
+        return self.values[name]
+
+    def index(self):
+        self.take("[")
+        index = self.sum()
+        self.take("]")
+        return int(index)
+
+    def tilde(self, side):
+        """σ̃ of an affine function z of f: exp(± E z / 2) / (2 cosh(sqrt(E z^2) / 2)) where f has mean m, variance v."""
+        start, found = self.at, []
+        for shift in (0.0, 1.0):
+            self.at = start
+            self.values["f"] = np.asarray(self.values["m"]) + shift
+            self.take("(")
+            found.append(self.sum())
+            self.take(")")
+        mean, variance = found[0], (found[1] - found[0]) ** 2 * np.max(self.values["v"])
+        return math.exp(side * mean / 2) / (2 * math.cosh(math.sqrt(mean**2 + variance) / 2))
