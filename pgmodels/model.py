@@ -16,6 +16,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
+from pgmodels.language.density import undefined_coefficients
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.language.supports import Classes
@@ -248,6 +249,11 @@ class Model(Module):
                 )
         base = self.augmentation.base
         _check_log(base.log_evaluate(env), f"its factor {base.text()}", name)
+        for coefficient, rows in undefined_coefficients(formula, env):
+            raise ValueError(
+                f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
+                f"value in row {np.flatnonzero(rows)[0]}."
+            )
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))

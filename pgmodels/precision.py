@@ -1,5 +1,6 @@
-"""Double precision for the package's own computations, without touching global state."""
+"""Double precision for the package's own computations, without touching global state, in a process that can do them."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -10,11 +11,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# The process in which the package first computed.
+_home: int | None = None
+
+
+def check_process() -> None:
+    """Raise RuntimeError in a process forked from one that has computed, where JAX would wait for its lost threads."""
+    global _home
+    _home = os.getpid() if _home is None else _home
+    if _home != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one in which pgmodels had computed, and JAX would wait here for ever for the "
+            "threads that a fork leaves behind. Start processes afresh: multiprocessing.get_context('spawn'), "
+            "ProcessPoolExecutor(mp_context=...) with it, or joblib.Parallel as it is."
+        )
+
+
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a public entry point with 64-bit JAX arithmetic and restore the caller's setting afterwards."""
+    """Run a public entry point with 64-bit JAX arithmetic and restore the caller's setting afterwards.
+
+    Raises RuntimeError in a process forked from one that has computed.
+    """
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_process()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 

@@ -147,6 +147,15 @@ def test_observations_outside_a_support_are_refused(name):
         pgm.Model(family(), pgm.GP(pgm.RBF(1.0, 1.0))).check([[0.3]], y)
 
 
+def test_coefficients_without_a_value_are_refused():
+    @pgm.likelihood
+    def undeclared(y, f):
+        return pgm.sigmoid(f + pgm.log(y[1])) ** y[0] * pgm.sigmoid(-f - pgm.log(y[1]))
+
+    with pytest.raises(ValueError, match=r"y is outside what the formula allows: log\(y\[1\]\).* in row 1"):
+        pgm.Model(undeclared(), pgm.GP(pgm.RBF(1.0, 1.0))).check([[0.3], [0.4]], [[2.0, 1.5], [0.0, 0.0]])
+
+
 @pytest.mark.parametrize("call", [lambda: pgm.Clipped(), lambda: pgm.Clipped(2.0, 1.0), lambda: pgm.Given(pgm.Real())])
 def test_supports_that_say_nothing_are_refused(call):
     with pytest.raises(ValueError, match=r"pgm\.|must be numbers"):

@@ -20,7 +20,7 @@ from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
 from pgmodels.language.expression import Environment
-from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.language.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
 from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
 
@@ -145,6 +145,21 @@ def test_changes_no_global_state():
 def test_takes_observations():
     y = np.array([[3.0, 0.4], [0.0, -1.2], [1.0, 2.5]])
     assert check("offset", y=y).figures[verify_case.TIGHT] <= verify_case.ROUNDING
+
+
+SURVIVAL = (R / Y[0] * sigmoid(R * (log(Y[0]) - F))) ** Y[1] * sigmoid(R * (F - log(Y[0])))
+EXPOSED = sigmoid(F + log(Y[1])) ** Y[0] * sigmoid(-F - log(Y[1])) ** R
+
+
+@pytest.mark.parametrize(("formula", "column"), [(SURVIVAL, 0), (EXPOSED, 1)])
+def test_chooses_no_observations_at_which_the_formula_has_no_value(formula, column):
+    augmentation = derive_formula(formula, 1)
+    for seed in range(4):
+        y = verify._observations(augmentation, PARAMETERS, Undeclared(2), np.random.default_rng(seed), None)
+        # The logarithm of 0 times nothing is nothing in the density, and not a number in a site.
+        assert (y[:, column] > 0).all()
+    with pytest.raises(ValueError, match="the rows of y are not observations"):
+        verify_augmentation(augmentation, PARAMETERS, Undeclared(2), y=[[0.0, 0.0]])
 
 
 def test_asks_for_observations_where_none_are_found():

@@ -15,6 +15,7 @@ from pgmodels.augmentation.verify_draws import (
     joint_less_conditional,
     site_is_joint,
 )
+from pgmodels.language.density import undefined_coefficients
 from pgmodels.language.expression import Environment
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
@@ -81,10 +82,13 @@ def _resized(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
 
 def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: np.ndarray) -> np.ndarray:
     f = np.full((len(y), augmentation.size), 0.3) + 0.2 * np.arange(augmentation.size)
+    env = Environment(y, f, parameters)
     allowed = np.ones(len(y), dtype=bool)
     for requirement in augmentation.requirements:
-        holds = requirement.holds(np.asarray(requirement.expression.evaluate(Environment(y, f, parameters))))
+        holds = requirement.holds(np.asarray(requirement.expression.evaluate(env)))
         allowed &= np.broadcast_to(np.all(holds, axis=-1), len(y))
+    for _, rows in undefined_coefficients(augmentation.formula, env):
+        allowed &= ~rows
     return allowed & np.isfinite(np.asarray(augmentation.predictor_log_density(y, f, parameters)))
 
 

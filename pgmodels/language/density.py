@@ -1,6 +1,6 @@
 """The density of observations by the formula of a likelihood."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.language.expression import Environment
+from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.likelihood import Likelihood, trace
+from pgmodels.language.operations import Call, Product, Sum
 from pgmodels.precision import double_precision
 
 
@@ -23,6 +24,26 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
     return np.asarray(
         _log_density(likelihood.function, f.shape[-1], likelihood.symbols, jnp.asarray(y), f, likelihood.values)
     )
+
+
+def undefined_coefficients(
+    formula: Expression, env: Environment, inside: bool = False
+) -> Iterator[tuple[Expression, np.ndarray]]:
+    """Coefficients beside a latent, such as log(y) in f + log(y), that have no finite value somewhere, and where (n,).
+
+    ``inside`` an argument of a function, where factors must be finite too; others are looked at in logarithms.
+    """
+    if formula.latent_free:
+        return
+    within = inside or isinstance(formula, Call)
+    for child in formula.children:
+        yield from undefined_coefficients(child, env, within)
+        if child.latent_free and (isinstance(formula, Sum) or (inside and isinstance(formula, Product))):
+            values = np.asarray(child.log_evaluate(env) if child.nonnegative else child.evaluate(env))[..., 0]
+            # The logarithm of 0 is no fault: indicators are 0.
+            lacking = np.isnan(values) | (np.isinf(values) & ~(child.nonnegative & (values < 0)))
+            if lacking.any():
+                yield child, np.broadcast_to(lacking, np.shape(env.f)[:-1])
 
 
 @partial(jax.jit, static_argnames=("function", "size", "symbols"))

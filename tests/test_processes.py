@@ -1,0 +1,64 @@
+"""What a process does while the package computes: forks, threads, interruptions."""
+
+import _thread
+import os
+import signal
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(12, 1))
+Y = (X[:, 0] > 0.2).astype(float)
+
+
+def model(lengthscale):
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, lengthscale)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_says_what_to_do():
+    vi = pgm.cavi(model(1.0), X, Y)
+    with warnings.catch_warnings():
+        # JAX and Python warn of the fork itself.
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # what hangs ends, and not with 0
+        told = 0
+        for call in (lambda: pgm.cavi(model(1.0), X, Y), lambda: vi.predict(X).probabilities, lambda: vi.mean):
+            try:
+                call()
+            except RuntimeError as error:
+                told += "forked" in str(error) and "spawn" in str(error)
+        os._exit(0 if told == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # The parent goes on.
+    np.testing.assert_array_equal(pgm.cavi(model(1.0), X, Y).mean, vi.mean)
+
+
+def test_threads_find_what_one_finds():
+    models = [model(0.5 + 0.1 * i) for i in range(6)]
+    alone = [pgm.cavi(m, X, Y).mean for m in models]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda m: pgm.cavi(m, X, Y).mean, models))
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_an_interruption_is_obeyed_and_leaves_nothing_behind():
+    sizes = {"num_warmup": 2, "num_chains": 1, "seed": 0, "keep": "moments"}
+    first = pgm.gibbs(model(1.0), X, Y, num_samples=2, **sizes)
+    interrupt = threading.Timer(0.5, _thread.interrupt_main)
+    interrupt.start()
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        pgm.gibbs(model(1.0), X, Y, num_samples=10_000_000, **sizes)
+    # Ten million samples take minutes; the stretch that runs is finished first.
+    assert time.perf_counter() - begin < 30.0
+    np.testing.assert_array_equal(pgm.gibbs(model(1.0), X, Y, num_samples=2, **sizes).mean, first.mean)
