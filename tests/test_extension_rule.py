@@ -1,5 +1,7 @@
 """A rule from outside the package: hyperbolic secants, 1 / (exp(z) + exp(-z))^b, by a Pólya-Gamma variable."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,6 +88,7 @@ def test_it_is_derived_proved_and_drawn(model):
     assert len(derivation.verify(seed=0).checks) == 8
     text = str(derivation)
     assert "1. Secant" in text
+    assert "exp((f - y) / scale)) = ∫ 2^-1 exp(-2 ω (y / scale - f / scale)^2) PG(ω; 1, 0) dω" in re.sub(r"\s+", " ", text)
     assert "ω | f, y ~ PG(1, 2 (y / scale - f / scale))" in text
     assert [node.label for node in derivation.graph.nodes if node.kind == "auxiliary"] == ["ω"]
 

@@ -1,7 +1,7 @@
 """A derivation as a person would write it: identities, conditionals, CAVI updates, bound.
 
-The sites, expectations and bounds that are printed are expressions, which can be evaluated: the tests compare them with
-what the engines compute.
+Each line is a tree, from which text and MathML are both written. The sites, expectations and bounds in it are
+expressions, which can be evaluated: the tests compare them with what the engines compute.
 """
 
 from collections.abc import Sequence

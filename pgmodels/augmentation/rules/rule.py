@@ -81,11 +81,14 @@ class Rule(ABC):
 
     @abstractmethod
     def identity(self) -> Tree:
-        """The identity as a formula."""
+        """The identity as a formula, such as ``line(self.factor, "=", integral(self.augmented(), self.auxiliary))``."""
 
     @abstractmethod
     def augmented(self) -> Part:
-        """The factor with its auxiliary, less what later rules augment, as a formula."""
+        """The factor with its auxiliary, less what later rules augment, as a formula.
+
+        An expression, or what ``language.notation`` puts together where it is to stand as it is, not simplified.
+        """
 
     def conditional(self) -> Chain | None:
         """The complete conditional of the auxiliary, as a formula; None where there is none."""
