@@ -86,9 +86,9 @@ def model():
 def test_it_is_derived_proved_and_drawn(model):
     derivation = pgm.derive(model)
     assert len(derivation.verify(seed=0).checks) == 8
-    text = str(derivation)
+    text = re.sub(r"\s+", " ", str(derivation))
     assert "1. Secant" in text
-    assert "exp((f - y) / scale)) = ∫ 2^-1 exp(-2 ω (y / scale - f / scale)^2) PG(ω; 1, 0) dω" in re.sub(r"\s+", " ", text)
+    assert "exp((f - y) / scale)) = ∫ 2^-1 exp(-2 ω (y / scale - f / scale)^2) PG(ω; 1, 0) dω" in text
     assert "ω | f, y ~ PG(1, 2 (y / scale - f / scale))" in text
     assert [node.label for node in derivation.graph.nodes if node.kind == "auxiliary"] == ["ω"]
 
