@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import biject_to
 
+from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.stationary import RBF, Matern32
 from pgmodels.language.likelihoods import (
     Gaussian,
@@ -107,29 +108,46 @@ class Joint(NamedTuple):
     y: np.ndarray
 
 
+class Group(NamedTuple):
+    """Latents that share a kernel: where its hyperparameters and their mean are, its covariance, how many there are."""
+
+    path: str
+    mean: str
+    covariance: Any
+    size: int
+
+
 class JointLaw:
     """The law of a case at inputs X (n, 2). ``sampled`` says whether hyperparameters are drawn or fixed.
 
-    The latents share an RBF kernel with unequal lengthscales; those that have a meaning each have two kernels.
+    The latents share an RBF kernel with unequal lengthscales; those that have a meaning each have two kernels,
+    of which the second may see a column of X, or the difference of two.
     """
 
     def __init__(self, name: str, X: np.ndarray, sampled: bool):
         self.case, self.X = CASES[name], X
         self.priors: dict[str, Any] = {}
+        # The package's where hyperparameters are sampled, and next to none where they are fixed: it tries none first.
+        self.jitter = 1e-8 if sampled else 1e-12
         read = self._prior if sampled else self._held
         if name in TWO_KERNELS:
             sizes = TWO_KERNELS[name]
             first = RBF(read("gps[0].kernel.variance", VARIANCE), read("gps[0].kernel.lengthscale", LENGTHSCALE))
-            second = Matern32(
-                read("gps[1].kernel.variance", OTHER_VARIANCE), read("gps[1].kernel.lengthscale", OTHER_LENGTHSCALE)
+            wrap, covariance, path = WRAPPED.get(name, (lambda kernel: kernel, matern32, "kernel."))
+            path = f"gps[1].{path}"
+            second = wrap(
+                Matern32(read(f"{path}variance", OTHER_VARIANCE), read(f"{path}lengthscale", OTHER_LENGTHSCALE))
             )
             means = read("gps[0].mean", MEAN), read("gps[1].mean", OTHER_MEAN)
             gps = [GP(first, means[0], size=sizes[0]), GP(second, means[1], size=sizes[1])]
-            self.groups = [("gps[0].", rbf, sizes[0]), ("gps[1].", matern32, sizes[1])]
+            self.groups = [
+                Group("gps[0].kernel.", "gps[0].mean", rbf, sizes[0]),
+                Group(path, "gps[1].mean", covariance, sizes[1]),
+            ]
         else:
             kernel = RBF(read("kernel.variance", VARIANCE), read("kernel.lengthscale", LENGTHSCALE))
             gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
-            self.groups = [("", rbf, self.case.num_latents)]
+            self.groups = [Group("kernel.", "mean", rbf, self.case.num_latents)]
         likelihood = self.case.likelihood()
         if name in LIKELIHOODS:
             family, laws = LIKELIHOODS[name]
@@ -168,15 +186,12 @@ class JointLaw:
         """The latents (count, n, L) of hyperparameters and whitened coordinates (count, D)."""
         count, n = len(whitened), len(self.X)
         by_latent, parts = whitened.reshape(count, -1, n), []
-        for prefix, covariance, size in self.groups:
-            variance, lengthscale, mean = (
-                values[prefix + k] for k in ("kernel.variance", "kernel.lengthscale", "mean")
-            )
-            K = covariance(self.X, variance, lengthscale)
-            # The package's jitter, where hyperparameters are sampled.
-            root = np.linalg.cholesky(K + 1e-8 * variance[:, None, None] * np.eye(n))
-            own, by_latent = by_latent[:, :size], by_latent[:, size:]
-            parts.append(mean[:, None, None] + np.einsum("sij,slj->sil", root, own))
+        for group in self.groups:
+            K = group.covariance(self.X, values[f"{group.path}variance"], values[f"{group.path}lengthscale"])
+            jitter = self.jitter * np.trace(K, axis1=1, axis2=2) / n
+            root = np.linalg.cholesky(K + jitter[:, None, None] * np.eye(n))
+            own, by_latent = by_latent[:, : group.size], by_latent[:, group.size :]
+            parts.append(values[group.mean][:, None, None] + np.einsum("sij,slj->sil", root, own))
         return np.concatenate(parts, axis=2)
 
     def draw_data(self, rng: np.random.Generator, f: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -233,3 +248,17 @@ def matern32(X: np.ndarray, variance: np.ndarray, lengthscale: np.ndarray) -> np
     """Matérn 3/2 covariances, (count, n, n)."""
     s = np.sqrt(3.0 * _distance(X, lengthscale))
     return variance[:, None, None] * (1.0 + s) * np.exp(-s)
+
+
+def of_difference(X: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """Covariances of g(a) - g(b), Matérn 3/2 g, a and b the columns of X."""
+    n = len(X)
+    K = matern32(X.T.reshape(-1, 1), *values)
+    return K[:, :n, :n] - K[:, :n, n:] - K[:, n:, :n] + K[:, n:, n:]
+
+
+# The second kernel of a case, its covariance, and where its hyperparameters are.
+WRAPPED = {
+    "varying": (lambda kernel: On(kernel, [1]), lambda X, *values: matern32(X[:, 1:], *values), "kernel.kernel."),
+    "shared": (lambda kernel: Difference(kernel, [0], [1]), of_difference, "kernel.kernel."),
+}

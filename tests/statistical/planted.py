@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from pgmodels import model, polya_gamma
-from pgmodels.augmentation.laws import Poisson
+from pgmodels.augmentation import interval_law
+from pgmodels.augmentation.laws import Categorical, Poisson
+from pgmodels.augmentation.predictors import Predictors
+from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
+from pgmodels.inference import problem
 from pgmodels.inference.gibbs import iteration, target
 from pgmodels.inference.gibbs.frame import Frame
-from pgmodels.inference.gibbs.moves import shrinking
+from pgmodels.inference.gibbs.moves import shrinking, sweep
 from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.coupled import CoupledPosterior
@@ -132,6 +136,70 @@ def surrogate_left_behind(patch: Any) -> None:
     patch.setattr(iteration, "_needs_surrogate", lambda schedule: jnp.asarray(False))
 
 
+def allocation_of_the_likeliest(patch: Any) -> None:
+    """The allocation of largest probability, not a draw."""
+    original = Categorical.log_weights
+    patch.setattr(Categorical, "log_weights", lambda self, env: 30.0 * original(self, env))
+
+
+def allocation_without_its_prior(patch: Any) -> None:
+    """An allocation with even chances for the components that can have been."""
+    original = Categorical.log_weights
+
+    def even(self: Any, env: Any) -> Any:
+        weights = original(self, env)
+        return jnp.where(jnp.isfinite(weights), 0.0, weights)
+
+    patch.setattr(Categorical, "log_weights", even)
+
+
+def interval_of_one_end(patch: Any) -> None:
+    """A Gaussian truncated from below alone."""
+    original = interval_law.interval_normal
+    patch.setattr(interval_law, "interval_normal", lambda key, low, high: original(key, low, jnp.inf + high))
+
+
+def difference_of_one_end(patch: Any) -> None:
+    """σ(a) (1 - e^(b - a)) for σ(a) σ(-b) (1 - e^(b - a))."""
+    original = DifferenceRule.match.__func__
+
+    def shorter(cls: Any, *args: Any) -> Any:
+        left = original(cls, *args)
+        return None if left is None else left[:-1]
+
+    patch.setattr(DifferenceRule, "match", classmethod(shorter))
+    patch.setattr(model, "_derive", model._derive.__wrapped__)
+
+
+def transposed_predictors(patch: Any) -> None:
+    """Sites of predictors pulled back to latents by Φ for its transpose."""
+    original = problem.condition_predictors
+    patch.setattr(problem, "condition_predictors", lambda prior, Phi, *rest: original(prior, Phi.swapaxes(1, 2), *rest))
+
+
+def predictors_of_another_datum(patch: Any) -> None:
+    """Sites pulled back by the Φ of the next datum."""
+    original = problem.condition_predictors
+    patch.setattr(
+        problem, "condition_predictors", lambda prior, Phi, *rest: original(prior, jnp.roll(Phi, 1, axis=0), *rest)
+    )
+
+
+def slope_left_behind(patch: Any) -> None:
+    """Sweeps with the Φ of a parameter's first value."""
+    original = sweep.condition
+
+    def changed(predictors: Any, prior: Any, sites: Any, y: Any, parameters: Any) -> Any:
+        return original(predictors, prior, sites, y, parameters | {"slope": 0.7})
+
+    patch.setattr(sweep, "condition", changed)
+
+
+def coupled_latents_apart(patch: Any) -> None:
+    """Latents that predictors couple drawn as if they were not."""
+    patch.setattr(Predictors, "latent_blocks", property(lambda self: tuple((i,) for i in range(self.num_latents))))
+
+
 class Planted(NamedTuple):
     """An error, and where it shows."""
 
@@ -169,4 +237,14 @@ ERRORS = (
     Planted(latents_without_their_coordinates, "bernoulli", "iterations", True),
     Planted(prior_left_behind, "logistic_softmax", WITHOUT_SLICES, True),
     Planted(surrogate_left_behind, "student_t", "iterations", True),
+    Planted(allocation_of_the_likeliest, "zero_inflated", "sweep", False),
+    Planted(allocation_without_its_prior, "zero_inflated", "sweep", False),
+    Planted(allocation_without_its_prior, "label_noise", "sweep", False),
+    Planted(interval_of_one_end, "ordered_probit", "sweep", False),
+    Planted(difference_of_one_end, "ordered_logit", "sweep", False),
+    Planted(no_jacobian, "ordered_logit", SLICE, True),
+    Planted(transposed_predictors, "shared", "sweep", False),
+    Planted(predictors_of_another_datum, "varying", "sweep", False),
+    Planted(coupled_latents_apart, "additive", "sweep", False),
+    Planted(slope_left_behind, "varying", "sweep", True),
 )
