@@ -253,3 +253,11 @@ def test_the_derivation_names_the_predictors():
     edges = str(derivation.graph).split("Edges")[1]
     assert edges.count("→ z") == 2
     derivation.verify(seed=0, y=np.array([[1.0, 0.7], [0.0, -1.2]]))
+
+
+def test_predictors_that_share_latents_are_not_gaussian_one_by_one():
+    text = str(pgm.derive(model_of("shared")))
+    # The arithmetic of the dense twin above.
+    assert "f[0], f[1] | ω, y ~ N(V (Φ^T h + K^-1 μ), V),  V = (K^-1 + Φ^T diag(w) Φ)^-1" in text
+    assert "q(f) = N(M, V),  m = Φ M,  v = diag(Φ V Φ^T)" in text
+    assert "ELBO = Σ_i B_i - KL(N(M, V) ‖ N(μ, K))" in text

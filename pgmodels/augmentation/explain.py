@@ -115,6 +115,9 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
         own = words("Each latent has a prior of its own;")
         lines.append(_line(own, "f", words("given"), "z", words("is Gaussian.")))
+    if _entangled(augmentation):
+        prior = ["f", words("has prior")]
+        lines[-1] = _line(words("The predictors"), "z", "=", factors("Φ", "f"), words("share latents."))
     data = words("at the data. Formulas without")
     lines.append(_line(*prior, call("N", "μ", "K"), data, "K", words("or"), "V", words(_ONE_DATUM)))
     return lines
@@ -193,6 +196,11 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
     exponent = line(factors("h", letter), "-", fraction(factors("w", raised(letter, 2)), 2))
     lines.append(_line(words("What is left of the likelihood is"), call("exp", exponent), words(", with")))
     lines += _sites(sites)
+    if _entangled(augmentation):
+        latents = [Latent(j, augmentation.num_latents) for j in augmentation.latents_of(augmentation.blocks[block])]
+        found = dict.fromkeys(part for site in sites for part in site.given)
+        law = call("N", _shared_mean(), "V")
+        return [*lines, _line(listed(*latents), "|", listed(*found, "y"), "~", law, APART, _shared_covariance())]
     for site in sites:
         law = call("N", _mean(site.latent.index), indexed("V", site.latent.index))
         given = listed(*site.given, "y")
@@ -215,6 +223,23 @@ def _covariance(j: Part | None) -> Tree:
     return line(indexed("V", j), "=", inverse_power(precision))
 
 
+def _entangled(augmentation: Augmentation) -> bool:
+    """Whether predictors share latents: then what is Gaussian, given the auxiliaries, are the latents jointly."""
+    predictors = augmentation.predictors
+    rows = [latent for row in (() if predictors is None else predictors.rows) for latent in row]
+    return len(set(rows)) < len(rows)
+
+
+def _shared_mean() -> Tree:
+    weighted = factors(inverse_power("K"), "μ")
+    return factors("V", line(factors(raised("Φ", "T"), "h"), "+", weighted))
+
+
+def _shared_covariance() -> Tree:
+    precision = line(inverse_power("K"), "+", factors(raised("Φ", "T"), call("diag", "w"), "Φ"))
+    return line("V", "=", inverse_power(precision))
+
+
 def _sites(sites: Sequence[LatentSite]) -> list[Line]:
     lines = []
     for site in sites:
@@ -226,7 +251,10 @@ def _sites(sites: Sequence[LatentSite]) -> list[Line]:
 def _updates(augmentation: Augmentation) -> list[Line]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block, True)]
     lines = []
-    for j in _indices(every):
+    if _entangled(augmentation):
+        moments = line("m", "=", factors("Φ", "M")), line("v", "=", call("diag", factors("Φ", "V", raised("Φ", "T"))))
+        lines.append(_line(call("q", "f"), "=", call("N", "M", "V"), APART, moments[0], APART, moments[1]))
+    for j in _indices(every) if not lines else ():
         m, v, covariance = (indexed(name, j) for name in "mvV")
         left = call("q", indexed(_letter(augmentation), j))
         lines.append(_line(left, "=", call("N", m, covariance), APART, v, "=", call("diag", covariance)))
@@ -236,6 +264,8 @@ def _updates(augmentation: Augmentation) -> list[Line]:
     if len(augmentation.blocks) > 1:
         lines.append(_line(words("One block after the other, each with the expectations brought up to date first:")))
     lines += _sites(every)
+    if _entangled(augmentation):
+        return [*lines, _line("M", "=", _shared_mean(), APART, _shared_covariance())]
     lines += [_line(indexed("m", j), "=", _mean(j), APART, _covariance(j)) for j in _indices(every)]
     return lines
 
@@ -255,7 +285,9 @@ def _roots(expression: Expression) -> list[Root]:
 def _elbo(augmentation: Augmentation) -> list[Line]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
     terms: list[Part] = [over("Σ", "i", "B_i")]
-    for j in _indices(every):
+    if _entangled(augmentation):
+        terms.append(call("KL", line(call("N", "M", "V"), "‖", call("N", "μ", "K"))))
+    for j in _indices(every) if len(terms) == 1 else ():
         q, prior = (call("N", *(indexed(name, j) for name in names)) for names in ("mV", "μK"))
         divergence = call("KL", line(q, "‖", prior))
         terms.append(over("Σ", j, divergence) if isinstance(j, str) else divergence)
