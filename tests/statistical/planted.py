@@ -185,12 +185,12 @@ def predictors_of_another_datum(patch: Any) -> None:
     )
 
 
-def slope_left_behind(patch: Any) -> None:
-    """Sweeps with the Φ of a parameter's first value."""
+def another_slope(patch: Any) -> None:
+    """Sites pulled back by a Φ whose parameter has another value than the chain's."""
     original = sweep.condition
 
     def changed(predictors: Any, prior: Any, sites: Any, y: Any, parameters: Any) -> Any:
-        return original(predictors, prior, sites, y, parameters | {"slope": 0.7})
+        return original(predictors, prior, sites, y, parameters | {"slope": 2.0})
 
     patch.setattr(sweep, "condition", changed)
 
@@ -246,5 +246,5 @@ ERRORS = (
     Planted(transposed_predictors, "shared", "sweep", False),
     Planted(predictors_of_another_datum, "varying", "sweep", False),
     Planted(coupled_latents_apart, "additive", "sweep", False),
-    Planted(slope_left_behind, "varying", "sweep", True),
+    Planted(another_slope, "varying", "sweep", True),
 )
