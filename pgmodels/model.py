@@ -1,14 +1,15 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
 import warnings
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels import generic
 from pgmodels.arrays import as_numbers, check_finite, column_names
@@ -16,12 +17,13 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
-from pgmodels.language.density import undefined_coefficients
+from pgmodels.language.density import coefficients, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.language.supports import Classes
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
 
@@ -232,13 +234,13 @@ class Model(Module):
 
     def _check_allowed(self, y: np.ndarray, name: str) -> None:
         """ValueError where the formula does not allow observations, by what its rules need or by its density."""
-        env = Environment(jnp.asarray(y), jnp.zeros((len(y), self.num_latents)), self.likelihood.values)
+        f = np.zeros((len(y), self.num_latents))
         formula = self.likelihood.formula(self.num_latents)
         if not self.is_augmentable:
-            _check_log(formula.log_evaluate(env), f"its density {formula.text()} at f = 0", name)
+            _check_log(log_density(self.likelihood, y, f), f"its density {formula.text()} at f = 0", name)
             return
-        for requirement in self.augmentation.requirements:
-            values = np.asarray(requirement.expression.evaluate(env))
+        required, log_base, beside = _required(self.augmentation, y, f, self.likelihood.values)
+        for requirement, values in zip(self.augmentation.requirements, map(np.asarray, required), strict=True):
             bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
             if bad.size:
                 got = values[tuple(bad[0])]
@@ -247,13 +249,14 @@ class Model(Module):
                     f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
                     f"{bad[0][0]}."
                 )
-        base = self.augmentation.base
-        _check_log(base.log_evaluate(env), f"its factor {base.text()}", name)
-        for coefficient, rows in undefined_coefficients(formula, env):
-            raise ValueError(
-                f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
-                f"value in row {np.flatnonzero(rows)[0]}."
-            )
+        _check_log(log_base, f"its factor {self.augmentation.base.text()}", name)
+        for coefficient, values in zip(coefficients(self.augmentation.formula), beside, strict=True):
+            rows = np.flatnonzero(is_undefined(coefficient, np.asarray(values)))
+            if rows.size:
+                raise ValueError(
+                    f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
+                    f"value in row {rows[0]}."
+                )
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
@@ -287,6 +290,17 @@ def _check_log(values: Any, what: str, name: str) -> None:
 @lru_cache(maxsize=512)
 def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
+
+
+@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+def _required(
+    augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Any]
+) -> tuple[list[Array], Array, list[Array]]:
+    """What the rules need something of, the log of the factor without latents, and the coefficients beside latents."""
+    env = Environment(y, f, values)
+    found = [requirement.expression.evaluate(env) for requirement in augmentation.requirements]
+    beside = [log_or_value(coefficient, env) for coefficient in coefficients(augmentation.formula)]
+    return found, augmentation.base.log_evaluate(env), beside
 
 
 @jax.jit

@@ -165,7 +165,7 @@ def test_replicates_are_what_cavi_finds_with_covariates_kept():
     result = simulate_calibration(vi, 3, seed=7)
     with jax.enable_x64(True):
         prior_key, _ = jax.random.split(jax.random.key(7))
-        f = np.asarray(vsbc._draw_prior(vi.prior, jax.random.split(prior_key, 3)))
+        f = np.stack([vi.prior.draw(key)[0] for key in jax.random.split(prior_key, 3)])
     successes = draw_observations(vi.model.likelihood, f, trials[:, None], np.random.default_rng(7))
     assert (successes <= trials).all()
     for r in range(3):

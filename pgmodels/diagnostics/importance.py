@@ -1,6 +1,7 @@
 """Importance weights from an approximation to the posterior, and what they say of it."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 
@@ -136,17 +138,17 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _tempered(posterior: JointPosterior, share: Any) -> JointPosterior:
     return posterior.tempered(share)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _log_normalizer(posterior: JointPosterior) -> Any:
     return posterior.log_normalizer()
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _log_factor(posterior: JointPosterior, f: Any) -> Any:
     return posterior.log_factor(f)
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
@@ -14,7 +13,8 @@ from pgmodels.inference.drive import ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.drawing import draw_latents, split_seed
+from pgmodels.latent.joint import JointPosterior
 from pgmodels.model import Data
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
@@ -130,14 +130,13 @@ def simulate_calibration(
     the formula, or where fewer than two replicates have a finite ELBO.
     """
     model, y = approximation.model, approximation.y
-    prior_key, draw_key = jax.random.split(jax.random.key(seed))
-    f = np.asarray(_draw_prior(approximation.prior, jax.random.split(prior_key, num_replicates)))
+    f, _ = draw_latents(approximation.prior, split_seed(seed, 2, num_replicates)[0])
     covariates = y[:, 1:] if y.ndim == 2 else None
     drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
     if covariates is not None:
         others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
         drawn = np.concatenate([drawn[..., None], others], axis=-1)
-    keys = jax.random.split(draw_key, num_replicates)
+    keys = split_seed(seed, 2, num_replicates, _EXACT_DRAWS)[1]
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, keys=keys, progress=progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
@@ -158,16 +157,19 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, keys: Any, progress: bool | None
+    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, keys: np.ndarray, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
-    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
+    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence.
+
+    ``keys`` (replicates, draws, words) are those of the draws.
+    """
     found = []
     model, prior = approximation.model, approximation.prior
     with progress_bar("simulated data", len(y), progress) as bar:
-        for observations, key in zip(y, keys, strict=True):
+        for observations, own in zip(y, keys, strict=True):
             problem = problem_of(model, Data(X, observations), prior)
             posterior, mean, variance, done = _find(problem, approximation.tolerance)
-            draws = _draw(posterior, jax.random.split(key, _EXACT_DRAWS))
+            draws, _ = draw_latents(posterior, own)
             found.append([np.asarray(part) for part in (mean, variance, draws, done)])
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))
@@ -179,13 +181,3 @@ def _find(problem: Problem, tolerance: float) -> tuple[JointPosterior | CoupledP
     posterior, mean, variance = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
     return posterior, np.where(np.isfinite(trace[-1]), mean, np.nan), np.asarray(variance), converged
-
-
-@jax.jit
-def _draw(posterior: JointPosterior, keys: Any) -> Any:
-    return jax.vmap(lambda key: posterior.draw(key)[0])(keys)
-
-
-@jax.jit
-def _draw_prior(prior: JointPrior, keys: Any) -> Any:
-    return jax.vmap(lambda key: prior.draw(key)[0])(keys)

@@ -15,7 +15,7 @@ from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
@@ -48,7 +48,7 @@ def first_state(problem: Problem) -> CaviState:
     """
     m, v = problem.marginals()
     v = jnp.minimum(v, 1.0)
-    return CaviState(m, v, problem.sites(m, v), jnp.asarray(-jnp.inf))
+    return CaviState(m, v, problem.sites(m, v), jnp.asarray(-jnp.inf, m.dtype))
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:
@@ -68,7 +68,6 @@ def state_of(problem: Problem, sites: Sites) -> CaviState:
 
 # The same, compiled.
 init = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
-restart = jax.jit(state_of, compiler_options=ASCENT_OPTIONS)
 
 
 def check_finite(trace: np.ndarray) -> None:
@@ -106,17 +105,19 @@ def cavi(
 def converge(
     model: Model,
     data: Data,
-    sites: Sites | None,
+    start: CaviState | None,
     max_iterations: int,
     tolerance: float,
     progress: bool | None,
 ) -> Approximation:
-    """Iterate from given sites, or from ``init`` where there are none, to the tolerance."""
-    start = time.perf_counter()
-    problem, state = _started(model, data, model.prior(data.X), sites)
+    """Iterate to the tolerance from a state without a bound, or from ``init`` where none is given."""
+    begin = time.perf_counter()
+    problem = problem_of(model, data)
+    state = init(problem) if start is None else start
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
-        problem, state = _started(model, data, finer, sites)
+        problem = problem_of(model, data, finer)
+        state = init(problem) if start is None else start
     state, trace, converged = ascend(step, problem, state, tolerance, max_iterations, title="cavi", progress=progress)
     check_finite(trace)
     if not converged:
@@ -139,14 +140,9 @@ def converge(
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
-        seconds=time.perf_counter() - start,
+        seconds=time.perf_counter() - begin,
         method="cavi",
     )
-
-
-def _started(model: Model, data: Data, prior: JointPrior, sites: Sites | None) -> tuple[Problem, CaviState]:
-    problem = problem_of(model, data, prior)
-    return problem, init(problem) if sites is None else restart(problem, sites)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)

@@ -27,7 +27,7 @@ class Ascent(NamedTuple):
     converged: bool
 
 
-class _Stretch(NamedTuple):
+class Stretch(NamedTuple):
     """Where a stretch is: its state, the bounds of its iterations, how many there were, and whether it stands still."""
 
     state: Any
@@ -50,7 +50,7 @@ def ascend(
 
     A state that has no bound yet, minus infinity, gets it by a step that does not count.
     """
-    fresh = bool(state.elbo == -np.inf)
+    fresh = float(state.elbo) == -np.inf
     traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
     left, converged = max_iterations + fresh, False
     with progress_bar(title, max_iterations, progress) as bar:
@@ -62,16 +62,24 @@ def ascend(
     return Ascent(state, np.concatenate(traces), converged)
 
 
-@partial(jax.jit, static_argnames="step", compiler_options=ASCENT_OPTIONS)
-def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> _Stretch:
-    def unfinished(carry: _Stretch) -> Bool[Array, ""]:
+def stretch(
+    step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any, length: int
+) -> Stretch:
+    """At most ``limit`` <= ``length`` iterations, as code to be compiled; see ``ascend``."""
+
+    def unfinished(carry: Stretch) -> Bool[Array, ""]:
         going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)
         return (carry.taken < limit) & ~carry.converged & going
 
-    def advance(carry: _Stretch) -> _Stretch:
+    def advance(carry: Stretch) -> Stretch:
         moved = step(problem, carry.state)
         converged = jnp.abs(moved.elbo - carry.state.elbo) <= tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
-        return _Stretch(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
+        return Stretch(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
 
-    empty = _Stretch(state, jnp.zeros(STRETCH), jnp.zeros((), int), jnp.zeros((), bool))
+    empty = Stretch(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
     return jax.lax.while_loop(unfinished, advance, empty)
+
+
+@partial(jax.jit, static_argnames="step", compiler_options=ASCENT_OPTIONS)
+def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> Stretch:
+    return stretch(step, problem, state, tolerance, limit, STRETCH)

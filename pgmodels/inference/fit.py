@@ -17,26 +17,29 @@ from scipy.optimize import minimize
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, converge
+from pgmodels.inference.drive import stretch
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
-from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.parameters import Parameter, is_parameter
+from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
-from pgmodels.unknowns import Unknowns, learned
+from pgmodels.unknowns import Unknowns, learned, with_values
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
 # gradient at the optimum only.
 _INNER_TOLERANCE = 1e-11
 _INNER_ITERATIONS = 2000
+# Of a state whose bound is not known.
+_NO_BOUND = np.float64(-np.inf)
 # With so many rows a program for each rank is compiled sooner than a dense matrix is factorised hundreds of times.
 _MANY_ROWS = 600
 # Starts are only ranked.
@@ -65,14 +68,16 @@ def collapsed_bound(problem: Problem, state: CaviState) -> Any:
 Pivots = tuple[Array, Array] | None
 
 
-def _pivots(model: Model, X: np.ndarray) -> tuple[Pivots, ...]:
+def _pivots(learnable: Unknowns, vector: np.ndarray, X: np.ndarray) -> tuple[Pivots, ...]:
     """The pivots of the groups where all have a low-rank form here and now, and rows enough for it to pay."""
+    none = (None,) * len(learnable.model.gps)
     if len(X) < _MANY_ROWS:
-        return (None,) * len(model.gps)
+        return none
+    model = learnable.with_values(learnable.constrain(jnp.asarray(vector))).bare()
     found: list[Pivots] = []
     for group in model.prior(X).groups:
         if not isinstance(group, LowRankPrior):
-            return (None,) * len(model.gps)
+            return none
         # Ranks change from step to step: few of them, so that few programs are compiled.
         missing = (1 << (group.rank - 1).bit_length()) - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
@@ -90,79 +95,76 @@ def _problem(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: t
     return Problem(augmentation, JointPrior(groups), y, model.parameters)
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+class _Given(Module):
+    """What the bound depends on besides the vector: the model without priors, what moves in it, and the data."""
+
+    augmentation: Augmentation = eqx.field(static=True)
+    learnable: Unknowns = eqx.field(static=True)
+    model: Model
+    X: Array
+    y: Array
+
+    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
+        """The problem at the values of an unconstrained vector."""
+        model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
+        return _problem(self.augmentation, model, self.X, self.y, pivots)
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _ascend(
-    augmentation: Augmentation,
-    model: Model,
-    X: Any,
-    y: Any,
-    pivots: tuple[Pivots, ...],
-    sites: Sites,
-    tolerance: Any,
-) -> tuple[CaviState, Any, Any]:
-    """CAVI to its fixed point from given sites; the state, the gradient of the bound in the model, the iterations."""
-    problem = _problem(augmentation, model, X, y, pivots)
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: CaviState, tolerance: Any
+) -> tuple[CaviState, Array, Array]:
+    """CAVI to its fixed point; the state, the bound with the log prior of the values, and the gradient of that."""
+    problem = given.problem(vector, pivots)
+    state = stretch(cavi_engine.step, problem, start, tolerance, _INNER_ITERATIONS, _INNER_ITERATIONS).state
 
-    def unfinished(carry: tuple[CaviState, Any, Any]) -> Any:
-        state, previous, iteration = carry
-        moving = jnp.abs(state.elbo - previous) > tolerance * jnp.maximum(1.0, jnp.abs(state.elbo))
-        return moving & (iteration < _INNER_ITERATIONS)
+    def log_prior(vector: Array) -> Array:
+        return given.learnable.log_prior(given.learnable.constrain(vector))
 
-    def advance(carry: tuple[CaviState, Any, Any]) -> tuple[CaviState, Any, Any]:
-        state, _, iteration = carry
-        return cavi_engine.step(problem, state), state.elbo, iteration + 1
+    def penalised(vector: Array) -> Array:
+        return collapsed_bound(given.problem(vector, pivots), state) + log_prior(vector)
 
-    first = cavi_engine.state_of(problem, sites)
-    state, _, iterations = jax.lax.while_loop(unfinished, advance, (first, -jnp.inf, 0))
-    bound = lambda model: collapsed_bound(_problem(augmentation, model, X, y, pivots), state)  # noqa: E731
-    return state, eqx.filter_grad(bound)(model), iterations
+    return state, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
-def _start(augmentation: Augmentation, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Sites:
-    return cavi_engine.first_state(_problem(augmentation, model, X, y, pivots)).sites
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> CaviState:
+    return cavi_engine.first_state(given.problem(vector, pivots))
 
 
 class PenalisedBound:
-    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps the sites between calls.
+    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
     ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
     that vector stands in, which sends a line search back to it.
     """
 
     def __init__(self, learnable: Unknowns, data: Data):
-        self.learnable = learnable
-        self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
-        self.augmentation = learnable.model.augmentation
-        self.sites: Sites | None = None
+        self.learnable, self.X = learnable, data.X
+        model = learnable.model
+        self.given = _Given(model.augmentation, learnable, model.bare(), jnp.asarray(data.X), jnp.asarray(data.y))
+        self.state: CaviState | None = None
         self.best = np.inf
         self.vector = learnable.start()
         self.evaluations = 0
-        self.inner_iterations = 0
 
     def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
-        values, pull_back = jax.vjp(self.learnable.constrain, jnp.asarray(vector))
-        model = self.learnable.with_values(values).bare()
         self.evaluations += 1
         try:
-            pivots = _pivots(model, np.asarray(self.X))
+            pivots = _pivots(self.learnable, vector, self.X)
         except ValueError:
             # Hyperparameters at which the kernel's matrix is none.
             return self._bowl(vector)
-        given = (self.augmentation, model, self.X, self.y, pivots)
-        if self.sites is None:
-            self.sites = _start(*given)
-        state, gradient, iterations = _ascend(*given, self.sites, jnp.asarray(tolerance))
-        self.inner_iterations += int(iterations)
-        log_prior, prior_gradient = jax.value_and_grad(self.learnable.log_prior)(values)
-        total = [g + p for g, p in zip(self.learnable.of(gradient), prior_gradient, strict=True)]
-        (by_vector,) = pull_back(total)
-        value, slope = -float(state.elbo + log_prior), -np.asarray(by_vector)
+        if self.state is None:
+            self.state = _start(self.given, vector, pivots)
+        state, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
+        value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return self._bowl(vector)
         if value <= self.best:
-            # Only the best point's sites start the next ascent: those of a wild trial step may lead to a poor optimum.
-            self.best, self.vector, self.sites = value, np.array(vector), state.sites
+            # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
+            # Its bound is one of other values.
+            self.best, self.vector, self.state = value, np.array(vector), state._replace(elbo=_NO_BOUND)
         return value, slope
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray) -> tuple[float, np.ndarray]:
@@ -229,8 +231,8 @@ def fit(
         message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
     values = learnable.constrain(jnp.asarray(objective.vector))
     final = learnable.with_values([np.asarray(value) for value in values])
-    # From the sites of the optimum: a start of its own could end in another one.
-    result = converge(final, data, objective.sites, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
+    # From q(f) at the optimum: a start of its own could end in another one.
+    result = converge(final, data, objective.state, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if learnable.places:
         _report_undetermined(objective, box)
     if not converged:

@@ -11,7 +11,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.integration import at_a_time, gauss_hermite, sobol_normals
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.sequential import COMPILER_OPTIONS
+from pgmodels.latent.sequential import SETUP_OPTIONS
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
 # whose last digits buy nothing.
@@ -33,17 +33,17 @@ def fit_surrogate(
     """
     surrogate = _with_factors_of(prior, y, start)
     # Before the first step the means are nowhere, so that it cannot be the last.
-    before: Any = jnp.inf * jnp.ones((y.shape[0], augmentation.num_latents))
+    before: Any = np.full((y.shape[0], augmentation.num_latents), np.inf)
     for step in range(_MAX_STEPS):
         length = _STEP if start is not None or step > 0 else 1.0
         surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
         before = marginals[0]
-        if moved <= _TOLERANCE:
+        if float(moved) <= _TOLERANCE:
             break
     return surrogate, marginals
 
 
-@partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+@partial(jax.jit, compiler_options=SETUP_OPTIONS)
 def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) -> CoupledPosterior:
     if other is not None:
         return condition_coupled(prior, other.potential, other.precision, other.blocks)
@@ -51,7 +51,7 @@ def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) 
     return condition_coupled(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=COMPILER_OPTIONS)
+@partial(jax.jit, static_argnames="augmentation", compiler_options=SETUP_OPTIONS)
 def _refine(
     augmentation: Augmentation,
     prior: JointPrior,

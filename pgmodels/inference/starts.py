@@ -5,6 +5,7 @@ from distances between rows. A number that the user gave moves too, for it is on
 has a prior stays.
 """
 
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -20,6 +21,7 @@ from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import GP, Data, Model
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.unknowns import Unknowns
@@ -63,7 +65,7 @@ def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
     """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
     model = learnable.model
     ones = jax.tree.map(lambda p: p.with_value(np.ones(np.shape(p.value))), model, is_leaf=is_parameter)
-    deviations = [np.sqrt(np.mean(gp.kernel.diagonal(X))) for gp in model.gps]
+    deviations = [np.sqrt(np.mean(np.asarray(gp.kernel.diagonal(X)))) for gp in model.gps]
     means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
     return np.concatenate([np.ravel(value) for value in learnable.of(ones)])
@@ -90,7 +92,7 @@ def constant_latents(model: Model, y: np.ndarray) -> Level | None:
     return Level(location, h, w, parameters)
 
 
-@eqx.filter_jit
+@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
 def _bound(augmentation: Augmentation, parameters: Any, y: Any, location: Any, variance: Any) -> tuple[Any, ...]:
     # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
     def total(parameters: Any, m: Any, v: Any) -> Any:
@@ -155,7 +157,7 @@ def _levelled(model: Model, X: np.ndarray, level: Level) -> Model:
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
         amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
-        now = float(np.mean(gp.kernel.diagonal(X)))
+        now = float(np.mean(np.asarray(gp.kernel.diagonal(X))))
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
         kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
         gps.append(GP(kernel, mean, gp.size))

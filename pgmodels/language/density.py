@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.likelihood import Likelihood, trace
@@ -26,24 +27,38 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
     )
 
 
-def undefined_coefficients(
-    formula: Expression, env: Environment, inside: bool = False
-) -> Iterator[tuple[Expression, np.ndarray]]:
-    """Coefficients beside a latent, such as log(y) in f + log(y), that have no finite value somewhere, and where (n,).
+def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:
+    """Coefficients beside a latent that have no finite value somewhere, and where (n,)."""
+    for coefficient in coefficients(formula):
+        lacking = is_undefined(coefficient, np.asarray(log_or_value(coefficient, env)))
+        if lacking.any():
+            yield coefficient, np.broadcast_to(lacking, np.shape(env.f)[:-1])
 
-    ``inside`` an argument of a function, where factors must be finite too; others are looked at in logarithms.
+
+def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expression]:
+    """What stands beside a latent and must be finite, such as log(y) in f + log(y).
+
+    ``inside`` an argument of a function factors must be finite too; others are looked at in logarithms.
     """
     if formula.latent_free:
         return
     within = inside or isinstance(formula, Call)
     for child in formula.children:
-        yield from undefined_coefficients(child, env, within)
+        yield from coefficients(child, within)
         if child.latent_free and (isinstance(formula, Sum) or (inside and isinstance(formula, Product))):
-            values = np.asarray(child.log_evaluate(env) if child.nonnegative else child.evaluate(env))[..., 0]
-            # The logarithm of 0 is no fault: indicators are 0.
-            lacking = np.isnan(values) | (np.isinf(values) & ~(child.nonnegative & (values < 0)))
-            if lacking.any():
-                yield child, np.broadcast_to(lacking, np.shape(env.f)[:-1])
+            yield child
+
+
+def log_or_value(coefficient: Expression, env: Environment) -> Array:
+    """The logarithm of a coefficient that is never negative, the value of another, (..., n, 1)."""
+    return coefficient.log_evaluate(env) if coefficient.nonnegative else coefficient.evaluate(env)
+
+
+def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
+    """Where a coefficient has no finite value, (..., n), by its ``log_or_value``."""
+    # The logarithm of 0 is no fault: indicators are 0.
+    zero = coefficient.nonnegative & (values < 0)
+    return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
 
 
 @partial(jax.jit, static_argnames=("function", "size", "symbols"))

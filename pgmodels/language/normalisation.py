@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from pgmodels.language.expression import Environment
+from pgmodels.language import density
 from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.pieces import LogDensity, Piece, cover, steps
 from pgmodels.precision import double_precision
@@ -53,13 +53,12 @@ def _moved(likelihood: Likelihood, step: int) -> Likelihood:
 
 def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) -> float:
     """The sum of a piece in the place of one datum y, (1,) or (1, columns), at latents f."""
-    formula = likelihood.formula(len(f))
 
     def log_density(first: np.ndarray) -> np.ndarray:
-        # One shape for all calls: each operation of the formula is compiled once.
+        # One shape for all calls: the formula is compiled once.
         padded = np.pad(first, ((0, _LENGTH - len(first)), (0, 0)), mode="edge")
-        env = Environment(jnp.asarray(piece.columns(padded, y)), jnp.asarray(f)[None, None, :], likelihood.values)
-        return np.broadcast_to(np.asarray(formula.log_evaluate(env))[..., 0], padded.shape)[: len(first)]
+        log_p = density.log_density(likelihood, piece.columns(padded, y), f[None, None, :])
+        return np.broadcast_to(log_p, padded.shape)[: len(first)]
 
     low, high = piece.ends(1)
     if not piece.is_discrete:

@@ -115,9 +115,9 @@ def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tole
         mean=mean,
         X=X,
         A=jnp.asarray(np.pad(A, ((0, padding), (0, 0)))),
-        Z=X[np.pad(pivots, (0, padding), mode="edge")],
+        Z=jnp.asarray(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
         root=jnp.asarray(root),
-        active=jnp.asarray(np.arange(rank) < len(A), dtype=jnp.float64),
+        active=jnp.asarray((np.arange(rank) < len(A)).astype(np.float64)),
         truncation=jnp.asarray(max(0.0, np.max(np.diagonal(residual)))),
         size=size,
     )

@@ -15,9 +15,12 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 # For programs that batch LAPACK all the same (small matrices, one for each datum): they run on the calling thread.
 COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
 
-# For ascents of a bound, whose time is LAPACK's: an older way to fuse element-wise work compiles twice as fast. Where
-# random numbers are drawn it runs slower by a third.
+# For ascents of a bound, whose time is LAPACK's, and for what is called a few times: an older way to fuse element-wise
+# work compiles twice as fast. Where random numbers are drawn it runs slower by a third.
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+
+# For what leads up to draws, on both accounts.
+SETUP_OPTIONS = COMPILER_OPTIONS | ASCENT_OPTIONS
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:

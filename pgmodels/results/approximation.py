@@ -5,11 +5,11 @@ from functools import cached_property
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.drawing import draw_latents, split_seed
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
 from pgmodels.results.correction import correct_at, mixing, warn_nonpositive
@@ -126,9 +126,7 @@ class Approximation(Result):
     @double_precision
     def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        keys = jax.random.split(jax.random.key(seed), num_draws)
-        f, whitened = _draw(self.posterior, keys)
-        return np.asarray(f), tuple(np.asarray(v) for v in whitened)
+        return draw_latents(self.posterior, split_seed(seed, num_draws))
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -191,9 +189,3 @@ def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tupl
 @eqx.filter_jit
 def _marginals_at_data(posterior: CoupledPosterior) -> tuple[Any, Any]:
     return posterior.marginals()
-
-
-@eqx.filter_jit
-def _draw(posterior: JointPosterior | CoupledPosterior, keys: Any) -> Any:
-    # The posterior is not batched: it is factorised already.
-    return jax.vmap(posterior.draw)(keys)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
@@ -63,4 +62,4 @@ class Record(NamedTuple):
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
     """Before any draw of latents of a shape (chains, n, latents)."""
-    return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+    return Moments(np.zeros(()), np.zeros(shape), np.zeros(shape))

@@ -119,7 +119,7 @@ class GibbsRun(Portable):
     def _fit_first(self, vector: Any) -> None:
         """Fit the surrogate at the model's own values."""
         fit = first_fit(self.target, self.prior)
-        self.precision = float(jnp.max(fit[0].precision))
+        self.precision = float(np.max(fit[0].precision))
         if self._sampled:
             response = constant_response(fit, vector, self._framed)
             self.target = replace(self.target, fitted=response)
@@ -127,7 +127,7 @@ class GibbsRun(Portable):
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
             self.prior, fit = finer, first_fit(self.target, finer)
-            self.precision = float(jnp.max(fit[0].precision))
+            self.precision = float(np.max(fit[0].precision))
         self.target = replace(self.target, held=fit[0])
 
     @property

@@ -100,4 +100,4 @@ class SliceLatents(Move):
 
 def mean_shrinks(seen: Seen | None) -> float:
     """How often the angle shrank, a step; 0 before any is seen."""
-    return float(np.sum(seen.info) / np.maximum(seen.steps, 1.0)) if seen is not None else 0.0
+    return float(np.sum(np.asarray(seen.info)) / max(float(seen.steps), 1.0)) if seen is not None else 0.0

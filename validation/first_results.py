@@ -1,0 +1,97 @@
+"""How long the first call of an engine takes in a fresh process, where nothing is compiled yet, and the second."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+N, D, REPEATS = 400, 4, 3
+
+
+def processor_seconds() -> float:
+    """What this process has used of its processors, the system's part included."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds on the clock and of the processors."""
+    clock, processor = time.perf_counter(), processor_seconds()
+    call()
+    return time.perf_counter() - clock, processor_seconds() - processor
+
+
+def measure(name: str) -> None:
+    """Print the times of one call, made twice, as JSON; of the import, made once."""
+    first = timed(lambda: __import__("pgmodels"))
+    if name == "import":
+        print(json.dumps([first, [0.0, 0.0]]))
+        return
+    import pgmodels as pgm
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D))
+    y = (rng.random(N) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(X[:, 0])))).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.5)))
+    calls = {
+        "cavi": lambda: pgm.cavi(model, X, y, progress=False),
+        "fit": lambda: pgm.fit(model, X, y, progress=False),
+        "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=200, num_warmup=100, progress=False),
+    }
+    if name == "diagnose":
+        result = pgm.cavi(model, X, y, progress=False)
+        calls["diagnose"] = lambda: pgm.diagnose(result, progress=False)
+    print(json.dumps([timed(calls[name]), timed(calls[name])]))
+
+
+def in_fresh_processes(name: str) -> np.ndarray:
+    """Medians (2, 2) over processes: of the first and the second call, by the clock and by the processors."""
+    # A user's cache of compiled programs would hide what is measured.
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    found = []
+    for _ in range(REPEATS):
+        command = [sys.executable, __file__, name]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        found.append(json.loads(done.stdout))
+    return np.median(np.array(found), axis=0)
+
+
+def main() -> None:
+    """Measure all calls and write the table."""
+    from table import write_table
+
+    rows = []
+    for name in ("import", "cavi", "fit", "gibbs", "diagnose"):
+        (clock, processor), (clock_again, processor_again) = in_fresh_processes(name)
+        rows.append(
+            {
+                "call": name,
+                "first, s": float(clock),
+                "first, processor s": float(processor),
+                "second, s": float(clock_again) if name != "import" else "",
+                "second, processor s": float(processor_again) if name != "import" else "",
+            }
+        )
+    load = os.getloadavg()[0]
+    write_table(
+        "First results in a fresh process",
+        rows,
+        f"Bernoulli, one RBF, {N} rows of {D} columns; gibbs with 100 iterations of warm-up and 200 draws of each of 4 "
+        "chains, diagnose of a result of cavi that was made before the clock. Each call in a process of its own, "
+        f"without a cache of compiled programs: the median of {REPEATS}, on the clock and in seconds of the processors "
+        "(user and system). The import is that of the package, once NumPy is there. The second call is the same again, "
+        f"all compiled. The machine's load at the end, these measurements included, was {load:.1f}.",
+        seed=0,
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measure(sys.argv[1])
+    else:
+        main()
