@@ -35,6 +35,14 @@ def sobol_normals(size: int, count: int, seed: int | np.random.Generator = 0) ->
     return ndtri(qmc.Sobol(size, seed=seed).random(count))
 
 
+def normal_nodes(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (count, size) and weights (count,) of a standard normal: Gauss-Hermite in one dimension, Sobol in more."""
+    if size > 1:
+        return sobol_normals(size, count), np.full(count, 1.0 / count)
+    nodes, weights = gauss_hermite(count)
+    return nodes[:, None], weights / weights.sum()
+
+
 def at_a_time(width: int, values: int = VALUES) -> int:
     """How many entries, each of so many values, are evaluated at a time."""
     return max(1, values // width)

@@ -13,7 +13,7 @@ from pgmodels.inference.drive import ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.drawing import draw_latents, split_seed
+from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.model import Data
 from pgmodels.precision import double_precision
@@ -130,14 +130,13 @@ def simulate_calibration(
     the formula, or where fewer than two replicates have a finite ELBO.
     """
     model, y = approximation.model, approximation.y
-    f, _ = draw_latents(approximation.prior, split_seed(seed, 2, num_replicates)[0])
+    f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     covariates = y[:, 1:] if y.ndim == 2 else None
     drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
     if covariates is not None:
         others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
         drawn = np.concatenate([drawn[..., None], others], axis=-1)
-    keys = split_seed(seed, 2, num_replicates, _EXACT_DRAWS)[1]
-    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, keys=keys, progress=progress)
+    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     finite = np.isfinite(z).all(axis=(1, 2))
@@ -157,19 +156,16 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, keys: np.ndarray, progress: bool | None
+    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
-    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence.
-
-    ``keys`` (replicates, draws, words) are those of the draws.
-    """
+    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
     found = []
     model, prior = approximation.model, approximation.prior
     with progress_bar("simulated data", len(y), progress) as bar:
-        for observations, own in zip(y, keys, strict=True):
+        for replicate, observations in enumerate(y):
             problem = problem_of(model, Data(X, observations), prior)
             posterior, mean, variance, done = _find(problem, approximation.tolerance)
-            draws, _ = draw_latents(posterior, own)
+            draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, replicate)
             found.append([np.asarray(part) for part in (mean, variance, draws, done)])
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))

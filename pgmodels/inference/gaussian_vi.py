@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.integration import at_a_time, gauss_hermite, sobol_normals
+from pgmodels.integration import at_a_time, normal_nodes
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import SETUP_OPTIONS
@@ -75,7 +75,8 @@ def gaussian_factors(
     augmentation: Augmentation, y: Any, parameters: Any, marginals: Marginals, blocks: tuple[tuple[int, ...], ...]
 ) -> tuple[Any, Any]:
     """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the given marginals."""
-    nodes, weights = _nodes(augmentation.num_latents)
+    size = augmentation.num_latents
+    nodes, weights = map(jnp.asarray, normal_nodes(size, num_nodes(size)))
     gradient, curvature = _expectations(augmentation, y, parameters, *marginals, nodes, weights)
     W = _within_blocks(_positive_part(curvature), blocks)
     return gradient + jnp.einsum("ilk,ik->il", W, marginals[0]), W
@@ -125,12 +126,3 @@ def _within_blocks(W: Any, blocks: tuple[tuple[int, ...], ...]) -> Any:
 def num_nodes(size: int) -> int:
     """How many nodes there are for so many latents a datum."""
     return _NODES[min(size, 2)]
-
-
-def _nodes(size: int) -> tuple[Any, Any]:
-    """Nodes (k, L) and weights (k,) of a standard normal: Gauss-Hermite for one latent, scrambled Sobol for several."""
-    if size == 1:
-        nodes, weights = gauss_hermite(num_nodes(size))
-        return jnp.asarray(nodes[:, None]), jnp.asarray(weights / weights.sum())
-    points = sobol_normals(size, num_nodes(size))
-    return jnp.asarray(points), jnp.full(len(points), 1.0 / len(points))

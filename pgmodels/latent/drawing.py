@@ -1,10 +1,10 @@
-"""Joint draws of all latents in numbers, each by a key of its own."""
+"""Joint draws of all latents, compiled."""
 
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int, Key
 
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
@@ -15,29 +15,26 @@ from pgmodels.latent.sequential import ASCENT_OPTIONS
 _DRAWS = 512
 
 
-def split_seed(seed: int, *counts: int) -> np.ndarray:
-    """Keys (*counts, words) as numbers: those of ``jax.random.key(seed)`` split into as many, and these split again."""
-    return np.asarray(_split(jax.random.key(seed), counts))
-
-
 def draw_latents(
-    gaussian: JointPrior | JointPosterior | CoupledPosterior, keys: np.ndarray
+    gaussian: JointPrior | JointPosterior | CoupledPosterior, count: int, seed: int, *path: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Draws of the latents at the data, a key (words,) each, (draws, n, latents), and their coordinates by group."""
-    chunks = equal_chunks(np.arange(len(keys)), min(_DRAWS, power_of_two(len(keys))))
-    parts = [jax.tree.map(np.asarray, _draw(gaussian, keys[chunk])) for chunk in chunks]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(keys)], *parts)
+    """Draws of the latents at the data, (count, n, latents), and their coordinates by group.
 
-
-@partial(jax.jit, static_argnames="counts", compiler_options=ASCENT_OPTIONS)
-def _split(key: Array, counts: tuple[int, ...]) -> Array:
-    keys = key[None]
-    for count in counts:
-        keys = jax.vmap(partial(jax.random.split, num=count))(keys).ravel()
-    return jax.random.key_data(keys).reshape(*counts, -1)
+    Each has a key of its own: that of the seed, folded with the path and with the draw's number.
+    """
+    key = jax.random.key(seed)
+    chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
+    parts = [jax.tree.map(np.asarray, _draw(gaussian, key, path, chunk)) for chunk in chunks]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
-def _draw(gaussian: JointPrior | JointPosterior | CoupledPosterior, keys: Array) -> tuple[Array, Coordinates]:
+def _draw(
+    gaussian: JointPrior | JointPosterior | CoupledPosterior,
+    key: Key[Array, ""],
+    path: tuple[int, ...],
+    numbers: Int[Array, " draws"],
+) -> tuple[Array, Coordinates]:
+    key = reduce(jax.random.fold_in, path, key)
     # The Gaussian is not batched: it is factorised already.
-    return jax.vmap(lambda words: gaussian.draw(jax.random.wrap_key_data(words)))(keys)
+    return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)

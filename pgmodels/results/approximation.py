@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.drawing import draw_latents, split_seed
+from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
 from pgmodels.results.correction import correct_at, mixing, warn_nonpositive
@@ -126,7 +126,7 @@ class Approximation(Result):
     @double_precision
     def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        return draw_latents(self.posterior, split_seed(seed, num_draws))
+        return draw_latents(self.posterior, num_draws, seed)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)

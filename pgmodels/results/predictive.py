@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.integration import gauss_hermite, padded_chunks, sobol_normals
+from pgmodels.integration import normal_nodes, padded_chunks
 from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Formula, Likelihood
 from pgmodels.language.normalisation import is_normalised
@@ -88,16 +88,10 @@ class GaussianNodes(Nodes):
         """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.num_directions == 1:
-            nodes, weights = gauss_hermite(level)
-            # Weights far out underflow to zero; their logarithm then drops them.
-            with np.errstate(divide="ignore"):
-                log_weights = np.log(weights) - 0.5 * np.log(2.0 * np.pi)
-            standard = nodes[:, None]
-        else:
-            standard = sobol_normals(self.num_directions, level)
-            log_weights = np.full(level, -np.log(level))
-        return self.place(rows, standard[:, None, :]), log_weights
+        standard, weights = normal_nodes(self.num_directions, level)
+        # Weights far out underflow to zero; their logarithm then drops them.
+        with np.errstate(divide="ignore"):
+            return self.place(rows, standard[:, None, :]), np.log(weights)
 
     def count(self, level: int) -> int:
         return level
