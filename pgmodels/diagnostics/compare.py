@@ -216,16 +216,14 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
         )
     if reference is not None and reference not in results:
         raise ValueError(f"reference must name one of the results ({', '.join(results)}); got {reference!r}.")
-    names = [label for label, result in results.items() if isinstance(result, Draws)]
-    if not names or (reference is not None and reference not in names):
+    drawn = {label: result for label, result in results.items() if isinstance(result, Draws)}
+    if not drawn or (reference is not None and reference not in drawn):
         raise ValueError(
             f"{'compare needs' if reference is None else f'reference {reference!r} must be'} draws of the posterior to "
             "measure errors against: add gibbs=pgm.gibbs(model, X, y)."
         )
-    name = reference or names[0]
-    draws = results[name]
-    assert isinstance(draws, Draws)
-    return name, draws
+    name = reference or next(iter(drawn))
+    return name, drawn[name]
 
 
 def _check_same_data(results: dict[str, Result], name: str) -> None:

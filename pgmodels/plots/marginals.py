@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import norm
 
-from pgmodels.diagnostics.compare import Comparison
+from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.predictions import prediction_errors
 from pgmodels.plots.inputs import require_comparison
 from pgmodels.plots.style import (
@@ -52,7 +52,7 @@ def plot_marginals(comparison: Comparison) -> Figure:
         _Panel("Posterior variance", "Var[f]", {k: r.variance for k, r in results.items()}, comparison.mcse_variance),
     ]
     if comparison.test is not None and reference in comparison.test.predictions:
-        panels.append(_predicted(comparison))
+        panels.append(_predicted(results[reference], reference, comparison.test))
     looks = styles(results, reference)
     figure = new_figure(4.0 * len(panels), 4.6)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -71,15 +71,13 @@ def plot_marginals(comparison: Comparison) -> Figure:
     return settle(figure)
 
 
-def _predicted(comparison: Comparison) -> _Panel:
-    """Predictions of the test data: of two probabilities the second."""
-    test = comparison.test
-    assert test is not None
-    error = prediction_errors(comparison.results[comparison.reference], test.X, test.y)
+def _predicted(draws: Draws, reference: str, test: HeldOutData) -> _Panel:
+    """Predictions of the test data, the reference's errors with them: of two probabilities the second."""
+    error = prediction_errors(draws, test.X, test.y)
     if not test.is_class:
         return _Panel("Predictive mean", "E[y]", test.predictions, error)
     values = {k: p[:, 1] if p.shape[1] == 2 else p for k, p in test.predictions.items()}
-    two = values[comparison.reference].ndim == 1
+    two = values[reference].ndim == 1
     return _Panel("Predictive probability", "p(y = 1)" if two else "p(y = c)", values, error)
 
 

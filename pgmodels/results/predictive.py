@@ -213,31 +213,33 @@ class Predictive(Portable):
     @cached_property
     @double_precision
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.likelihood.conditional_mean is None or self.likelihood.conditional_variance is None:
-            values = self.support.values()
-            if values is None:
-                raise ValueError(
-                    f"{self.likelihood.name} gives no mean of y: declare it with "
-                    "@pgm.likelihood(mean=lambda y, f: ..., variance=lambda y, f: ...), or a support with few values."
-                )
-            mean = self.probabilities @ values
-            return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
+        found = self._integrated_moments(self.nodes.levels[min(2, len(self.nodes.levels) - 1)])
+        if found is not None:
+            return found
+        values = self.support.values()
+        if values is None:
+            raise ValueError(
+                f"{self.likelihood.name} gives no mean of y: declare it with "
+                "@pgm.likelihood(mean=lambda y, f: ..., variance=lambda y, f: ...), or a support with few values."
+            )
+        mean = self.probabilities @ values
+        return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
+
+    def _integrated_moments(self, level: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance of y from those given f; None where the likelihood gives none."""
         y = self._observations(0.0)
-
-        def integrate(level: int) -> tuple[np.ndarray, np.ndarray]:
-            means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
-            for rows in self._chunks(np.arange(self.nodes.num_rows), level):
-                f, log_weights = self.nodes.at(rows, level)
-                given = self.given.moments(jnp.asarray(y[rows]), jnp.asarray(f), self.nodes.num_latents)
-                assert given is not None
-                mean_f, variance_f = (np.asarray(part) for part in given)
-                weights = np.exp(log_weights)[:, None]
-                means[rows] = (weights * mean_f).sum(axis=0)
-                spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
-                variances[rows] = (weights * variance_f).sum(axis=0) + spread
-            return means, variances
-
-        return integrate(self.nodes.levels[min(2, len(self.nodes.levels) - 1)])
+        means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
+        for rows in self._chunks(np.arange(self.nodes.num_rows), level):
+            f, log_weights = self.nodes.at(rows, level)
+            given = self.given.moments(jnp.asarray(y[rows]), jnp.asarray(f), self.nodes.num_latents)
+            if given is None:
+                return None
+            mean_f, variance_f = (np.asarray(part) for part in given)
+            weights = np.exp(log_weights)[:, None]
+            means[rows] = (weights * mean_f).sum(axis=0)
+            spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
+            variances[rows] = (weights * variance_f).sum(axis=0) + spread
+        return means, variances
 
     def _log_probability(self, y: np.ndarray) -> np.ndarray:
         """log p(y) of a value of a finite support: at one level for all values where nodes are random, to sum to 1."""
@@ -257,8 +259,8 @@ class Predictive(Portable):
             open_rows, gap = open_rows[still], gap[still]
             if not open_rows.size:
                 return result
-        if nodes.rule == "hermite":
-            gap = self._integrate_windows(y, result, open_rows)
+        if isinstance(nodes, GaussianNodes) and nodes.rule == "hermite":
+            gap = self._integrate_windows(nodes, y, result, open_rows)
             self._warn_unresolved(gap, _UNRESOLVED["trapezoid"])
         elif nodes.rule == "sobol":
             self._warn_unresolved(gap, _UNRESOLVED["sobol"])
@@ -291,18 +293,19 @@ class Predictive(Portable):
             parts.append(logsumexp(log_p + log_weights[:, None], axis=0))
         return np.concatenate(parts)[: len(rows)]
 
-    def _integrate_windows(self, y: np.ndarray, result: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _integrate_windows(
+        self, nodes: GaussianNodes, y: np.ndarray, result: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
         """Integrate kinked or narrow integrands of one direction on windows about their mass; returns the last changes.
 
         The trapezoid rule converges exponentially for smooth integrands that vanish at both ends, and as the square
         of the spacing across a kink.
         """
-        assert isinstance(self.nodes, GaussianNodes)
         # The scan is dense at the prior and reaches 4e6 deviations; each pass narrows the window up to 500 times.
         z = np.repeat(np.sinh(np.linspace(-16.0, 16.0, _TRAPEZOID_LEVELS[0]))[:, None], len(rows), axis=1)
         beyond = np.zeros(len(rows), dtype=bool)
         for first_pass in (True, False, False):
-            log_p = self._log_integrand(y, rows, z)
+            log_p = self._log_integrand(nodes, y, rows, z)
             if first_pass:
                 beyond = np.isin(log_p.argmax(axis=0), (0, len(z) - 1))
             inside = log_p > log_p.max(axis=0) - _DEPTH
@@ -314,7 +317,7 @@ class Predictive(Portable):
         active = np.arange(len(rows))
         for level in _TRAPEZOID_LEVELS:
             z = _spaced(low[active], high[active], level)
-            current = logsumexp(self._log_integrand(y, rows[active], z), axis=0) + np.log(z[1] - z[0])
+            current = logsumexp(self._log_integrand(nodes, y, rows[active], z), axis=0) + np.log(z[1] - z[0])
             gap[active] = self._refine(result, rows[active], current)
             active = active[gap[active] > _AGREE["trapezoid"]]
             if not active.size:
@@ -323,12 +326,11 @@ class Predictive(Portable):
         gap[beyond] = np.inf
         return gap
 
-    def _log_integrand(self, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
+    def _log_integrand(self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """log p(y | f) N(z; 0, 1) at the latents of standardised nodes z (nodes, rows)."""
-        assert isinstance(self.nodes, GaussianNodes)
         parts = []
         for chunk in self._chunks(np.arange(len(rows)), len(z)):
-            f = self.nodes.place(rows[chunk], z[:, chunk, None])
+            f = nodes.place(rows[chunk], z[:, chunk, None])
             parts.append(log_density(self.likelihood, y[rows[chunk]], f))
         log_p = np.concatenate(parts, axis=1)[:, : len(rows)]
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
