@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from numpyro.distributions.constraints import ordered_vector
 
 import pgmodels as pgm
 from pgmodels.datasets import load
@@ -18,17 +19,9 @@ FIGURES.mkdir(exist_ok=True)
 GRADES = 5
 
 
+# Cutpoints are one array, which learning keeps in order.
 @pgm.likelihood(support=pgm.Classes(GRADES))
-def ordered(
-    y,
-    f,
-    first=pgm.Parameter(-3.0, positive=False),
-    gap1=pgm.Parameter(2.0),
-    gap2=pgm.Parameter(2.0),
-    gap3=pgm.Parameter(2.0),
-):
-    # Cutpoints are ordered by construction: the first, and positive gaps to the others.
-    cuts = [first, first + gap1, first + gap1 + gap2, first + gap1 + gap2 + gap3]
+def ordered(y, f, cuts=pgm.Parameter([-3.0, -1.0, 1.0, 3.0], constraint=ordered_vector)):
     below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
     return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(GRADES))
 

@@ -17,9 +17,9 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
-from pgmodels.language.density import coefficients, is_undefined, log_density, log_or_value
+from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
+from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
 from pgmodels.language.supports import Classes
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
@@ -201,7 +201,7 @@ class Model(Module):
         """The model with every hyperparameter held at its value: nothing of it is learned or sampled any more."""
 
         def hold(node: Any) -> Any:
-            return Parameter(node.value, positive=node.positive, fixed=True) if is_parameter(node) else node
+            return node.held() if is_parameter(node) else node
 
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
@@ -236,6 +236,11 @@ class Model(Module):
         """ValueError where the formula does not allow observations, by what its rules need or by its density."""
         f = np.zeros((len(y), self.num_latents))
         formula = self.likelihood.formula(self.num_latents)
+        for symbol, rows in entries_out_of_range(formula, Environment(y, jnp.asarray(f), self.likelihood.values)):
+            raise ValueError(
+                f"{name} is outside what the formula allows: {symbol.text()} chooses among the {symbol.length} entries "
+                f"of {symbol.name}, 0 to {symbol.length - 1}, and none in row {np.flatnonzero(rows)[0]}."
+            )
         if not self.is_augmentable:
             _check_log(log_density(self.likelihood, y, f), f"its density {formula.text()} at f = 0", name)
             return
@@ -288,7 +293,7 @@ def _check_log(values: Any, what: str, name: str) -> None:
 
 
 @lru_cache(maxsize=512)
-def _derive(function: Any, size: int, symbols: tuple[tuple[str, bool], ...]) -> Augmentation:
+def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
 
 

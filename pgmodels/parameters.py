@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Delta, Distribution
-from numpyro.distributions.constraints import Constraint, independent, positive, real
+from numpyro.distributions.constraints import (
+    Constraint,
+    independent,
+    positive,
+    positive_ordered_vector,
+    real,
+    simplex,
+)
 from numpyro.distributions.transforms import Transform, biject_to
 
 from pgmodels.portable import Module, Portable
@@ -24,7 +31,7 @@ class Fixed:
 
 
 class Prior(Portable):
-    """A NumPyro distribution as one object, equal to another with the same numbers.
+    """A NumPyro distribution or constraint as one object, equal to another with the same numbers.
 
     A static field of a module must be hashable and hold no arrays in sight.
     """
@@ -44,22 +51,61 @@ class Prior(Portable):
         return repr(self.distribution)
 
 
+class Within(Distribution):
+    """A distribution on what a constraint leaves of its support, up to a constant."""
+
+    pytree_data_fields = ("base", "constraint")
+
+    def __init__(self, base: Distribution, constraint: Constraint):
+        self.base, self.constraint = base, constraint
+        super().__init__(event_shape=base.shape())
+
+    @property
+    def support(self) -> Constraint:
+        """The constraint."""
+        return self.constraint
+
+    def log_prob(self, value: Any) -> Any:
+        """The log density of the base."""
+        return jnp.sum(self.base.log_prob(value), axis=tuple(range(-len(self.base.batch_shape), 0)))
+
+
 class Parameter(Module):
-    """A hyperparameter.
+    """A hyperparameter: a number, or an array.
 
     ``value`` is the current value (a start value for ``fit``), ``None`` where it is to come from the data.
     ``positive`` constrains it to positive values, ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a
-    NumPyro distribution over it.
+    NumPyro distribution over it. ``constraint`` is one of NumPyro's in the place of ``positive``, such as
+    ``constraints.ordered_vector`` or ``constraints.simplex``: fits and draws stay within it, and a prior on more is
+    taken on what it leaves.
     """
 
     value: Any
     positive: bool = eqx.field(static=True, default=True)
     fixed: bool = eqx.field(static=True, default=False)
     held_prior: Prior | None = eqx.field(static=True, default=None)
+    held_constraint: Prior | None = eqx.field(static=True, default=None)
+    # How many numbers a list of them has, None for one number.
+    length: int | None = eqx.field(static=True, default=None)
 
-    def __init__(self, value: Any, positive: bool = True, fixed: bool = False, prior: Any = None):
-        self.value, self.positive, self.fixed = value, positive, fixed
+    def __init__(
+        self,
+        value: Any,
+        positive: bool = True,
+        fixed: bool = False,
+        prior: Any = None,
+        constraint: Constraint | None = None,
+    ):
+        if constraint is not None and not isinstance(constraint, Constraint):
+            raise ValueError(
+                "constraint of a Parameter must be one of numpyro.distributions.constraints, such as ordered_vector; "
+                f"got {constraint!r}."
+            )
+        self.value, self.fixed = value, fixed
+        self.positive = positive if constraint is None else _is_positive(constraint)
         self.held_prior = None if prior is None else Prior(prior)
+        self.held_constraint = None if constraint is None else Prior(constraint)
+        self.length = len(value) if getattr(value, "ndim", 0) == 1 else None
 
     @property
     def prior(self) -> Any:
@@ -67,8 +113,15 @@ class Parameter(Module):
         return None if self.held_prior is None else self.held_prior.distribution
 
     @property
+    def constraint(self) -> Constraint | None:
+        """The constraint that was asked for, None where there is none but perhaps a sign."""
+        return None if self.held_constraint is None else self.held_constraint.distribution
+
+    @property
     def support(self) -> Constraint:
         """The constraint that the value satisfies."""
+        if self.constraint is not None:
+            return self.constraint
         if self.prior is not None:
             return self.prior.support
         return positive if self.positive else real
@@ -84,8 +137,12 @@ class Parameter(Module):
         return not self.fixed
 
     def with_value(self, value: Any) -> "Parameter":
-        """A copy with another value."""
-        return Parameter(value, positive=self.positive, fixed=self.fixed, prior=self.prior)
+        """A copy with another value; it may be an array of draws of the value."""
+        return eqx.tree_at(lambda p: p.value, self, value, is_leaf=lambda node: node is None)
+
+    def held(self) -> "Parameter":
+        """A copy that stays at its value."""
+        return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
 
     def bare(self) -> "Parameter":
         """A copy with the value alone: what compiled code sees, so that priors never cause a recompilation."""
@@ -102,12 +159,18 @@ def bare(tree: Any) -> Any:
     return jax.tree.map(lambda p: p.bare() if is_parameter(p) else p, tree, is_leaf=is_parameter)
 
 
-def as_parameter(value: Any, name: str, *, positive: bool = True, from_data: bool = False) -> Parameter:
+def as_parameter(
+    value: Any, name: str, *, positive: bool = True, from_data: bool = False, constraint: Constraint | None = None
+) -> Parameter:
     """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
 
-    Raises ValueError where it is not finite, not positive although it must be, or missing, and where a prior has no
-    density on such values.
+    Raises ValueError where it is not finite, not positive although it must be, outside its constraint, or missing, and
+    where a prior has no density on such values.
     """
+    if isinstance(value, Parameter) and value.constraint is not None:
+        constraint = value.constraint
+    if constraint is not None:
+        return _constrained(value, name, constraint, positive)
     if isinstance(value, Parameter):
         positive = positive or value.positive
         if value.prior is None:
@@ -134,6 +197,31 @@ def as_parameter(value: Any, name: str, *, positive: bool = True, from_data: boo
     if positive and not np.all(array > 0):
         raise ValueError(f"{name} must be positive; got {value!r}.")
     return Parameter(array, positive=positive)
+
+
+def _is_positive(constraint: Constraint) -> bool:
+    """Whether a constraint leaves positive numbers alone."""
+    if constraint.event_dim and not hasattr(constraint, "base_constraint"):
+        return constraint in (simplex, positive_ordered_vector)
+    bound = getattr(getattr(constraint, "base_constraint", constraint), "lower_bound", -np.inf)
+    return bool(np.all(np.asarray(bound) >= 0))
+
+
+def _constrained(value: Any, name: str, constraint: Constraint, positive: bool) -> Parameter:
+    """A parameter within a constraint, its prior on what that leaves."""
+    if positive and not _is_positive(constraint):
+        raise ValueError(f"{name} must be positive, and its constraint {constraint} leaves other numbers too.")
+    given = value if isinstance(value, Parameter) else Parameter(value)
+    bare_value = given.value.value if isinstance(given.value, Fixed) else given.value
+    start = as_parameter(bare_value, name, positive=False).value
+    if start.ndim < constraint.event_dim or not np.all(constraint(start)):
+        raise ValueError(f"{name} must satisfy {constraint}; got {start.tolist()}.")
+    prior = given.prior
+    if prior is not None and prior.support != constraint:
+        prior = Within(_with_prior(start, prior, name, positive=False).prior, constraint)
+    if prior is not None and prior.shape() != start.shape:
+        raise ValueError(f"{name}: the start value has shape {start.shape} and its prior {prior.shape()}.")
+    return Parameter(start, fixed=given.fixed or isinstance(given.value, Fixed), prior=prior, constraint=constraint)
 
 
 def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
@@ -180,7 +268,8 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
     if support.event_dim > 0:
         raise ValueError(
             f"the prior of {name} is {kind}, whose entries constrain each other ({support}): use a distribution of "
-            "one number, or of several without a joint constraint."
+            "one number, or of several without a joint constraint; or say so of the parameter of a likelihood, as in "
+            "pgm.Parameter(value, constraint=numpyro.distributions.constraints.simplex)."
         )
     try:
         biject_to(support)

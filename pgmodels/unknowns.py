@@ -28,7 +28,8 @@ class Unknowns(Portable):
         self.places = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
         self.names = [_name(jax.tree_util.keystr(paths[i][0]), len(model.gps)) for i in self.places]
         self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
-        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        self.free_shapes = [free_shape(p) for p in self.parameters]
+        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.free_shapes])[:-1]
 
     def __hash__(self) -> int:
         return hash(self.signature)
@@ -38,10 +39,10 @@ class Unknowns(Portable):
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:
-        """Names, places, shapes and priors: unknowns with equal signatures share compiled code."""
+        """Names, places, shapes, priors and constraints: unknowns with equal signatures share compiled code."""
         entries = []
         for name, place, shape, p in zip(self.names, self.places, self.shapes, self.parameters, strict=True):
-            entries.append((name, place, shape, p.positive, p.held_prior))
+            entries.append((name, place, shape, p.positive, p.held_prior, p.held_constraint))
         return tuple(entries)
 
     @property
@@ -56,11 +57,7 @@ class Unknowns(Portable):
 
     def constrain(self, vector: Any) -> list[Any]:
         """The values of an unconstrained vector."""
-        if not self.places:
-            return []
-        parts = jnp.split(vector, self.splits)
-        pairs = zip(self.parameters, parts, self.shapes, strict=True)
-        return [p.transform(part.reshape(shape)) for p, part, shape in pairs]
+        return constrain(self.parameters, vector)
 
     def log_prior(self, values: list[Any]) -> Any:
         """The log prior density of the values, over those that have a prior."""
@@ -73,10 +70,16 @@ class Unknowns(Portable):
             return jnp.zeros(())
         parts = jnp.split(vector, self.splits)
         total = self.log_prior(self.constrain(vector))
-        for p, part, shape in zip(self.parameters, parts, self.shapes, strict=True):
+        for p, part, shape in zip(self.parameters, parts, self.free_shapes, strict=True):
             x = part.reshape(shape)
             total = total + jnp.sum(p.transform.log_abs_det_jacobian(x, p.transform(x)))
         return total
+
+    def middle(self, draws: list[np.ndarray]) -> list[np.ndarray]:
+        """The medians of draws (chains, draws, ...), entry by entry and put back within the constraints."""
+        medians = [np.median(values, axis=(0, 1)) for values in draws]
+        pairs = zip(self.parameters, medians, strict=True)
+        return [m if p.constraint is None else np.asarray(p.transform(p.transform.inv(m))) for p, m in pairs]
 
     def with_values(self, values: list[Any]) -> Model:
         """The model with other values."""
@@ -86,6 +89,19 @@ class Unknowns(Portable):
         """The entries of a pytree shaped like the model that belong to the values picked."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
         return [leaves[i].value for i in self.places]
+
+
+def free_shape(parameter: Parameter) -> tuple[int, ...]:
+    """The shape of a parameter's unconstrained values: a simplex has one fewer than entries."""
+    return parameter.transform.inverse_shape(np.shape(parameter.value))
+
+
+def constrain(parameters: Sequence[Parameter], vector: Any) -> list[Any]:
+    """The values of parameters whose unconstrained values are one vector."""
+    shapes = [free_shape(p) for p in parameters]
+    splits = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    parts = jnp.split(vector, splits) if parameters else []
+    return [p.transform(part.reshape(shape)) for p, part, shape in zip(parameters, parts, shapes, strict=True)]
 
 
 def with_values(model: Model, places: Sequence[int], values: Sequence[Any]) -> Model:

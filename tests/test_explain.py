@@ -96,7 +96,7 @@ def double_precision():
 def derived(name, size=None):
     function, latents, parameters, _ = CASES[name]
     size = size or latents
-    return derive_formula(trace(function, size, tuple((p, True) for p in parameters.split())), size)
+    return derive_formula(trace(function, size, tuple((p, True, None) for p in parameters.split())), size)
 
 
 def marginals(augmentation):

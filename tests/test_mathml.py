@@ -77,7 +77,7 @@ def test_named_likelihoods_are_typeset(name):
 @pytest.mark.parametrize("name", test_explain.CASES)
 def test_formulas_are_typeset(name):
     function, latents, parameters, _ = test_explain.CASES[name]
-    formula = trace(function, latents, tuple((p, True) for p in parameters.split()))
+    formula = trace(function, latents, tuple((p, True, None) for p in parameters.split()))
     for written in lines(derive_formula(formula, latents)):
         check(written)
 

@@ -154,7 +154,7 @@ BAD_MODELS = {
     "size zero": (lambda: GP(RBF(1.0, 1.0), size=0), ["size of a GP", "whole number >= 1", "got 0"]),
     "negative scale": (lambda: Gaussian(-1.0), ["scale of Gaussian", "must be positive", "-1.0"]),
     "zero df": (lambda: StudentT(0.0, 1.0), ["df of StudentT", "must be positive"]),
-    "scale for each datum": (lambda: Gaussian(np.ones(3)), ["scale of Gaussian", "one number", "columns of y"]),
+    "scale for each datum": (lambda: model(Gaussian(np.ones(3))), ["scale as one number", "3 entries", "columns of y"]),
     "missing scale": (lambda: Gaussian(), ["Gaussian needs a value for scale", "Gaussian(scale=...)"]),
     "unknown parameter": (lambda: Gaussian(sigma=1.0), ["no parameter 'sigma'", "it has scale"]),
     "one class": (lambda: LogisticSoftmax(1), ["num_classes", "whole number >= 2", "got 1"]),

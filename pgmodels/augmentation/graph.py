@@ -267,7 +267,7 @@ class _Builder:
 
 def _parameters(expression: Expression) -> list[ParameterSymbol]:
     if isinstance(expression, ParameterSymbol):
-        return [expression]
+        return [ParameterSymbol(expression.name, expression.positive)]
     found = {node.name: node for child in expression.children for node in _parameters(child)}
     return list(found.values())
 

@@ -51,7 +51,7 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
     if draws.rows is not None:
         raise ValueError(f'draws hold {len(draws.rows)} rows of {len(draws.X)}: run gibbs with keep="all".')
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
-    sampled = {name: values.reshape(-1, 1, 1) for name, values in draws.likelihood_values.items()}
+    sampled = draws.flat_likelihood_values
     augmentation = draws.model.augmentation
     totals: dict[str, np.ndarray] = {}
     for rows in slices(len(f), f.shape[1] * f.shape[2], _VALUES):

@@ -272,16 +272,19 @@ def _hold_unnormalised(model: Model) -> Model:
         FitWarning,
         stacklevel=5,
     )
-    held = {
-        name: Parameter(p.value, positive=p.positive, fixed=True) for name, p in model.likelihood.parameters.items()
-    }
+    held = {name: p.held() for name, p in model.likelihood.parameters.items()}
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
+
+
+def _is_scale(parameter: Parameter) -> bool:
+    """Whether a value is learned as a logarithm, from data alone."""
+    return parameter.positive and parameter.constraint is None and is_free(parameter)
 
 
 def _box(learnable: Unknowns, starts: list[np.ndarray]) -> np.ndarray:
     """Bounds (2, size) of the unconstrained vector: a factor about the starts, where neither prior nor sign bounds."""
-    shapes = zip(learnable.parameters, learnable.shapes, strict=True)
-    bounded = np.concatenate([np.full(int(np.prod(shape)), p.positive and is_free(p)) for p, shape in shapes])
+    shapes = zip(learnable.parameters, learnable.free_shapes, strict=True)
+    bounded = np.concatenate([np.full(int(np.prod(shape)), _is_scale(p)) for p, shape in shapes])
     reach = np.where(bounded, np.log(_REACH), np.inf)
     return np.stack([np.min(starts, axis=0) - reach, np.max(starts, axis=0) + reach])
 
@@ -292,7 +295,7 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
     vector, best = objective.vector, objective.best
     names = [
         name if not shape else f"{name}[{i}]"
-        for name, shape in zip(objective.learnable.names, objective.learnable.shapes, strict=True)
+        for name, shape in zip(objective.learnable.names, objective.learnable.free_shapes, strict=True)
         for i in range(int(np.prod(shape)))
     ]
     found = []

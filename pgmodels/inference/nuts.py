@@ -72,8 +72,9 @@ def nuts(
     found = sampler.get_samples(group_by_chain=True)
     statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
     _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
-    medians = [np.median(found[name], axis=(0, 1)) for name in program.unknowns.names]
-    model = program.unknowns.with_values(medians)
+    model = program.unknowns.with_values(
+        program.unknowns.middle([np.asarray(found[name]) for name in program.unknowns.names])
+    )
     draws = Draws(
         model=model,
         X=data.X,

@@ -24,7 +24,7 @@ from pgmodels.latent.mixing import push_values
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import GP, Data, Model
 from pgmodels.parameters import Parameter, is_parameter
-from pgmodels.unknowns import Unknowns
+from pgmodels.unknowns import Unknowns, constrain, free_shape
 
 ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 
@@ -68,7 +68,8 @@ def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
     deviations = [np.sqrt(np.mean(np.asarray(gp.kernel.diagonal(X)))) for gp in model.gps]
     means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
-    return np.concatenate([np.ravel(value) for value in learnable.of(ones)])
+    pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
+    return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
 
 
 def constant_latents(model: Model, y: np.ndarray) -> Level | None:
@@ -117,33 +118,35 @@ def _likeliest(
     model: Model, parameters: dict[str, Any], y: np.ndarray, location: np.ndarray, variance: np.ndarray
 ) -> tuple[dict[str, Any], float]:
     """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
-    declared = model.likelihood.parameters
-    names = [name for name, p in declared.items() if is_free(p)]
-    positive = np.array([declared[name].positive for name in names], dtype=bool)
-    given = np.array([declared[name].value for name in names], dtype=float)
+    free = {name: p for name, p in model.likelihood.parameters.items() if is_free(p)}
+    if not free:
+        return parameters, float(_local(model.augmentation, parameters, y, location, variance)[0])
 
-    def unpack(vector: np.ndarray) -> dict[str, Any]:
-        return parameters | dict(zip(names, np.where(positive, np.exp(vector), vector), strict=True))
+    def unpack(vector: Any) -> dict[str, Any]:
+        return dict(zip(free, constrain(list(free.values()), vector), strict=True))
 
-    def pack(values: np.ndarray) -> np.ndarray:
-        return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
+    def pack(values: dict[str, Any]) -> np.ndarray:
+        return np.concatenate([np.ravel(p.transform.inv(jnp.asarray(values[name]))) for name, p in free.items()])
+
+    given = pack({name: p.value for name, p in free.items()})
+    sizes = [int(np.prod(free_shape(p))) for p in free.values()]
+    bounded = np.repeat([p.positive or p.constraint is not None for p in free.values()], sizes)
 
     def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        moved = unpack(vector)
-        value, by_parameter, _, _ = _local(model.augmentation, moved, y, location, variance)
-        slope = np.array([by_parameter[name] for name in names]) * np.where(positive, np.exp(vector), 1.0)
-        away = np.where(positive, (vector - pack(given)) / _LEEWAY, 0.0)
+        moved, pull_back = jax.vjp(unpack, jnp.asarray(vector))
+        value, by_parameter, _, _ = _local(model.augmentation, parameters | moved, y, location, variance)
+        slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
+        away = np.where(bounded, (vector - given) / _LEEWAY, 0.0)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return np.inf, np.zeros_like(vector)
         return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
 
-    start = pack(np.array([parameters[name] for name in names], dtype=float))
-    if not names:
-        return parameters, float(_local(model.augmentation, parameters, y, location, variance)[0])
+    start = pack(parameters)
     # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
-    bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, positive, strict=True)]
+    bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, bounded, strict=True)]
     solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
-    return unpack(solution.x), -float(solution.fun)
+    moved = {name: np.asarray(value) for name, value in unpack(jnp.asarray(solution.x)).items()}
+    return parameters | moved, -float(solution.fun)
 
 
 def _means(model: Model) -> np.ndarray:

@@ -116,7 +116,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
     flat = f.reshape(-1, *f.shape[-2:])
-    values = {name: v.reshape(-1, 1, 1) for name, v in _likelihood_values(result).items()}
+    values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
     parts = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
         given = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
@@ -134,7 +134,7 @@ def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray
 
 
 def _likelihood_values(result: Result) -> dict[str, np.ndarray]:
-    """Draws of likelihood parameters, (chains, draws, 1, 1), where they were sampled."""
+    """Draws of likelihood parameters, (chains, draws, 1, entries), where they were sampled."""
     return result.likelihood_values if isinstance(result, Draws) else {}
 
 

@@ -4,13 +4,18 @@ from typing import Any
 
 from pgmodels.language.expression import Expression, Operand
 from pgmodels.language.operations import Call, Comparison, Power, Product, Sum
-from pgmodels.language.symbols import Constant
+from pgmodels.language.symbols import Constant, ParameterVector
 
 
 def as_expression(value: Any) -> Expression:
-    """Turn a number into a Constant and leave an expression as it is; TypeError for anything else."""
+    """Turn a number into a Constant and leave an expression as it is; an error for anything else."""
     if isinstance(value, Expression):
         return value
+    if isinstance(value, ParameterVector):
+        raise ValueError(
+            f"the formula reads {value.name} as one number, and it has {value.length} entries: give it one number, "
+            f"read an entry as {value.name}[0], or put values that differ between data into columns of y."
+        )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
             return as_expression(value.item())

@@ -12,6 +12,7 @@ from jaxtyping import Array
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.operations import Call, Product, Sum
+from pgmodels.language.symbols import ParameterSymbol
 from pgmodels.precision import double_precision
 
 
@@ -25,6 +26,17 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
     return np.asarray(
         _log_density(likelihood.function, f.shape[-1], likelihood.symbols, jnp.asarray(y), f, likelihood.values)
     )
+
+
+def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
+    """Entries of parameters that the data choose but that there are not, and where (n,)."""
+    if isinstance(formula, ParameterSymbol) and formula.children:
+        found = np.asarray(formula.children[0].evaluate(env))[..., 0]
+        beyond = ~np.isin(found, np.arange(formula.length))
+        if beyond.any():
+            yield formula, np.broadcast_to(beyond, np.shape(env.f)[:-1])
+    for child in formula.children:
+        yield from entries_out_of_range(child, env)
 
 
 def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:

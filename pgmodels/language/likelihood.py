@@ -9,15 +9,17 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import Distribution
 
 from pgmodels.language.algebra import as_expression
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.supports import Classes, Support, Undeclared
-from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, Selected
+from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.parameters import Parameter, as_parameter
 from pgmodels.portable import ByValue, Module, Named, pack_function
 
 Formula = Callable[..., Expression]
+Symbols = tuple[tuple[str, bool, int | None], ...]
 
 
 class Likelihood(Module):
@@ -82,9 +84,9 @@ class Likelihood(Module):
         return replace(self, parameters=parameters)
 
     @property
-    def symbols(self) -> tuple[tuple[str, bool], ...]:
-        """The parameters' names and whether each is positive."""
-        return tuple((name, parameter.positive) for name, parameter in self.parameters.items())
+    def symbols(self) -> Symbols:
+        """The parameters' names, whether each is positive, and how many numbers it has: None where it is one number."""
+        return tuple((name, p.positive, p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={np.round(p.value, 6)}" for name, p in self.parameters.items())
@@ -164,15 +166,24 @@ class LikelihoodFamily:
         if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
             declared = as_parameter(default, argument.name)
         value = given.get(argument.name, declared)
+        if isinstance(value, Distribution) and declared.constraint is not None:
+            # A prior says nothing of where in the constraint to start.
+            value = Parameter(declared.value, prior=value)
         if isinstance(value, Parameter) and value.value is None:
             raise ValueError(
                 f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
             )
-        parameter = as_parameter(value, f"{argument.name} of {self.__name__}", positive=declared.positive)
-        if np.ndim(parameter.value) != 0:
+        parameter = as_parameter(
+            value,
+            f"{argument.name} of {self.__name__}",
+            positive=declared.positive and declared.constraint is None,
+            constraint=declared.constraint,
+        )
+        if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
             raise ValueError(
-                f"{argument.name} of {self.__name__} must be one number; got an array of shape "
-                f"{np.shape(parameter.value)}. Put values that differ between data into columns of y."
+                f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
+                f"{np.shape(parameter.value)}. Values that differ between data are columns of y, or entries that a "
+                f"column of y chooses, as in {argument.name}[y[1]]."
             )
         return parameter
 
@@ -239,10 +250,13 @@ def _revive_family(itself: Named | None, *parts: Any) -> LikelihoodFamily:
 
 
 @lru_cache(maxsize=512)
-def trace(function: Formula, size: int, symbols: tuple[tuple[str, bool], ...]) -> Expression:
+def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     """Call a formula with symbols: an expression over ``size`` latents."""
     f = Latent(0, 1) if size == 1 else Latents(size)
-    parameters = {name: ParameterSymbol(name, positive) for name, positive in symbols}
+    parameters = {
+        name: ParameterSymbol(name, positive) if length is None else ParameterVector(name, positive, length)
+        for name, positive, length in symbols
+    }
     try:
         return as_expression(function(Observation(), f, **parameters))
     except TypeError as error:

@@ -114,8 +114,10 @@ class _Items:
         self, likelihood: Likelihood, f: np.ndarray, covariates: np.ndarray | None, parameters: Mapping[str, np.ndarray]
     ):
         self.likelihood = likelihood
-        shape = (*f.shape[:-1], 1)
-        self.parameters = {name: np.broadcast_to(v, shape).reshape(-1, 1) for name, v in parameters.items()}
+        self.parameters = {
+            name: np.broadcast_to(v, (*f.shape[:-1], v.shape[-1])).reshape(-1, v.shape[-1])
+            for name, v in parameters.items()
+        }
         self.f = f.reshape(-1, f.shape[-1])
         self.count = len(self.f)
         self.num_data = f.shape[-2]

@@ -67,14 +67,15 @@ class Observation(Expression):
 
 
 class ParameterSymbol(Expression):
-    """A parameter of the likelihood."""
+    """A parameter of the likelihood, or an entry of ``length`` numbers: ``cuts[0]``, or ``rate[y[1]]`` by the data."""
 
-    def __init__(self, name: str, positive: bool):
-        self.name = name
-        self.positive = positive
+    def __init__(self, name: str, positive: bool, entry: int | Expression | None = None, length: int = 1):
+        self.name, self.positive, self.entry, self.length = name, positive, entry, length
+        if isinstance(entry, Expression):
+            self.children = (entry,)
 
     def _label(self) -> Hashable:
-        return (self.name, self.positive)
+        return (self.name, self.positive, self.entry if isinstance(self.entry, int) else None, self.length)
 
     @cached_property
     def sign(self) -> int | None:
@@ -86,10 +87,49 @@ class ParameterSymbol(Expression):
 
     def evaluate(self, env: Environment) -> Array:
         value = jnp.asarray(env.parameters[self.name])
-        return value if value.ndim > 1 else value.reshape(1, -1)
+        value = value if value.ndim > 1 else value.reshape(1, -1)
+        if self.entry is None:
+            return value
+        if isinstance(self.entry, int):
+            return value[..., self.entry : self.entry + 1]
+        chosen = self.entry.evaluate(env) == jnp.arange(self.length)
+        found = jnp.sum(jnp.where(chosen, value, 0.0), axis=-1, keepdims=True)
+        return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), found, jnp.nan)
 
     def notation(self, precedence: int = 0) -> Tree:
-        return Name(self.name)
+        return Name(self.name) if self.entry is None else indexed(self.name, self.entry)
+
+
+class ParameterVector:
+    """A parameter of several numbers, which a formula reads by entry: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
+
+    def __init__(self, name: str, positive: bool, length: int):
+        self.name, self.positive, self.length = name, positive, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[ParameterSymbol]:
+        return (self._entry(i) for i in range(self.length))
+
+    def __getitem__(self, entry: Any) -> Any:
+        if isinstance(entry, slice):
+            return [self._entry(i) for i in range(self.length)[entry]]
+        if isinstance(entry, Expression) and not isinstance(entry, Constant):
+            if not entry.latent_free or entry.is_vector:
+                raise ValueError(f"{self.name} is indexed by {entry.text()}: an index is a function of y alone.")
+            return self._entry(entry)
+        value = entry.value if isinstance(entry, Constant) else entry
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer)) or value != int(value):
+            raise ValueError(
+                f"{self.name} is indexed by {entry!r}: an index is a whole number or a function of y alone."
+            )
+        if not -self.length <= value < self.length:
+            raise ValueError(f"the formula reads {self.name}[{int(value)}], but {self.name} has {self.length} entries.")
+        return self._entry(int(value) % self.length)
+
+    def _entry(self, entry: int | Expression) -> ParameterSymbol:
+        return ParameterSymbol(self.name, self.positive, entry, self.length)
 
 
 class Positions(Expression):

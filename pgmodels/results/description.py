@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
 
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel, Product, Sum
@@ -19,7 +21,7 @@ from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.latent.form import Cheapest, Dense, Form
 from pgmodels.model import GP, Model
-from pgmodels.parameters import Parameter, Prior
+from pgmodels.parameters import Parameter, Prior, Within
 
 # What JSON holds.
 Description: TypeAlias = Any
@@ -129,19 +131,45 @@ def _build_part(description: Description) -> Kernel | Parameter | list[int]:
 def _describe_parameter(parameter: Parameter, name: str) -> Description:
     value = None if parameter.value is None else np.asarray(parameter.value).tolist()
     described = {"value": value, "positive": parameter.positive, "fixed": parameter.fixed, "prior": None}
+    if parameter.constraint is not None:
+        described["constraint"] = _describe_constraint(parameter.constraint, name)
     if parameter.held_prior is not None:
-        described["prior"] = _describe_prior(parameter.held_prior, f"the prior {parameter.prior!r} of {name}")
+        prior = parameter.prior.base if isinstance(parameter.prior, Within) else parameter.prior
+        described["prior"] = _describe_prior(Prior(prior), f"the prior {prior!r} of {name}")
     return described
 
 
 def _build_parameter(description: Description) -> Parameter:
-    value, prior = description["value"], description["prior"]
+    value = description["value"]
+    prior = None if description["prior"] is None else _build_prior(description["prior"])
+    constraint = None if "constraint" not in description else _build_constraint(description["constraint"])
+    if prior is not None and constraint is not None and prior.support != constraint:
+        prior = Within(prior, constraint)
     return Parameter(
         None if value is None else np.asarray(value, dtype=np.float64),
         positive=description["positive"],
         fixed=description["fixed"],
-        prior=None if prior is None else _build_prior(prior),
+        prior=prior,
+        constraint=constraint,
     )
+
+
+def _describe_constraint(constraint: Constraint, name: str) -> Description:
+    """A constraint by its name, or its class and arguments, among NumPyro's."""
+    for known, value in vars(constraints).items():
+        if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
+            return {"name": known}
+    bounds = {key: getattr(constraint, key) for key in ("lower_bound", "upper_bound") if hasattr(constraint, key)}
+    for known in ("interval", "greater_than", "less_than"):
+        if getattr(constraints, known) is type(constraint):
+            return {"class": known, "bounds": {key: float(value) for key, value in bounds.items()}}
+    raise _unnamed(f"the constraint {constraint} of {name}")
+
+
+def _build_constraint(description: Description) -> Constraint:
+    if "name" in description:
+        return getattr(constraints, description["name"])
+    return getattr(constraints, description["class"])(**description["bounds"])
 
 
 def _describe_prior(prior: Prior, name: str) -> Description:

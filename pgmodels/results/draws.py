@@ -59,9 +59,15 @@ class Draws(Result):
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
-        """Draws of likelihood parameters by their own names, (chains, draws, 1, 1), where they were sampled."""
+        """Draws of likelihood parameters by their own names, (chains, draws, 1, entries), where they were sampled."""
         named = {name.removeprefix("likelihood."): v for name, v in self.hyperparameters.items()}
-        return {name: named[name][..., None, None] for name in self.model.likelihood.parameters if name in named}
+        sampled = [name for name in self.model.likelihood.parameters if name in named]
+        return {name: named[name].reshape(*named[name].shape[:2], 1, -1) for name in sampled}
+
+    @property
+    def flat_likelihood_values(self) -> dict[str, np.ndarray]:
+        """The same over all chains, (chains * draws, 1, entries), to broadcast against latents (draws, n, latents)."""
+        return {name: v.reshape(-1, 1, v.shape[-1]) for name, v in self.likelihood_values.items()}
 
     @property
     def num_chains(self) -> int:
@@ -117,7 +123,7 @@ class Draws(Result):
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
         depends on them raises ValueError where they are left out.
         """
-        values = {name: v.reshape(-1, 1, 1) for name, v in self.likelihood_values.items()}
+        values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_latents_at(X_new, seed), values)
         return Predictive(self.model.likelihood, nodes, covariates)
 

@@ -132,7 +132,7 @@ class PredictorNodes(GaussianNodes):
 class DrawNodes(Nodes):
     """Draws of the latents, (draws, m, latents), all of one weight.
 
-    ``values`` holds draws of likelihood parameters, (draws, 1, 1) each, where they were sampled.
+    ``values`` holds draws of likelihood parameters, (draws, 1, entries) each, where they were sampled.
     """
 
     rule = "draws"

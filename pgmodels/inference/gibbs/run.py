@@ -201,7 +201,7 @@ class GibbsRun(Portable):
 
         records = jax.tree.map(joined, *self.records)
         hyperparameters = self._named(records.unknowns)
-        model = self.unknowns.with_values([np.median(v, axis=(0, 1)) for v in hyperparameters.values()])
+        model = self.unknowns.with_values(self.unknowns.middle(list(hyperparameters.values())))
         prior = self.prior if not hyperparameters else model.compiled_prior(self.data.X)
         whitened = None if records.coordinates is None else _by_group(prior, records.coordinates)
         return Draws(
@@ -319,7 +319,9 @@ def _priors(unknowns: Unknowns) -> list[Any]:
     entries = []
     for name, shape, parameter in zip(unknowns.names, unknowns.shapes, unknowns.parameters, strict=True):
         leaves, tree = jax.tree.flatten(parameter.prior)
-        entries.append((name, shape, parameter.positive, str(tree), [np.asarray(leaf).tobytes() for leaf in leaves]))
+        constraint = str(parameter.constraint)
+        numbers = [np.asarray(leaf).tobytes() for leaf in leaves]
+        entries.append((name, shape, parameter.positive, constraint, str(tree), numbers))
     return entries
 
 
