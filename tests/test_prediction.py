@@ -27,7 +27,8 @@ from pgmodels.language.likelihoods import (
 )
 from pgmodels.language.sampling import SamplingWarning, draw_observations
 from pgmodels.model import GP, Model
-from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
+from pgmodels.results.nodes import DrawNodes, IndependentNodes
+from pgmodels.results.predictive import PredictionWarning, Predictive
 
 MEAN = np.array([0.7, -1.3, 2.1])
 VARIANCE = np.array([0.5, 1.7, 0.02])

@@ -37,6 +37,12 @@ class Piece:
         low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), (n,)) for end in (self.low, self.high))
         return low, high
 
+    def holds(self, y: np.ndarray) -> np.ndarray:
+        """Whether the first column of each datum of y is in the piece, (n,)."""
+        first = y if y.ndim == 1 else y[:, 0]
+        low, high = self.ends(len(first))
+        return (first >= low) & (first <= high) & (not self.is_discrete or (first - low) % 1.0 == 0.0)
+
     def columns(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Observations (points, n) or (points, n, columns) with ``first`` (points, n) in the place of those in y."""
         if y.ndim == 1:

@@ -10,7 +10,8 @@ from pgmodels.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.results.draws import Draws
-from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 
 

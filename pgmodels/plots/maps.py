@@ -14,7 +14,8 @@ from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.plots.inputs import held_covariates, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.draws import Draws
-from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 
 _MAX_DRAWS = 1000

@@ -13,7 +13,8 @@ from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
 from pgmodels.results.correction import correct_at, mixing, warn_nonpositive
-from pgmodels.results.predictive import GaussianNodes, IndependentNodes, Predictive, PredictorNodes
+from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
+from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 
 

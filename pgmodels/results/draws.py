@@ -14,7 +14,8 @@ from pgmodels.integration import power_of_two
 from pgmodels.latent.joint import JointPrior
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
-from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain, with_values
 

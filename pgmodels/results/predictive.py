@@ -1,10 +1,7 @@
 """Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws."""
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,13 +9,16 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.integration import normal_nodes, padded_chunks
+from pgmodels.integration import padded_chunks
 from pgmodels.language.density import log_density
 from pgmodels.language.likelihood import Formula, Likelihood
 from pgmodels.language.normalisation import is_normalised
-from pgmodels.language.supports import Support
+from pgmodels.language.sampling import draw_observations
+from pgmodels.language.supports import Support, Undeclared
+from pgmodels.options import check_whole_number
 from pgmodels.portable import Portable
 from pgmodels.precision import double_precision
+from pgmodels.results.nodes import GaussianNodes, Nodes
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
@@ -44,109 +44,6 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str, stackleve
         stacklevel=stacklevel,
     )
     return True
-
-
-class Nodes(Portable, ABC):
-    """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
-
-    ``values`` holds likelihood parameters that differ from node to node.
-    """
-
-    values: Mapping[str, Any] = MappingProxyType({})
-
-    num_rows: int
-    num_latents: int
-    rule: str
-    levels: tuple[int, ...]
-
-    @abstractmethod
-    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Latent values (nodes, rows, latents) and log weights (nodes,) at a level of refinement."""
-
-    @abstractmethod
-    def count(self, level: int) -> int:
-        """The number of nodes at a level."""
-
-
-class GaussianNodes(Nodes):
-    """Gaussian marginals of each row's latents, along so many standard directions as the likelihood depends on.
-
-    Gauss-Hermite for one direction, scrambled Sobol for several.
-    """
-
-    mean: np.ndarray
-    num_directions: int
-
-    def __init__(self, mean: np.ndarray, num_directions: int):
-        self.mean, self.num_directions = mean, num_directions
-        self.num_rows, self.num_latents = mean.shape
-        self.rule = "hermite" if num_directions == 1 else "sobol"
-        self.levels = (32, 64, 128, 256) if num_directions == 1 else (1024, 4096, 16384)
-
-    @abstractmethod
-    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
-        """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
-
-    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-        standard, weights = normal_nodes(self.num_directions, level)
-        # Weights far out underflow to zero; their logarithm then drops them.
-        with np.errstate(divide="ignore"):
-            return self.place(rows, standard[:, None, :]), np.log(weights)
-
-    def count(self, level: int) -> int:
-        return level
-
-
-class IndependentNodes(GaussianNodes):
-    """Independent latents, mean and variance (m, latents)."""
-
-    def __init__(self, mean: np.ndarray, variance: np.ndarray):
-        super().__init__(mean, mean.shape[1])
-        self.scale = np.sqrt(variance)
-
-    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
-        return self.mean[rows] + self.scale[rows] * standard
-
-
-class PredictorNodes(GaussianNodes):
-    """Latents with a covariance, mean (m, latents) and covariance (m, latents, latents), seen through predictors Φ f.
-
-    The likelihood depends on f through Φ f alone, ``Phi`` (m, predictors, latents), so that the integral over f is one
-    over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u of as many entries as there are predictors.
-    """
-
-    def __init__(self, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
-        super().__init__(mean, Phi.shape[1])
-        across = np.einsum("mlk,mpk->mlp", covariance, Phi)
-        values, vectors = np.linalg.eigh(np.einsum("mpl,mlq->mpq", Phi, across))
-        # A predictor that is certain, or one that follows from the others, has no direction of its own.
-        known = values > 1e-14 * values.max(axis=1, keepdims=True)
-        scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
-        self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
-
-    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
-        standard = np.broadcast_to(standard, (len(standard), len(self.mean[rows]), self.num_directions))
-        return self.mean[rows] + np.einsum("mlp,smp->sml", self.half[rows], standard)
-
-
-class DrawNodes(Nodes):
-    """Draws of the latents, (draws, m, latents), all of one weight.
-
-    ``values`` holds draws of likelihood parameters, (draws, 1, entries) each, where they were sampled.
-    """
-
-    rule = "draws"
-    levels = (0,)
-
-    def __init__(self, draws: np.ndarray, values: Mapping[str, Any] | None = None):
-        self.draws, self.values = draws, values or {}
-        _, self.num_rows, self.num_latents = draws.shape
-
-    def count(self, level: int) -> int:
-        return len(self.draws)
-
-    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.draws[:, rows], np.full(len(self.draws), -np.log(len(self.draws)))
 
 
 class Predictive(Portable):
@@ -209,6 +106,52 @@ class Predictive(Portable):
         self.support.check(y_new)
         warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density", stacklevel=4)
         return self._log_density(y_new)
+
+    @double_precision
+    def probabilities_of(self, values: Any) -> np.ndarray:
+        """P(y = value) of each row for whole numbers, (m, values): counts, or successes of the trials in covariates.
+
+        Raises ValueError where y is a real number, or the formula is not normalised in y.
+        """
+        if not self.support.is_discrete or isinstance(self.support, Undeclared):
+            raise ValueError(
+                f"y of {self.likelihood.name} is not declared to be a count, so that no value has a probability: use "
+                "log_density, or declare its support, as in @pgm.likelihood(support=pgm.Counts())."
+            )
+        self._require_normalised("probabilities")
+        self._require_columns("probabilities", self.likelihood.function)
+        wanted = np.atleast_1d(as_numbers(values, "values"))
+        found = np.zeros((self.nodes.num_rows, len(wanted)))
+        for place, value in enumerate(wanted):
+            y = self._observations(value)
+            there = np.any([piece.holds(y) for piece in self.support.pieces(y)], axis=0)
+            if there.any():
+                # Rows in which the value cannot be are asked for one that can, and have probability 0.
+                least = np.asarray(self.support.pieces(y)[0].ends(len(y))[0])
+                first = np.where(there, value, least)
+                y = first if y.ndim == 1 else np.column_stack([first, y[:, 1:]])
+                found[:, place] = np.where(there, np.exp(self._log_probability(y)), 0.0)
+        return found
+
+    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
+
+        Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn
+        from the formula.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        self._require_columns("draws", self.likelihood.function)
+        rng = np.random.default_rng(seed)
+        f, values = self.nodes.draw(num_draws, rng)
+        others = None if self.support.num_columns == 1 else self._observations(0.0)[:, 1:]
+        return draw_observations(self.likelihood, f, others, rng, values)
+
+    def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
+        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it."""
+        given = np.atleast_1d(as_numbers(levels, "levels"))
+        if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
+            raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
+        return np.quantile(self.draw(num_draws, seed), given, axis=0)
 
     @cached_property
     @double_precision

@@ -1,0 +1,127 @@
+"""Points that integrate over the latents of new inputs: of a Gaussian, or draws of a sampler."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pgmodels.integration import normal_nodes
+from pgmodels.portable import Portable
+
+
+class Nodes(Portable, ABC):
+    """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
+
+    ``values`` holds likelihood parameters that differ from node to node.
+    """
+
+    values: Mapping[str, Any] = MappingProxyType({})
+
+    num_rows: int
+    num_latents: int
+    rule: str
+    levels: tuple[int, ...]
+
+    @abstractmethod
+    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Latent values (nodes, rows, latents) and log weights (nodes,) at a level of refinement."""
+
+    @abstractmethod
+    def count(self, level: int) -> int:
+        """The number of nodes at a level."""
+
+    @abstractmethod
+    def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
+        """Latents (num_draws, rows, latents), each row by itself, and the likelihood parameters that go with them."""
+
+
+class GaussianNodes(Nodes):
+    """Gaussian marginals of each row's latents, along so many standard directions as the likelihood depends on.
+
+    Gauss-Hermite for one direction, scrambled Sobol for several.
+    """
+
+    mean: np.ndarray
+    num_directions: int
+
+    def __init__(self, mean: np.ndarray, num_directions: int):
+        self.mean, self.num_directions = mean, num_directions
+        self.num_rows, self.num_latents = mean.shape
+        self.rule = "hermite" if num_directions == 1 else "sobol"
+        self.levels = (32, 64, 128, 256) if num_directions == 1 else (1024, 4096, 16384)
+
+    @abstractmethod
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
+
+    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
+        standard, weights = normal_nodes(self.num_directions, level)
+        # Weights far out underflow to zero; their logarithm then drops them.
+        with np.errstate(divide="ignore"):
+            return self.place(rows, standard[:, None, :]), np.log(weights)
+
+    def count(self, level: int) -> int:
+        return level
+
+    def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
+        return self.place(slice(None), rng.standard_normal((num_draws, self.num_rows, self.num_directions))), {}
+
+
+class IndependentNodes(GaussianNodes):
+    """Independent latents, mean and variance (m, latents)."""
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray):
+        super().__init__(mean, mean.shape[1])
+        self.scale = np.sqrt(variance)
+
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        return self.mean[rows] + self.scale[rows] * standard
+
+
+class PredictorNodes(GaussianNodes):
+    """Latents with a covariance, mean (m, latents) and covariance (m, latents, latents), seen through predictors Φ f.
+
+    The likelihood depends on f through Φ f alone, ``Phi`` (m, predictors, latents), so that the integral over f is one
+    over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u of as many entries as there are predictors.
+    """
+
+    def __init__(self, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
+        super().__init__(mean, Phi.shape[1])
+        across = np.einsum("mlk,mpk->mlp", covariance, Phi)
+        values, vectors = np.linalg.eigh(np.einsum("mpl,mlq->mpq", Phi, across))
+        # A predictor that is certain, or one that follows from the others, has no direction of its own.
+        known = values > 1e-14 * values.max(axis=1, keepdims=True)
+        scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
+        self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
+
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        standard = np.broadcast_to(standard, (len(standard), len(self.mean[rows]), self.num_directions))
+        return self.mean[rows] + np.einsum("mlp,smp->sml", self.half[rows], standard)
+
+
+class DrawNodes(Nodes):
+    """Draws of the latents, (draws, m, latents), all of one weight.
+
+    ``values`` holds draws of likelihood parameters, (draws, 1, entries) each, where they were sampled.
+    """
+
+    rule = "draws"
+    levels = (0,)
+
+    def __init__(self, draws: np.ndarray, values: Mapping[str, Any] | None = None):
+        self.draws, self.values = draws, values or {}
+        _, self.num_rows, self.num_latents = draws.shape
+
+    def count(self, level: int) -> int:
+        return len(self.draws)
+
+    def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
+        # Each draw as often as every other, but for what is left over.
+        chosen = np.concatenate([rng.permutation(len(self.draws)) for _ in range(-(-num_draws // len(self.draws)))])
+        chosen = chosen[:num_draws]
+        return self.draws[chosen], {name: np.asarray(value)[chosen] for name, value in self.values.items()}
+
+    def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.draws[:, rows], np.full(len(self.draws), -np.log(len(self.draws)))
