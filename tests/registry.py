@@ -31,7 +31,7 @@ from pgmodels.language.likelihoods import (
     StickBreaking,
     StudentT,
 )
-from pgmodels.language.supports import Binary, Classes, Counts, Real
+from pgmodels.language.supports import Binary, Classes, Counts, Given, Real
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Parameter
 
@@ -141,7 +141,7 @@ def additive(y, f, precision=Parameter(4.0, positive=True)):
     return normal_pdf(y, f[0] + f[2], 1 / sqrt(precision * sigmoid(f[1])))
 
 
-@likelihood
+@likelihood(support=Given(Binary(), Real()))
 def varying(y, f, slope=Parameter(0.7, positive=True)):
     z = f[0] + slope * y[1] * f[1] - 0.3
     return sigmoid(z) ** y[0] * sigmoid(-z) ** (1 - y[0])
