@@ -13,7 +13,9 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 # Most of the default tests' time is compilation of programs that run for milliseconds. These make it four times
 # cheaper; the arithmetic stays that of IEEE doubles. The slow batteries run long enough to want the optimised code.
-CHEAP = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+CHEAP = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
 
 # Rooms whose annotations say shapes: every call of their functions is checked. What users call refuses by itself.
