@@ -32,7 +32,7 @@ def draw_latents(
 def _draw(
     gaussian: JointPrior | JointPosterior | CoupledPosterior,
     key: Key[Array, ""],
-    path: tuple[int, ...],
+    path: tuple[Int[Array, ""], ...],
     numbers: Int[Array, " draws"],
 ) -> tuple[Array, Coordinates]:
     key = reduce(jax.random.fold_in, path, key)
