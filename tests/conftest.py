@@ -1,11 +1,14 @@
 """Shared set-up: one BLAS thread a process, cheap compilation, shapes checked, and code freed after each module."""
 
+import itertools
 import os
 import shutil
 import tempfile
 
 import pytest
 from jaxtyping import install_import_hook
+
+from tests import rotation
 
 # Read when NumPy and JAX load the library, hence before any test module is imported: the tests run side by side.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -30,6 +33,7 @@ SHAPED = [
 
 def pytest_configure(config):
     """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
+    rotation.settle_turn()
     if config.option.markexpr == "not slow":
         os.environ["XLA_FLAGS"] = f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -40,10 +44,30 @@ def pytest_configure(config):
     install_import_hook(SHAPED, "beartype.beartype")
 
 
+# Modules whose programs are kept together: neighbours share some, and thousands of formulas would fill the memory.
+MODULES_KEPT = 4
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Before those that are slow are taken out."""
+    rotation.take_turns(items)
+
+
+@pytest.fixture(scope="session")
+def _modules_seen():
+    return itertools.count(1)
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _forget_compiled_code():
-    """Thousands of formulas and shapes would fill the memory."""
+def _forget_compiled_code(_modules_seen):
     import jax
 
     yield
-    jax.clear_caches()
+    if next(_modules_seen) % MODULES_KEPT == 0:
+        jax.clear_caches()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Which cases took their turn."""
+    terminalreporter.write_line(f"{rotation.NAME}={os.environ[rotation.NAME]} repeats the choice of cases")

@@ -4,14 +4,12 @@
 referee it: densities with numpyro's and JAX's distributions, bounds as they are printed in the papers.
 """
 
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import pytest
 from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
 
@@ -494,20 +492,3 @@ CASES = {
 NAMES = tuple(CASES)
 # No factor of these combines latents.
 SEPARATE = tuple(name for name in NAMES if CASES[name].design is None)
-
-
-def rotating(law: str, count: int, among: Iterable[str] = NAMES) -> list[Any]:
-    """``count`` cases by default, some of several latents, drawn by the law's name; the others with ``-m slow``.
-
-    Every law so meets several likelihoods, and every likelihood several laws, without the product of both.
-    """
-    among = list(among)
-    order = np.random.default_rng(zlib.crc32(law.encode())).permutation(among)
-    several = [name for name in order if CASES[name].num_latents > 1][: max(1, count // 3)]
-    single = [name for name in order if CASES[name].num_latents == 1]
-    return by_default(*several, *single[: count - len(several)], among=among)
-
-
-def by_default(*chosen: str, among: Iterable[str] = NAMES) -> list[Any]:
-    """Cases of which the chosen run by default and the others, whose rules are those of these, with ``-m slow``."""
-    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in among]

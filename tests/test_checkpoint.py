@@ -98,6 +98,7 @@ def test_a_finished_run_is_read_and_goes_on(problem, tmp_path):
     assert np.array_equal(longer.latents, pgm.gibbs(*problem, num_samples=130, **OPTIONS).latents)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("keep", ["moments", [4, 1]])
 def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
     options = {**OPTIONS, "keep": keep}

@@ -56,6 +56,7 @@ def table():
     return compare(gibbs=mcmc, cavi=vi, corrected=fixed, X=X, y=y)
 
 
+@pytest.mark.turns(2)
 def test_errors_are_those_of_the_marginals():
     vi, fixed, mcmc = bernoulli()
     frame = table().to_dataframe()

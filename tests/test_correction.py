@@ -17,7 +17,7 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Binomial
 from pgmodels.model import GP, Model
 from pgmodels.results.correction import CorrectionWarning
-from tests.registry import CASES, SEPARATE, by_default
+from tests.registry import CASES, SEPARATE
 
 CORRECTED = [name for name in SEPARATE if name != "heteroscedastic"]
 
@@ -77,7 +77,8 @@ def brute_force(result, mean, variance, cross, H, latent):
     return first, second - first**2
 
 
-@pytest.mark.parametrize("name", by_default("bernoulli", "logistic_softmax", "student_t", "offset", among=CORRECTED))
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("name", CORRECTED)
 def test_correction_is_the_second_order_expansion(name):
     """At the data and at a new point, against H by differences and the covariances by quadrature."""
     case = CASES[name]
@@ -191,6 +192,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.turns(3)
 def test_correction_on_breast_cancer():
     got = errors(4.0, num_samples=1500)
     # 6,000 draws, of which a tenth or more effective, of latents with variance about 1.5: a mean has standard error

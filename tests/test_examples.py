@@ -47,8 +47,6 @@ DRAWN = {
     "preferences": {"utility"},
     "hyperparameters": {"rank", "latent"},
 }
-# 20 to 40 s each, compilation for the most part: one of them runs by default.
-QUICK = {"binary"}
 LARGEST_FIGURE = 120_000  # bytes: they are in the repository
 
 
@@ -71,9 +69,9 @@ def test_readme_shows_figures_that_exist():
         assert (ROOT / path).is_file(), path
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SHOWN]
-)
+# 20 to 40 s each, compilation for the most part.
+@pytest.mark.turns(len(SHOWN))
+@pytest.mark.parametrize("name", SHOWN)
 def test_example_runs_as_it_stands(name, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8")
     # A copy: figures are written beside the script.

@@ -13,7 +13,7 @@ from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, DataWarning, Model
-from tests.registry import CASES, NAMES, by_default, sigma
+from tests.registry import CASES, NAMES, sigma
 
 FEW = {"num_samples": 3, "num_warmup": 2, "num_chains": 2}
 
@@ -25,15 +25,8 @@ def assert_finite(*results):
         assert (result.variance > 0).all()
 
 
-@pytest.mark.parametrize(
-    "name",
-    by_default(
-        "negative_binomial",
-        "student_t",
-        "heteroscedastic",
-        among=[name for name in NAMES if CASES[name].num_latents < 3],
-    ),
-)
+@pytest.mark.turns(9)
+@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].num_latents < 3])
 def test_one_datum(name):
     case = CASES[name]
     X, y = case.data(1, seed=1)
@@ -55,15 +48,9 @@ def test_one_datum_of_several_classes_leaves_the_others_to_the_prior():
     np.testing.assert_allclose(result.mean[0, 0], result.mean[0, 2], atol=1e-9)
 
 
-# Each compiles CAVI and the sampler for three shapes; the rules of the others are those of these.
-@pytest.mark.parametrize(
-    "name",
-    by_default(
-        "probit",
-        "negative_binomial",
-        among=[name for name in NAMES if name != "own_softmax"],
-    ),
-)
+# Each compiles CAVI and the sampler for three shapes.
+@pytest.mark.turns(12)
+@pytest.mark.parametrize("name", NAMES)
 def test_degenerate_data(name):
     """Duplicated rows, one row twelve times, and a constant y."""
     case = CASES[name]
@@ -100,6 +87,7 @@ def test_duplicated_rows_are_as_good_as_trials():
     np.testing.assert_allclose(single.variance[::5], grouped.variance, atol=1e-7)
 
 
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_latents_at_forty(name, sign):
@@ -128,7 +116,8 @@ def test_latents_at_forty(name, sign):
             assert (np.asarray(w) >= 0).all()
 
 
-@pytest.mark.parametrize("name", by_default("bernoulli", "sigmoid_poisson", "heteroscedastic"))
+@pytest.mark.turns(20)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_prior_that_reaches_forty(name):
     """A prior standard deviation of 20: chains start, and go, that far."""
     case = CASES[name]
@@ -152,6 +141,7 @@ def test_two_thousand_rows_with_a_dense_prior():
     assert result.prior.groups[0].rank == 2000
 
 
+@pytest.mark.turns(2)
 def test_two_thousand_rows_with_a_low_rank_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 1))

@@ -16,7 +16,7 @@ from sklearn.gaussian_process import kernels as sk
 import pgmodels as pgm
 from pgmodels.inference.fit import FitWarning, PenalisedBound
 from pgmodels.unknowns import learned
-from tests.registry import CASES, rotating
+from tests.registry import CASES, NAMES
 
 
 def small_data(rng, n=30):
@@ -24,7 +24,8 @@ def small_data(rng, n=30):
     return X, np.sin(2 * X[:, 0]) + 0.4
 
 
-@pytest.mark.parametrize("name", rotating("gradient of the ELBO", 3))
+@pytest.mark.turns(10)
+@pytest.mark.parametrize("name", NAMES)
 def test_gradient_is_that_of_the_converged_elbo(name):
     """The envelope gradient against central differences of the ELBO at its inner optimum."""
     case = CASES[name]
@@ -119,6 +120,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
     assert float(fitted.model.likelihood.values["dispersion"]) == 2.0
 
 
+@pytest.mark.turns(2)
 def test_normalised_parameter_maximises_the_bound():
     """The learned dispersion against a grid of fits that hold it."""
     rng = np.random.default_rng(6)

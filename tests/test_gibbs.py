@@ -13,7 +13,7 @@ from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.model import GP, Model
-from tests.registry import CASES, NAMES, by_default, rbf
+from tests.registry import CASES, NAMES, rbf
 from tests.statistical.reference import effective_sizes, nuts, standard_error, z_scores
 
 
@@ -79,11 +79,8 @@ def test_the_seed_decides_every_draw(binary):
     assert not np.any(one.latents == other.latents)
 
 
-# The formula of one's own shares LogisticSoftmax's program.
-@pytest.mark.parametrize(
-    "name",
-    by_default("negative_binomial", among=[name for name in NAMES if name != "own_softmax"]),
-)
+@pytest.mark.turns(20)
+@pytest.mark.parametrize("name", NAMES)
 def test_draws_are_reproducible_for_every_likelihood(name):
     X, y = CASES[name].data(6, seed=3)
     options = {"num_samples": 3, "num_warmup": 1, "num_chains": 2, "seed": 9}
@@ -192,6 +189,7 @@ def test_nothing_is_compiled_again_for_equal_shapes(binary):
     assert sizes == [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, gaussian_vi._refine)]
 
 
+@pytest.mark.turns(2)
 def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_compiled_again(binary):
     _, X, y = binary
 
@@ -222,6 +220,7 @@ def test_refuses_bad_seeds(binary, seed):
         gibbs(*binary, num_samples=1, num_warmup=0, seed=seed)
 
 
+@pytest.mark.turns(2)
 def test_low_rank_and_dense_priors_draw_from_the_exact_posterior():
     """A smooth kernel has a low-rank prior and a rough one a dense prior: both against the exact Gaussian posterior."""
     rng = np.random.default_rng(1)

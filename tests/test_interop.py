@@ -33,6 +33,7 @@ def results():
     return {"cavi": vi, "corrected": correct(vi), "gibbs": mcmc}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["cavi", "corrected", "gibbs"])
 def test_groups_shapes_and_attributes(name):
     result = results()[name]

@@ -82,6 +82,7 @@ def test_symmetric_positive_semidefinite_and_consistent_with_its_diagonal(kernel
     assert np.linalg.eigvalsh(K).min() > -1e-12 * np.linalg.norm(K, 2)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kernel", ALL, ids=repr)
 def test_gradients_against_finite_differences(kernel):
     X, Z = inputs()

@@ -190,14 +190,11 @@ def test_the_density_is_what_it_is_written_for(name):
     assert is_normalised(family(), size, for_all_parameters=True) is normalised
 
 
-# The rules of these are proven in test_verify at formulas of the same kind.
-PROVEN = {"ordered logit", "exposure", "weights", "guessing"}
 DERIVED = [name for name, row in TRIED.items() if row[-1]]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in PROVEN else name for name in DERIVED]
-)
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("name", DERIVED)
 def test_what_the_grammar_allows_is_derived_and_proven(name):
     family, size, y, *_ = TRIED[name]
     model = model_of(family, size)

@@ -45,6 +45,7 @@ def test_log_density_of_the_numpyro_model_is_the_product_written_out():
     np.testing.assert_allclose(pointwise, likelihood, rtol=1e-12)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_every_likelihood_is_the_formula_and_nothing_else(case):
     X, y = case.data(6, seed=2)
@@ -103,6 +104,7 @@ def binary():
     return model, X, y, pgm.nuts(model, X, y, num_samples=1000, num_warmup=300, seed=3)
 
 
+@pytest.mark.turns(3)
 def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     model, X, y, referee = binary()
     draws = pgm.gibbs(model, X, y, num_samples=3000, seed=1)
@@ -205,6 +207,7 @@ def test_predictions_use_the_hyperparameters_of_each_draw():
     np.testing.assert_allclose(variance[:, 0], np.var(centres, axis=0) + np.mean(residuals, axis=0), rtol=1e-5)
 
 
+@pytest.mark.turns(3)
 def test_export_with_sampled_parameters():
     _, y, draws = regression()
     tree = draws.to_arviz()

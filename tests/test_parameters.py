@@ -88,7 +88,7 @@ X = RNG.normal(size=(10, 2))
 Y = (X[:, 0] > 0).astype(float)
 
 
-def test_an_array_of_lengthscales_is_sampled_entry_by_entry():
+def test_an_array_of_lengthscales_has_a_prior_of_every_entry():
     value, centre = np.array([0.7, 2.0]), np.array([0.0, 0.5])
     shared = pgm.Parameter(np.ones(2), prior=dist.LogNormal(0.2, 0.3))
     for prior, median in ((shared, 0.2), (dist.LogNormal(jnp.asarray(centre), 0.3), centre)):
@@ -96,9 +96,15 @@ def test_an_array_of_lengthscales_is_sampled_entry_by_entry():
         expected = stats.lognorm.logpdf(value, 0.3, scale=np.exp(median)).sum()
         # The prior's parameters come in single precision.
         np.testing.assert_allclose(float(uncertain(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
-    sizes = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "seed": 0}
-    for engine in (pgm.gibbs, pgm.nuts):
-        drawn = engine(model, X, Y, **sizes).hyperparameters["kernel.lengthscale"]
-        assert drawn.shape == (1, 3, 2)
-        assert np.all(drawn[..., 0] != drawn[..., 1])
-    assert pgm.fit(model, X, Y).fit.values["kernel.lengthscale"].shape == (2,)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("engine", [pgm.gibbs, pgm.nuts, pgm.fit])
+def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, 0.5]), 0.3))))
+    if engine is pgm.fit:
+        assert pgm.fit(model, X, Y).fit.values["kernel.lengthscale"].shape == (2,)
+        return
+    drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["kernel.lengthscale"]
+    assert drawn.shape == (1, 3, 2)
+    assert np.all(drawn[..., 0] != drawn[..., 1])

@@ -38,6 +38,7 @@ MODELS = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_graph(name):
     graph = pgm.derive(MODELS[name]).graph

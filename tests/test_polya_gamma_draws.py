@@ -40,6 +40,7 @@ def test_many_draws_have_the_law(backend):
         check_law(draws, b, c)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_draws_at_the_borders_of_methods(backend):
     # Next to every change of method; where a law is a sum of pieces; the largest tilt.

@@ -102,6 +102,7 @@ def sites_of(name, m, v):
     return np.stack([h, SLOPES], axis=1), np.stack([w, np.ones(N)], axis=1)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["additive", "varying", "shared"])
 def test_cavi_is_the_fixed_point_of_dense_matrices(name):
     vi, Phi = found(name), design(name)
@@ -184,6 +185,7 @@ def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor()
     np.testing.assert_allclose(without, got, rtol=3e-3)
 
 
+@pytest.mark.turns(3)
 def test_gibbs_of_a_sum_of_latents_is_that_of_one_gp():
     sizes = {"num_samples": 1500, "num_warmup": 100, "num_chains": 2, "seed": 3, "progress": False}
     draws, twin = (pgm.gibbs(model_of(name), X, LABELS, **sizes) for name in ("additive", "single"))
@@ -194,6 +196,7 @@ def test_gibbs_of_a_sum_of_latents_is_that_of_one_gp():
     assert (np.abs(total.var(axis=(0, 1)) / twin.variance[:, 0] - 1) < 5 * 1.3 * np.sqrt(4 / 3000)).all()
 
 
+@pytest.mark.turns(3)
 def test_sampled_hyperparameters_of_a_combined_predictor():
     gps = [pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 0.5), 0.8), [0])), pgm.GP(pgm.On(pgm.White(0.5), [2]))]
     model = pgm.Model(varying(), gps)

@@ -56,6 +56,7 @@ def observed(name):
     return augmentation, Environment(y, f, VALUES | auxiliaries), auxiliaries
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", TOLD_APART)
 def test_formulas_and_sites(name):
     augmentation, env, _ = observed(name)
@@ -65,6 +66,7 @@ def test_formulas_and_sites(name):
         agree(expression, env, augmentation.size)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_updates_and_bound(name):
     augmentation, env, _ = observed(name)
@@ -88,6 +90,7 @@ def test_augmented_likelihood(name):
         np.testing.assert_allclose(np.log(found), exact[row], rtol=DIGITS)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_identities(name):
     """The factor times the density of its auxiliary is what the identity integrates or sums."""

@@ -251,6 +251,7 @@ def test_refused(formula):
         derive_formula(formula, 2)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "formula",
     [

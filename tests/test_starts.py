@@ -46,6 +46,7 @@ def test_far_start_values_reach_the_same_optimum():
         np.testing.assert_allclose(pgm.fit(noisy(scale, lengthscale), X, y).elbo, plain.elbo, atol=1e-3)
 
 
+@pytest.mark.turns(3)
 def test_diabetes_from_a_start_at_which_every_row_stands_alone():
     """From noise 0.05 and lengthscale 0.1 in ten columns the gradient leads to -278, where the kernel is noise."""
     data = load_diabetes()

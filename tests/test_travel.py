@@ -210,9 +210,8 @@ def test_findings_travel(results, way):
 
 @pytest.mark.slow
 def test_what_takes_long_to_make_travels(results):
-    model = results["cavi"].model
     for made in (
-        pgm.fit(model, X, LABELS),
+        pgm.fit(sampled_model(), X, LABELS),
         pgm.nuts(sampled_model(), X, LABELS, num_samples=6, num_warmup=6, num_chains=1),
     ):
         WithoutJax(io.BytesIO()).dump(made)

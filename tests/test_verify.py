@@ -40,27 +40,6 @@ def negative_binomial(f):
     return gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(f) ** Y * sigmoid(-f) ** R
 
 
-SLOW = {
-    "interval censored": ((normal_cdf((Y + 1 - F) / R) - normal_cdf((Y - F) / R)), Real()),
-    "guessing in probit": ((0.2 + 0.8 * normal_cdf(F)) ** Y * (0.8 * normal_cdf(-F)) ** (1 - Y), Binary()),
-    "contaminated Gaussian": (0.9 * normal_pdf(Y, F, R) + 0.1 * normal_pdf(Y, F, 10 * R), Real()),
-    "Laplace or Student t": (0.8 * exp(-abs(Y - F) / R) / R + 0.2 * (1 + (Y - F) ** 2 / 3) ** -2, Real()),
-    "heteroscedastic or neither": (
-        0.9 * normal_pdf(Y, F2[0], (R * sigmoid(F2[1])) ** -0.5) + 0.1 * normal_pdf(Y, 0.0, 3.0),
-        Real(),
-    ),
-    "zero inflated sigmoid poisson": (
-        sigmoid(-F2[1]) * (Y == 0)
-        + sigmoid(F2[1]) * (3 * sigmoid(F2[0])) ** Y * exp(-3 * sigmoid(F2[0])) / gamma(Y + 1),
-        Counts(),
-    ),
-    "noisy softmax": (0.1 / 3 + 0.9 * sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3)),
-    "a mixture in a mixture": (
-        sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * (0.1 + 0.8 * sigmoid(F2[0]) ** Y * sigmoid(-F2[0]) ** (1 - Y)),
-        Binary(),
-    ),
-}
-
 FORMULAS = {
     "bernoulli": (sigmoid(F) ** Y * sigmoid(-F) ** (1 - Y), Binary()),
     "binomial": (sigmoid(F) ** Y[0] * sigmoid(-F) ** (Y[1] - Y[0]), SuccessesOfTrials()),
@@ -91,6 +70,24 @@ FORMULAS = {
     "zero inflated": (sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * negative_binomial(F2[0]), Counts()),
     "label noise": ((0.1 + 0.8 * sigmoid(F)) ** Y * (1 - (0.1 + 0.8 * sigmoid(F))) ** (1 - Y), Binary()),
     "undeclared classes": (sigmoid(F3[Y]) / sum_(sigmoid(F3)), Undeclared()),
+    "interval censored": ((normal_cdf((Y + 1 - F) / R) - normal_cdf((Y - F) / R)), Real()),
+    "guessing in probit": ((0.2 + 0.8 * normal_cdf(F)) ** Y * (0.8 * normal_cdf(-F)) ** (1 - Y), Binary()),
+    "contaminated Gaussian": (0.9 * normal_pdf(Y, F, R) + 0.1 * normal_pdf(Y, F, 10 * R), Real()),
+    "Laplace or Student t": (0.8 * exp(-abs(Y - F) / R) / R + 0.2 * (1 + (Y - F) ** 2 / 3) ** -2, Real()),
+    "heteroscedastic or neither": (
+        0.9 * normal_pdf(Y, F2[0], (R * sigmoid(F2[1])) ** -0.5) + 0.1 * normal_pdf(Y, 0.0, 3.0),
+        Real(),
+    ),
+    "zero inflated sigmoid poisson": (
+        sigmoid(-F2[1]) * (Y == 0)
+        + sigmoid(F2[1]) * (3 * sigmoid(F2[0])) ** Y * exp(-3 * sigmoid(F2[0])) / gamma(Y + 1),
+        Counts(),
+    ),
+    "noisy softmax": (0.1 / 3 + 0.9 * sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3)),
+    "a mixture in a mixture": (
+        sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * (0.1 + 0.8 * sigmoid(F2[0]) ** Y * sigmoid(-F2[0]) ** (1 - Y)),
+        Binary(),
+    ),
 }
 
 
@@ -111,13 +108,14 @@ PLANTED = {}
 
 
 def check(name, seed=0, y=None):
-    formula, support = (FORMULAS | SLOW)[name]
+    formula, support = FORMULAS[name]
     with jax.enable_x64(True):
         augmentation = derive_formula(formula, SIZES.get(name, 1))
         return verify_augmentation(augmentation, PARAMETERS, support, seed, y)
 
 
-@pytest.mark.parametrize("name", [*FORMULAS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.turns(7)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_passes(name):
     verification = check(name)
     assert len(verification.checks) == 8
@@ -343,6 +341,7 @@ def coupling_sign(monkeypatch):
     monkeypatch.setattr(PoissonRule, "coupled_sites", coupled_sites)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("error", PLANTED)
 def test_catches(error, monkeypatch):
     change, formula, expected = PLANTED[error]

@@ -63,6 +63,7 @@ def test_the_model_function_is_the_formula(name):
     assert "<math" in model._repr_html_()
 
 
+@pytest.mark.turns(3)
 def test_nuts_samples_it_and_results_are_compared(tmp_path):
     lik, _, y, _ = CASES["poisson"]
     draws = pgm.nuts(pgm.Model(lik(), gp()), X, y, num_samples=30, num_warmup=30, num_chains=2)
