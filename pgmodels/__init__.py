@@ -13,6 +13,7 @@ from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import correct
 from pgmodels.inference.fit import fit
+from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
@@ -123,6 +124,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MeanFieldWarning",
     "MixingWarning",
     "Model",
     "NegativeBinomial",
@@ -155,6 +157,7 @@ __all__ = [
     "exp",
     "fit",
     "gamma",
+    "gaussian_vi",
     "gibbs",
     "likelihood",
     "load",

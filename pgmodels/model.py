@@ -16,6 +16,7 @@ from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.augmentation.predictors import Predictors
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -119,6 +120,11 @@ class Model(Module):
     def augmentation(self) -> Augmentation:
         """The augmentation of the likelihood; NoAugmentationError where there is none."""
         return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
+
+    @property
+    def predictors(self) -> Predictors | None:
+        """The combinations of latents that the formula's factors see; None where each sees latents themselves."""
+        return self.augmentation.predictors if self.is_augmentable else None
 
     @property
     def is_augmentable(self) -> bool:

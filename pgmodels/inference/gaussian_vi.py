@@ -1,128 +1,272 @@
-"""The Gaussian closest to the posterior without augmentation, in Kullback-Leibler divergence from it."""
+"""The variational Gaussian: the Gaussian closest to the posterior, for any formula, by natural-gradient steps."""
 
-from functools import partial
-from typing import Any
+import math
+import time
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.integration import at_a_time, normal_nodes
-from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
+from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.augmentation.predictor import affine
+from pgmodels.augmentation.predictors import over_predictors
+from pgmodels.inference import cavi as cavi_engine
+from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
+from pgmodels.inference.cavi import ConvergenceWarning, condition
+from pgmodels.inference.drive import ascend
+from pgmodels.inference.problem import Problem, Spread, problem_of
+from pgmodels.language.expression import Expression
+from pgmodels.language.operations import Call
+from pgmodels.latent.coupled import JOINT_LIMIT, choose_blocks
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.sequential import SETUP_OPTIONS
+from pgmodels.latent.protocol import Sites
+from pgmodels.model import Data, Model, require_model
+from pgmodels.objectives.quadrature import Kink, Quadrature
+from pgmodels.options import check_between, check_whole_number
+from pgmodels.precision import double_precision
+from pgmodels.results.approximation import Approximation
+from pgmodels.threads import one_thread_if_small
 
-# Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
-# whose last digits buy nothing.
-_MAX_STEPS = 40
-_TOLERANCE = 0.02
-_STEP = 0.7
-# With one latent a datum, and with more.
-_NODES = {1: 32, 2: 64}
+# The start by CAVI need not be converged: its optimum is another one.
+_START_TOLERANCE, _START_ITERATIONS = 1e-4, 200
+# A step that lowers the ELBO is halved so often; after these halvings the precisions are held and the mean moves alone.
+_HALVINGS, _OF_ALL = 30, 15
+# What rounding may take off the ELBO, relative to its size.
+_ROUNDING = 1e-13
 
 
-def fit_surrogate(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, start: CoupledPosterior | None = None
-) -> tuple[CoupledPosterior, Marginals]:
-    """The fixed point h = E[g] + W m, W = -E[dg/df] (where positive semi-definite), g the gradient of log p(y | f).
+class MeanFieldWarning(UserWarning):
+    """Latents of a datum are taken as independent under q, because together they are too large to factorise."""
 
-    Also returns the marginals at which its factors were made. ``start`` is one of another prior whose factors are near.
-    Source: Opper and Archambeau 2009. With one latent a datum, E[dg/df] = E[(f - m) g] / v, which needs no second
-    derivative and so sees kinks; with several it is the mean Hessian.
+
+class GaussianState(NamedTuple):
+    """q(f): moments of the predictors, the sites that produced them, the ELBO, and the length of the last step."""
+
+    mean: Float[Array, "n p"]
+    variance: Spread
+    sites: Sites
+    elbo: Float[Array, ""]
+    length: Float[Array, ""]
+
+
+class _Trial(NamedTuple):
+    state: GaussianState
+    count: Int[Array, ""]
+    rises: Bool[Array, ""]
+
+
+def quadrature_of(model: Model) -> Quadrature:
+    """The expected log density of a model's formula, over its predictors where its factors combine latents."""
+    size = model.num_latents
+    if model.is_augmentable:
+        augmentation = model.augmentation
+        formula, predictors = augmentation.formula, augmentation.predictors
+        width = augmentation.size
+    else:
+        formula, predictors, width = model.likelihood.formula(size), None, size
+        try:
+            over, found = over_predictors(formula, size)
+        except NoAugmentationError:
+            found = None
+        if found is not None and len(found.rows) < size:
+            formula, predictors, width = over, found, len(found.rows)
+    return Quadrature(formula, width, predictors, tuple(_kinks(formula)) if width == 1 else ())
+
+
+def _kinks(expression: Expression) -> list[Kink]:
+    """Where the absolute values in a formula turn: at the zeros of affine functions of its latent."""
+    if expression.latent_free:
+        return []
+    found = [kink for child in expression.children for kink in _kinks(child)]
+    if isinstance(expression, Call) and expression.name == "abs":
+        predictor = affine(expression.argument)
+        if predictor is not None:
+            found.append(Kink(predictor.scale, predictor.shift))
+    return found
+
+
+def step(problem: Problem, state: GaussianState) -> GaussianState:
+    """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
+
+    Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Precisions are kept
+    positive semi-definite, which for log densities that are not concave changes the direction: where no length of it
+    helps, the mean moves at the precisions held, which always does.
     """
-    surrogate = _with_factors_of(prior, y, start)
-    # Before the first step the means are nowhere, so that it cannot be the last.
-    before: Any = np.full((y.shape[0], augmentation.num_latents), np.inf)
-    for step in range(_MAX_STEPS):
-        length = _STEP if start is not None or step > 0 else 1.0
-        surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
-        before = marginals[0]
-        if float(moved) <= _TOLERANCE:
-            break
-    return surrogate, marginals
+    slope = problem.sites(state.mean, state.variance)
+    target = Sites(slope.potential, positive_part(slope.precision))
+    # h = E g + W m: the gradient in the mean is the same at any precision.
+    gradient = slope.potential - pull(slope.precision, state.mean)
+    target = Sites(gradient + pull(target.precision, state.mean), target.precision)
+    held = Sites(gradient + pull(state.sites.precision, state.mean), state.sites.precision)
+    floor = state.elbo - _ROUNDING * (1.0 + jnp.abs(state.elbo))
+
+    def attempt(count: Int[Array, ""], longest: Any) -> _Trial:
+        of_all = count < _OF_ALL
+        length = longest * 0.5 ** jnp.where(of_all, count, count - _OF_ALL)
+        toward = jax.tree.map(lambda one, other: jnp.where(of_all, one, other), target, held)
+        sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, toward)
+        moved = state_of(problem, sites, length)
+        return _Trial(moved, count + 1, moved.elbo >= floor)
+
+    longest = jnp.minimum(1.0, 2.0 * state.length)
+    unfinished = lambda trial: ~trial.rises & (trial.count < _HALVINGS)  # noqa: E731
+    trial = jax.lax.while_loop(
+        unfinished, lambda trial: attempt(trial.count, longest), attempt(jnp.zeros((), int), longest)
+    )
+    return jax.tree.map(lambda new, old: jnp.where(trial.rises, new, old), trial.state, state)
 
 
-@partial(jax.jit, compiler_options=SETUP_OPTIONS)
-def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) -> CoupledPosterior:
-    if other is not None:
-        return condition_coupled(prior, other.potential, other.precision, other.blocks)
-    zeros = jnp.zeros((y.shape[0], sum(prior.sizes)))
-    return condition_coupled(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
+def state_of(problem: Problem, sites: Sites, length: Any = 1.0) -> GaussianState:
+    """The state that given sites imply."""
+    mean, variance, log_normalizer = problem.moments(sites)
+    elbo = problem.elbo(mean, variance, sites, log_normalizer)
+    return GaussianState(mean, variance, sites, elbo, jnp.asarray(length, mean.dtype))
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=SETUP_OPTIONS)
-def _refine(
-    augmentation: Augmentation,
-    prior: JointPrior,
+def positive_part(precision: Array) -> Array:
+    """The nearest precisions that are not negative, (n, p), or positive semi-definite, (n, p, p)."""
+    if precision.ndim == 2:
+        return jnp.maximum(precision, 0.0)
+
+    def nearest(W: Array) -> Array:
+        values, vectors = jnp.linalg.eigh(0.5 * (W + W.T))
+        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+
+    # One after the other: see pgmodels.latent.sequential.
+    return jax.lax.map(nearest, precision)
+
+
+def pull(precision: Array, mean: Array) -> Array:
+    """W m of each datum."""
+    return precision * mean if precision.ndim == 2 else jnp.einsum("ipq,iq->ip", precision, mean)
+
+
+@jax.jit
+def _first_state(problem: Problem) -> GaussianState:
+    """The state of the sites at the prior mean and a variance of at most 1."""
+    mean, variance = problem.marginals()
+    largest = jnp.max(variance) if not problem.joint else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
+    slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
+    precision = positive_part(slope.precision)
+    gradient = slope.potential - pull(slope.precision, mean)
+    return state_of(problem, Sites(gradient + pull(precision, mean), precision))
+
+
+@jax.jit
+def _from_sites(problem: Problem, sites: Sites) -> GaussianState:
+    return state_of(problem, sites)
+
+
+@double_precision
+@one_thread_if_small
+def gaussian_vi(
+    model: Model,
+    X: Any,
     y: Any,
-    parameters: Any,
-    surrogate: CoupledPosterior,
-    before: Any,
-    step: Any,
-) -> tuple[CoupledPosterior, Marginals, Any]:
-    """One step of the given length; the marginals it starts from; how far, in deviations, the means are from others."""
-    h, W, blocks = surrogate.potential, surrogate.precision, surrogate.blocks
-    marginals = surrogate.marginals()
-    deviation = jnp.sqrt(jnp.diagonal(marginals[1], axis1=1, axis2=2))
-    moved = jnp.max(jnp.abs(marginals[0] - before) / deviation)
-    h_new, W_new = gaussian_factors(augmentation, y, parameters, marginals, blocks)
-    h, W = h + step * (h_new - h), W + step * (W_new - W)
-    return condition_coupled(prior, h, W, blocks), marginals, moved
+    *,
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters held; any formula (math: section 6).
+
+    X (n, d), y (n,) or (n, columns). E log p(y | f) is by quadrature, so that its ELBO is above that of ``cavi``, which
+    starts it where the formula has an augmentation, and it never falls. The latents of a datum depend on each other
+    under q, up to 3,000 coordinates in all; beyond, a MeanFieldWarning says that they do not. Stops where the ELBO
+    changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning where that takes more than
+    ``max_iterations``. Raises ValueError for bad data.
+    Source: Opper and Archambeau 2009; Khan and Lin 2017.
+    """
+    begin = time.perf_counter()
+    data = require_model(model).check(X, y)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
+    model = model.resolve(data.X)
+    problem, state = first_state(model, data)
+    state, trace, converged = ascend(
+        step, problem, state, tolerance, max_iterations, title="gaussian_vi", progress=progress
+    )
+    _check_finite(trace)
+    if not converged:
+        warnings.warn(
+            f"gaussian_vi did not converge: after {max_iterations} iterations the ELBO still changes by "
+            f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=4)
+    posterior, mean, variance = condition(problem, state.sites)
+    return Approximation(
+        model=model,
+        X=data.X,
+        y=data.y,
+        columns=data.columns,
+        posterior=posterior,
+        mean=np.asarray(mean),
+        variance=np.asarray(variance),
+        elbo_trace=trace,
+        converged=converged,
+        tolerance=tolerance,
+        seconds=time.perf_counter() - begin,
+        method="gaussian_vi",
+        objective="gaussian_vi",
+    )
 
 
-def gaussian_factors(
-    augmentation: Augmentation, y: Any, parameters: Any, marginals: Marginals, blocks: tuple[tuple[int, ...], ...]
-) -> tuple[Any, Any]:
-    """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the given marginals."""
-    size = augmentation.num_latents
-    nodes, weights = map(jnp.asarray, normal_nodes(size, num_nodes(size)))
-    gradient, curvature = _expectations(augmentation, y, parameters, *marginals, nodes, weights)
-    W = _within_blocks(_positive_part(curvature), blocks)
-    return gradient + jnp.einsum("ilk,ik->il", W, marginals[0]), W
+def first_state(model: Model, data: Data) -> tuple[Problem, GaussianState]:
+    """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
+    prior = model.prior(data.X)
+    sites = _sites_of_cavi(model, data, prior)
+    objective = quadrature_of(model)
+    problem = problem_of(model, data, prior, objective)
+    problem = _jointly(problem)
+    if sites is None:
+        state = _first_state(problem)
+    else:
+        joint = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision)) if problem.joint else sites
+        state = _from_sites(problem, joint)
+    finer = accurate_prior(model, data, prior, problem.largest_precision(state.sites))
+    if finer is not prior:
+        problem = Problem(objective, finer, problem.y, problem.parameters, problem.joint)
+        state = _from_sites(problem, state.sites)
+    return problem, state
 
 
-def _expectations(
-    augmentation: Augmentation, y: Any, parameters: Any, m: Any, V: Any, nodes: Any, weights: Any
-) -> tuple[Any, Any]:
-    """E[g] (n, L) and -E[dg/df] (n, L, L) under N(m, V)."""
-    size = augmentation.num_latents
-    half = jnp.sqrt(V) if size == 1 else jnp.linalg.cholesky(V + 1e-12 * jnp.eye(size))
-
-    def log_density(f: Any) -> Any:
-        return jnp.sum(augmentation.log_density(y, f, parameters))
-
-    def at(node: Any) -> tuple[Any, Any]:
-        offset = jnp.einsum("ilk,k->il", half, node)
-        gradient, product = jax.linearize(jax.grad(log_density), m + offset)
-        if size == 1:
-            curvature = -(offset * gradient)[..., None] / V
-        else:
-            # A datum's latents touch its own term alone, so one direction serves all data at once.
-            columns = [product(jnp.zeros_like(m).at[:, latent].set(1.0)) for latent in range(size)]
-            curvature = -jnp.stack(columns, axis=-1)
-        # A node so far out that the density underflows there has next to no weight, and no say.
-        return jnp.where(jnp.isfinite(gradient), gradient, 0.0), jnp.where(jnp.isfinite(curvature), curvature, 0.0)
-
-    gradients, curvatures = jax.lax.map(at, nodes, batch_size=min(at_a_time(m.size * size), len(nodes)))
-    return jnp.einsum("s,sil->il", weights, gradients), jnp.einsum("s,silk->ilk", weights, curvatures)
+def is_joint(objective: Quadrature, prior: JointPrior) -> bool:
+    """Whether the predictors of a datum are coupled under q: there are several, and together they are affordable."""
+    return objective.size > 1 and prior.factored and len(choose_blocks(prior)) == 1
 
 
-def _positive_part(W: Any) -> Any:
-    """The nearest positive semi-definite matrix of each datum."""
-    if W.shape[-1] == 1:
-        return jnp.maximum(W, 0.0)
-    values, vectors = jnp.linalg.eigh(0.5 * (W + jnp.swapaxes(W, 1, 2)))
-    return jnp.einsum("ilk,ik,imk->ilm", vectors, jnp.maximum(values, 0.0), vectors)
+def _jointly(problem: Problem) -> Problem:
+    """The problem over the predictors of a datum together, where that is affordable."""
+    if is_joint(problem.objective, problem.prior):
+        return Problem(problem.objective, problem.prior, problem.y, problem.parameters, True)
+    if problem.objective.size > 1:
+        warnings.warn(
+            f"gaussian_vi takes the latents of a datum as independent: together they have more than {JOINT_LIMIT} "
+            "coordinates, or a prior without a factor. What they say of each other is lost.",
+            MeanFieldWarning,
+            stacklevel=6,
+        )
+    return problem
 
 
-def _within_blocks(W: Any, blocks: tuple[tuple[int, ...], ...]) -> Any:
-    mask = np.zeros(W.shape[-2:])
-    for block in blocks:
-        mask[np.ix_(block, block)] = 1.0
-    return W * mask
+def _sites_of_cavi(model: Model, data: Data, prior: JointPrior) -> Sites | None:
+    """CAVI's sites, nearly converged; None where there is no augmentation."""
+    if not model.is_augmentable:
+        return None
+    problem = problem_of(model, data, prior)
+    start = cavi_engine.init(problem)
+    state = ascend(cavi_engine.step, problem, start, _START_TOLERANCE, _START_ITERATIONS).state
+    return state.sites if np.isfinite(float(state.elbo)) else None
 
 
-def num_nodes(size: int) -> int:
-    """How many nodes there are for so many latents a datum."""
-    return _NODES[min(size, 2)]
+def _check_finite(trace: np.ndarray) -> None:
+    if not np.isfinite(trace[-1]):
+        raise ValueError(
+            f"gaussian_vi: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, "
+            "prior variances of many orders of magnitude, or a formula whose expectation under a Gaussian is infinite."
+        )

@@ -9,44 +9,58 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.mixing import condition_predictors, push_moments
+from pgmodels.latent.mixing import condition_predictors, push_covariance, push_moments, push_values
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.portable import Module
 
+# Variances of predictors, or covariances of those of each datum.
+Spread = Float[Array, "n p"] | Float[Array, "n p p"]
+
 
 class Problem(Module):
-    """An objective, observations (n, ...), the values of the likelihood's parameters and the prior."""
+    """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
+
+    Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
+    variances (n, p) throughout.
+    """
 
     objective: Objective = eqx.field(static=True)
     prior: JointPrior
     y: Array
     parameters: dict[str, Any]
+    joint: bool = eqx.field(static=True, default=False)
 
-    def sites(self, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> Sites:
+    def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites where the predictors have these marginals."""
         return Sites(*self.objective.local_sites(mean, variance, self.y, self.parameters))
 
-    def marginals(self) -> tuple[Float[Array, "n p"], Float[Array, "n p"]]:
+    def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Mean and variance of the predictors before any data."""
         mean, variance = self.prior.marginals()
         predictors = self.objective.predictors
         if predictors is None:
-            return mean, variance
-        return push_moments(predictors.matrix(self.y, self.parameters), mean, jax.vmap(jnp.diag)(variance))
+            return mean, jax.vmap(jnp.diag)(variance) if self.joint else variance
+        return self._push(predictors.matrix(self.y, self.parameters), mean, jax.vmap(jnp.diag)(variance))
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Float[Array, "n p"], Float[Array, ""]]:
+    def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Spread, Float[Array, ""]]:
         """Mean and variance of the predictors given sites, and the log normaliser."""
         predictors = self.objective.predictors
-        if predictors is None:
+        if predictors is None and not self.joint:
             return self.prior.moments(sites)
-        Phi = predictors.matrix(self.y, self.parameters)
-        posterior = condition_predictors(self.prior, Phi, sites, predictors.latent_blocks)
-        mean, variance = push_moments(Phi, *posterior.marginals())
-        return mean, variance, posterior.log_normalizer()
+        posterior = self.condition(sites)
+        mean, covariance = posterior.marginals()
+        if predictors is not None:
+            mean, covariance = self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
+        return mean, covariance, posterior.log_normalizer()
+
+    def _push(self, Phi: Array, mean: Array, covariance: Array) -> tuple[Float[Array, "n p"], Spread]:
+        if self.joint:
+            return push_values(Phi, mean), push_covariance(Phi, covariance)
+        return push_moments(Phi, mean, covariance)
 
     def condition(self, sites: Sites) -> JointPosterior | CoupledPosterior:
         """The posterior of the latents given sites on the predictors."""
@@ -55,30 +69,37 @@ class Problem(Module):
     def largest_precision(self, sites: Sites) -> float:
         """The largest precision of sites on a latent."""
         predictors, w = self.objective.predictors, np.asarray(sites.precision)
+        w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
         if predictors is not None:
-            w = w * np.max(np.asarray(predictors.matrix(self.y, self.parameters)) ** 2, axis=-1)
+            squares = np.asarray(predictors.matrix(self.y, self.parameters)) ** 2
+            w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
         return float(np.max(w, initial=0.0))
 
-    def elbo(self, mean: Array, variance: Array, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
+    def elbo(self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
         """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.
 
         Source: math, section 4.
         """
         bound = jnp.sum(self.objective.local_bound(mean, variance, self.y, self.parameters))
         h, w = sites
-        return log_normalizer + bound - jnp.sum(h * mean - 0.5 * w * (variance + mean**2))
+        second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)
+        return log_normalizer + bound - jnp.sum(h * mean) + 0.5 * jnp.sum(w * second)
 
 
-def problem_of(model: Model, data: Data, prior: JointPrior | None = None) -> Problem:
-    """The problem of a resolved model and checked data, with its prior at them or another one."""
+def problem_of(
+    model: Model, data: Data, prior: JointPrior | None = None, objective: Objective | None = None
+) -> Problem:
+    """The problem of a resolved model and checked data: with its prior at them and its augmentation, or with others."""
     prior = model.prior(data.X) if prior is None else prior
-    return Problem(model.augmentation, prior, jnp.asarray(data.y), model.parameters)
+    return Problem(objective or model.augmentation, prior, jnp.asarray(data.y), model.parameters)
 
 
 def condition(
     predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
 ) -> JointPosterior | CoupledPosterior:
     """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
+    blocks = choose_blocks(prior) if sites.coupled else ()
     if predictors is None:
-        return prior.condition(sites)
-    return condition_predictors(prior, predictors.matrix(y, parameters), sites, predictors.latent_blocks)
+        return condition_coupled(prior, *sites, blocks) if sites.coupled else prior.condition(sites)
+    blocks = blocks or predictors.latent_blocks
+    return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

@@ -20,10 +20,18 @@ def push_moments(
     return push_values(Phi, mean), jnp.einsum("ipl,ilk,ipk->ip", Phi, covariance, Phi)
 
 
+def push_covariance(Phi: Float[Array, "n P L"], covariance: Float[Array, "n L L"]) -> Float[Array, "n P P"]:
+    """The covariance of the predictors of each datum from that of its latents."""
+    return jnp.einsum("ipl,ilk,iqk->ipq", Phi, covariance, Phi)
+
+
 def condition_predictors(
     prior: JointPrior, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
 ) -> CoupledPosterior:
-    """The posterior of the latents given sites on predictors; ``blocks`` are the latents that Φ couples."""
+    """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
     potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
-    precision = jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
+    if sites.coupled:
+        precision = jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi)
+    else:
+        precision = jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
     return condition_coupled(prior, potential, precision, blocks)

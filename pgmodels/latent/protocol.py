@@ -19,10 +19,18 @@ Key = PRNGKeyArray | Array
 
 
 class Sites(NamedTuple):
-    """Sites of n data on l latents, or on l predictors: ``potential`` and ``precision``, (n, l) each."""
+    """Sites of n data on l latents, or on l predictors: ``potential`` and ``precision``, (n, l) each.
+
+    Where a datum's factor couples its latents, exp(h f - f^T W f / 2), the precision is (n, l, l).
+    """
 
     potential: Float[Array, "n l"]
-    precision: Float[Array, "n l"]
+    precision: Float[Array, "n l"] | Float[Array, "n l l"]
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the latents of a datum are coupled."""
+        return self.precision.ndim == 3
 
     def columns(self, part: slice) -> "Sites":
         """Those of some latents."""

@@ -12,7 +12,7 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import double_precision
-from pgmodels.results.correction import correct_at, mixing, warn_nonpositive
+from pgmodels.results.correction import correct_at, mixing, respond_at, warn_nonpositive
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
@@ -40,7 +40,8 @@ class Approximation(Result):
     """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
     ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
-    ``elbo_trace`` holds the ELBO at the start and after each iteration.
+    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
+    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
     """
 
     posterior: JointPosterior | CoupledPosterior
@@ -50,6 +51,7 @@ class Approximation(Result):
     converged: bool
     tolerance: float
     fit: FitReport | None = None
+    objective: str = "cavi"
 
     @property
     def prior(self) -> JointPrior:
@@ -84,16 +86,16 @@ class Approximation(Result):
     def nodes(self) -> GaussianNodes:
         """What integrates over q's latents of each datum."""
         posterior, Phi = self.posterior, self.mixing
-        if Phi is None or isinstance(posterior, JointPosterior):
+        if isinstance(posterior, JointPosterior):
             return IndependentNodes(self.mean, self.variance)
         mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
-        return PredictorNodes(mean, covariance, Phi)
+        return PredictorNodes(mean, covariance, _each_latent(covariance) if Phi is None else Phi)
 
     @cached_property
     @double_precision
     def mixing(self) -> np.ndarray | None:
         """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
-        predictors = self.model.augmentation.predictors
+        predictors = self.model.predictors
         return None if predictors is None else np.asarray(predictors.matrix(jnp.asarray(self.y), self.model.parameters))
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -112,13 +114,12 @@ class Approximation(Result):
     @double_precision
     def _nodes(self, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
         """What integrates over the latents of each row."""
-        predictors = self.model.augmentation.predictors
-        if predictors is None:
+        if variance.ndim == 2:
             return IndependentNodes(mean, variance)
-        rows = len(mean)
-        if (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
-            # What the predictors are at these rows is not known yet: every latent by itself.
-            Phi = np.broadcast_to(np.eye(mean.shape[1]), (rows, mean.shape[1], mean.shape[1]))
+        predictors, rows = self.model.predictors, len(mean)
+        if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
+            # There are none, or what they are at these rows is not known yet: every latent by itself.
+            Phi = _each_latent(variance)
         else:
             y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
             Phi = np.asarray(predictors.matrix(y, self.model.parameters))
@@ -132,22 +133,18 @@ class Approximation(Result):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class CorrectedApproximation(Approximation):
-    """An approximation whose marginals carry the perturbative correction (math: section 5).
+    """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
 
-    The marginals are all there is: no joint density, and so no ELBO, stands behind them; ``posterior`` is
-    what was corrected. ``shift`` and ``curvature``
-    are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents). ``num_nonpositive`` counts the
-    corrected variances at the data that came out non-positive, beyond the reach of the expansion.
+    No ELBO stands behind them. ``num_nonpositive`` counts the corrected variances at the data that came out
+    non-positive, beyond the reach of the correction.
     """
 
-    shift: np.ndarray
-    curvature: np.ndarray
     num_nonpositive: int
 
     def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Raises ValueError: the corrected marginals belong to no joint density."""
+        """Raises ValueError: the corrected moments belong to no density that could be weighed."""
         raise ValueError(
-            "a corrected result has marginals and no joint density to draw from: draw each marginal by itself from "
+            "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
         )
 
@@ -160,14 +157,8 @@ class CorrectedApproximation(Approximation):
         warn_nonpositive(variance, "X_new")
         return mean, variance
 
-    @double_precision
-    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        inputs = jnp.asarray(self.check_inputs(X_new))
-        moments, expansion = super()._marginals_at(X_new), (self.shift, self.curvature)
-        return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
-
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), with the corrected marginals.
+        """The predictive distribution of y at X_new (m, d), with the corrected moments.
 
         Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
         """
@@ -182,6 +173,58 @@ class CorrectedApproximation(Approximation):
         return super().predict(X_new, covariates)
 
 
+@dataclass(eq=False, kw_only=True, repr=False)
+class PerturbativeApproximation(CorrectedApproximation):
+    """Second order in what q leaves out (math: section 5).
+
+    ``shift`` and ``curvature`` are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents).
+    """
+
+    shift: np.ndarray
+    curvature: np.ndarray
+
+    @double_precision
+    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        inputs = jnp.asarray(self.check_inputs(X_new))
+        moments, expansion = super()._marginals_at(X_new), (self.shift, self.curvature)
+        return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class LinearResponse(CorrectedApproximation):
+    """Covariances from how q's means move when the posterior is tilted (math: section 5b).
+
+    ``shift`` is E[∂Q/∂z] of the expansion to second order (section 5), which moves the means of a result of the derived
+    bound where a datum has one predictor, and zero otherwise. ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` is the T of Cov(f_*) = V_** +
+    V_*z T V_z*, with V the covariance under q and z all predictors at the data, datum after datum. ``is_positive`` says
+    whether the covariance at the data is positive definite: it means nothing where it is not.
+    """
+
+    shift: np.ndarray
+    covariance: np.ndarray
+    response: np.ndarray
+    is_positive: bool
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> GaussianNodes:
+        """What integrates over the latents of each datum."""
+        return self._nodes_of(self.mean, self.covariance, self.mixing)
+
+    @double_precision
+    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        inputs, moments = jnp.asarray(self.check_inputs(X_new)), super()._marginals_at(X_new)
+        Phi = mixing(self.model, self.y)
+        mean, covariance = respond_at(self.posterior, inputs, moments, self.shift, self.response, Phi)
+        return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
+
+    @staticmethod
+    def _nodes_of(mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray | None) -> GaussianNodes:
+        if mean.shape[1] == 1:
+            return IndependentNodes(mean, covariance[:, :, 0])
+        return PredictorNodes(mean, covariance, _each_latent(covariance) if Phi is None else Phi)
+
+
 @eqx.filter_jit
 def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
@@ -190,3 +233,8 @@ def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tupl
 @eqx.filter_jit
 def _marginals_at_data(posterior: CoupledPosterior) -> tuple[Any, Any]:
     return posterior.marginals()
+
+
+def _each_latent(covariance: np.ndarray) -> np.ndarray:
+    """The Φ under which every latent is a predictor."""
+    return np.broadcast_to(np.eye(covariance.shape[-1]), covariance.shape)

@@ -1,4 +1,4 @@
-"""Marginals with the perturbative correction (math: section 5)."""
+"""Marginals with a correction: perturbative (math: section 5) or by linear response (5b)."""
 
 import warnings
 from typing import Any
@@ -35,6 +35,42 @@ def correct_coupled(
     return np.asarray(mean + moved), np.asarray(covariance + 0.5 * quadratic - outer)
 
 
+def respond_at(
+    posterior: JointPosterior | CoupledPosterior,
+    X_new: Any,
+    moments: tuple[np.ndarray, np.ndarray],
+    shift: np.ndarray,
+    T: np.ndarray,
+    Phi: tuple[Any, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments."""
+    mean, spread = moments
+    V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
+    moved, added = _added(posterior, X_new, jnp.asarray(shift), jnp.asarray(T), *Phi)
+    return mean + np.asarray(moved), V + np.asarray(added)
+
+
+@jax.jit
+def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
+    return added_moments(posterior.cross_covariance(X_new), shift, T, *Phi)
+
+
+def added_moments(cross: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
+    """What linear response adds to the mean, ½ V_*z shift (m, L), and to the covariance, V_*z T V_z* (m, L, L).
+
+    ``cross`` is Cov_q(f_*, f), (L, m, n) or (L, m, L, n); ``shift`` and T are over the predictors z at the data.
+    """
+    size = len(cross)
+    if cross.ndim == 3:
+        full = jnp.zeros((*cross.shape, size), cross.dtype)
+        own = jnp.arange(size)
+        cross = full.at[own, :, :, own].set(cross)
+    else:
+        cross = jnp.einsum("amkn,npk->amnp", cross, *Phi) if Phi else jnp.moveaxis(cross, 2, 3)
+    flat = cross.reshape(size, cross.shape[1], -1)
+    return 0.5 * (flat @ shift).T, jnp.einsum("amN,bmN->mab", flat @ T, flat)
+
+
 def correct_at(
     posterior: JointPosterior | CoupledPosterior,
     X_new: Any,
@@ -53,7 +89,7 @@ def correct_at(
 
 def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
     """Φ at the data, nothing where no factor combines latents."""
-    predictors = model.augmentation.predictors
+    predictors = model.predictors
     return () if predictors is None else (predictors.matrix(jnp.asarray(y), model.parameters),)
 
 

@@ -22,7 +22,7 @@ from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
+from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
@@ -30,7 +30,9 @@ from pgmodels.results.result import Result
 # Of a file: one more for every change of what it holds.
 _FORMAT = 1
 _DOCUMENT = "pgmodels"
-_RESULTS: dict[str, type[Result]] = {cls.__name__: cls for cls in (Approximation, CorrectedApproximation, Draws)}
+_RESULTS: dict[str, type[Result]] = {
+    cls.__name__: cls for cls in (Approximation, LinearResponse, PerturbativeApproximation, Draws)
+}
 _PRIORS: dict[str, type[LatentPrior]] = {cls.__name__: cls for cls in (DensePrior, LowRankPrior)}
 # What is rebuilt, and what cannot be saved: the chains themselves.
 _REBUILT = ("model", "prior", "posterior", "run")

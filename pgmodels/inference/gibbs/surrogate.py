@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.inference.gaussian_vi import fit_surrogate
+from pgmodels.inference.gibbs.fixed_point import fit_surrogate
 from pgmodels.inference.gibbs.response import Fit, Response, linear_response
 from pgmodels.inference.gibbs.target import Target
 from pgmodels.latent.coupled import CoupledPosterior

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.inference.gaussian_vi import gaussian_factors
+from pgmodels.inference.gibbs.fixed_point import gaussian_factors
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior

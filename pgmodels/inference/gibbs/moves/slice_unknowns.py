@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.gaussian_vi import num_nodes
+from pgmodels.inference.gibbs.fixed_point import num_nodes
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
 from pgmodels.inference.gibbs.moves.shrinking import slice_step
 from pgmodels.inference.gibbs.moves.slice_latents import DENSITY, deviation

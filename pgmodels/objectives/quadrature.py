@@ -1,0 +1,150 @@
+"""The expected log density as a local objective: the variational Gaussian's, of any formula."""
+
+from collections.abc import Hashable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, sobol_normals
+from pgmodels.language.expression import Environment, Expression
+from pgmodels.objectives.protocol import Objective
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.predictors import Predictors
+
+# Gauss-Hermite nodes along each direction by the number of directions; Sobol points for more than these.
+_HERMITE = {1: 64, 2: 24, 3: 12}
+_SOBOL = 2048
+# Where a formula has kinks, Gauss-Legendre nodes on each piece of (-9, 9) deviations between them: 1e-19 is beyond.
+_LEGENDRE, _REACH = 48, 9.0
+# Nodes of a grid with less weight than this are left out: the corners, which are half of it.
+_LEAST = 1e-9
+# Added to the variances, relatively, before their root is taken: two latents of a datum may be one.
+_JITTER = 1e-13
+
+
+class Kink(NamedTuple):
+    """A place, scale * z + shift = 0, at which the log density has no derivative in its only predictor z."""
+
+    scale: Expression
+    shift: Expression
+
+
+class Quadrature(Objective):
+    """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
+
+    One predictor: 64 Gauss-Hermite nodes, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three: a grid of
+    Gauss-Hermite nodes; more: 2,048 Sobol points. Nodes move with the marginals, so that sites and Hessians are the
+    exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
+    """
+
+    def __init__(
+        self, formula: Expression, size: int, predictors: "Predictors | None" = None, kinks: tuple[Kink, ...] = ()
+    ):
+        self.formula, self.size, self.predictors, self.kinks = formula, size, predictors, kinks
+
+    @property
+    def _identity(self) -> Hashable:
+        return self.formula.key, self.size
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quadrature) and self._identity == other._identity
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """See Objective; ``v`` may be covariances (n, P, P)."""
+        if self.size == 1 and self.kinks:
+            return self._between_kinks(m, v, y, parameters)
+        nodes, weights = (jnp.asarray(part) for part in _rule(self.size))
+        half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
+        return self._average(nodes[:, None, :], weights, m, half, y, parameters)
+
+    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """See Objective; precisions (n, P, P), W = -2 ∂B/∂V, where ``v`` are covariances."""
+        if v.ndim == 2:
+            return super().local_sites(m, v, y, parameters)
+        by_mean, by_covariance = jax.grad(self._total, argnums=(0, 1))(m, v, y, parameters)
+        W = -(by_covariance + jnp.swapaxes(by_covariance, 1, 2))
+        return by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+
+    def _total(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        return jnp.sum(self.local_bound(m, v, y, parameters))
+
+    def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory."""
+        value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
+        piece = min(at_a_time(m.size * self.size), len(nodes))
+        if piece == len(nodes):
+            return value(nodes, weights)
+        missing = -len(nodes) % piece
+        # Nodes of no weight fill up the last piece.
+        nodes = jnp.concatenate([nodes, jnp.broadcast_to(nodes[:1], (missing, *nodes.shape[1:]))])
+        weights = jnp.concatenate([weights, jnp.zeros((missing, *weights.shape[1:]))])
+        pieces = nodes.reshape(-1, piece, *nodes.shape[1:]), weights.reshape(-1, piece, *weights.shape[1:])
+        add = lambda total, part: (total + jax.checkpoint(value)(*part), None)  # noqa: E731
+        return jax.lax.scan(add, jnp.zeros(len(m), m.dtype), pieces)[0]
+
+    def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
+
+        def log_density(z: Any) -> Any:
+            return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+
+        # Far out a formula may underflow: such a node has next to no weight, and no say.
+        finite = jnp.isfinite(jax.lax.stop_gradient(log_density(jax.lax.stop_gradient(z))))
+        values = jnp.where(finite, log_density(jnp.where(finite[..., None], z, m)), 0.0)
+        weights = weights if weights.ndim == 2 else weights[:, None]
+        return jnp.sum(weights * values, axis=0)
+
+    def _between_kinks(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """One predictor: the pieces of the real line between the kinks, which move with the marginals."""
+        v = v.reshape(m.shape)
+        deviation = jnp.sqrt(v)[:, 0]
+        env = Environment(y, jnp.zeros_like(m), parameters)
+        places = []
+        for kink in self.kinks:
+            scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in kink)
+            # A predictor that the factor does not read here has its kink nowhere.
+            there = -shift / jnp.where(scale == 0, 1.0, scale)
+            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / deviation))
+        inner = jnp.sort(jnp.clip(jnp.stack(places), -_REACH, _REACH), axis=0)
+        ends = jnp.concatenate([jnp.full((1, len(m)), -_REACH), inner, jnp.full((1, len(m)), _REACH)])
+        x, w = (jnp.asarray(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
+        centre, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * (ends[1:] - ends[:-1])
+        nodes = (centre + reach * x).reshape(-1, len(m))
+        weights = (reach * w).reshape(-1, len(m)) * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
+        return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
+
+
+def _rule(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (nodes, size) and weights (nodes,) of a standard normal."""
+    if size not in _HERMITE:
+        return sobol_normals(size, _SOBOL), np.full(_SOBOL, 1.0 / _SOBOL)
+    line, weights = gauss_hermite(_HERMITE[size])
+    grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
+    each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)
+    product = np.prod(each, axis=-1)
+    kept = product > (_LEAST if size > 1 else 0.0)
+    return grid[kept], product[kept] / product[kept].sum()
+
+
+def root_of_each(V: Any) -> Any:
+    """The lower Cholesky root of small matrices (n, P, P), entry by entry: no batch of them reaches LAPACK."""
+    size = V.shape[-1]
+    jitter = _JITTER * jnp.trace(V, axis1=1, axis2=2)
+    rows: list[list[Any]] = []
+    for p in range(size):
+        row: list[Any] = []
+        for q in range(p):
+            inner = sum((row[k] * rows[q][k] for k in range(q)), jnp.zeros_like(V[:, 0, 0]))
+            row.append((V[:, p, q] - inner) / rows[q][q])
+        left = V[:, p, p] + jitter - sum((entry**2 for entry in row), jnp.zeros_like(jitter))
+        rows.append([*row, jnp.sqrt(jnp.maximum(left, jitter))])
+    zeros = jnp.zeros_like(V[:, 0, 0])
+    filled = [jnp.stack(row + [zeros] * (size - len(row)), axis=-1) for row in rows]
+    return jnp.stack(filled, axis=-2)
