@@ -16,6 +16,7 @@ from pgmodels.diagnostics.diagnose import diagnose
 from pgmodels.environment import environment
 from pgmodels.inference.correction import correct
 from pgmodels.inference.fit import fit
+from pgmodels.inference.gaussian_vi import gaussian_vi
 from pgmodels.inference.gibbs.sampler import check_sizes, gibbs
 from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
@@ -58,7 +59,7 @@ def validate(
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
-    Files: report.html, comparison.csv, gibbs.nc, cavi.nc, corrected.nc (ArviZ DataTrees) and settings.json.
+    Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json.
     """
     console = Console(width=100 if not Console().is_terminal else None)
     check_sizes(num_samples, num_warmup, num_chains)
@@ -90,10 +91,9 @@ def validate(
             progress=progress,
         )
         results["cavi"] = approximation
-        if len(model.augmentation.blocks) == 1:
-            results["corrected"] = correct(approximation)
-        else:
-            console.print(f"no corrected result: {likelihood.name} multiplies two latents of one datum")
+        results["corrected"] = correct(approximation)
+        results["gaussian"] = gaussian_vi(approximation.model.fixed(), parts.X, parts.y, progress=progress)
+        results["corrected_gaussian"] = correct(results["gaussian"])
         table = compare(X=parts.X_test, y=parts.y_test, **results)
         diagnoses = {}
         if approximation.mean.size <= _DIAGNOSED:

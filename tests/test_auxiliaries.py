@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.latent.protocol import Sites
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws
 from tests.registry import CASES
 
@@ -161,7 +161,7 @@ def test_averages_take_the_spread_of_the_latents():
 def test_what_has_no_auxiliaries_is_refused():
     vi = approximation("bernoulli")
     own = {"shift": vi.mean, "curvature": vi.mean, "num_nonpositive": 0}
-    corrected = CorrectedApproximation(**{field.name: getattr(vi, field.name) for field in fields(vi)}, **own)
+    corrected = PerturbativeApproximation(**{field.name: getattr(vi, field.name) for field in fields(vi)}, **own)
     with pytest.raises(ValueError, match="take the result that was corrected"):
         auxiliary_means(corrected)
     with pytest.raises(ValueError, match="result must be what cavi, fit or gibbs return; got str"):

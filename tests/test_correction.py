@@ -1,5 +1,6 @@
 import itertools
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from pgmodels.model import GP, Model
 from pgmodels.results.correction import CorrectionWarning
 from tests.registry import CASES, SEPARATE
 
+perturbed = partial(correct, method="perturbative")
 CORRECTED = [name for name in SEPARATE if name != "heteroscedastic"]
 
 
@@ -88,7 +90,7 @@ def test_correction_is_the_second_order_expansion(name):
     with warnings.catch_warnings():
         # Whether the expansion reaches these five points is not the question here.
         warnings.simplefilter("ignore", CorrectionWarning)
-        fixed = correct(vi)
+        fixed = perturbed(vi)
         new_mean, new_variance = fixed.predict_latent(X_new)
     start_mean, start_variance = vi.predict_latent(X_new)
     H = hessians(vi)
@@ -110,7 +112,7 @@ def test_binary_formula():
     """The closed form with Var_q(ω) (Wenzel et al. 2019, A.6, with its variance mended), at data far from zero."""
     X, y = CASES["bernoulli"].data(25, seed=6)
     vi = cavi(CASES["bernoulli"].model(), X, y, tolerance=1e-13)
-    fixed = correct(vi)
+    fixed = perturbed(vi)
     m, v = vi.mean[:, 0], vi.variance[:, 0]
     c = np.sqrt(m**2 + v)
     V = (np.tanh(c / 2) / c - 0.5 / np.cosh(c / 2) ** 2) / (2 * c**2)
@@ -125,7 +127,7 @@ def test_binary_formula():
 def test_nothing_to_correct_where_the_bound_is_exact():
     X, y = CASES["gaussian"].data(20, seed=6)
     vi = cavi(CASES["gaussian"].model(), X, y)
-    fixed = correct(vi)
+    fixed = perturbed(vi)
     # B is linear in (m, s) up to y: its Hessian is zero but for rounding.
     np.testing.assert_allclose(fixed.mean, vi.mean, atol=1e-12)
     np.testing.assert_allclose(fixed.variance, vi.variance, atol=1e-12)
@@ -146,7 +148,7 @@ def beyond_reach():
 def test_nonpositive_variance_at_the_data_is_reported(beyond_reach):
     _, vi = beyond_reach
     with pytest.warns(CorrectionWarning, match=r"1 of 61 corrected variances at the data are not positive.*row 60"):
-        fixed = correct(vi)
+        fixed = perturbed(vi)
     assert fixed.num_nonpositive == 1
     assert fixed.variance[60, 0] < 0
     assert (fixed.variance[:60] > 0).all()
@@ -155,7 +157,7 @@ def test_nonpositive_variance_at_the_data_is_reported(beyond_reach):
 def test_nonpositive_variance_at_new_points_is_reported_and_never_predicted_with(beyond_reach):
     X, vi = beyond_reach
     with pytest.warns(CorrectionWarning):
-        fixed = correct(vi)
+        fixed = perturbed(vi)
     with pytest.warns(CorrectionWarning, match="1 of 1 corrected variances at X_new"):
         _, variance = fixed.predict_latent(X[60:])
     np.testing.assert_allclose(variance, fixed.variance[60:], rtol=1e-8)
@@ -179,7 +181,7 @@ def errors(variance, num_samples):
     X, y = breast_cancer()
     model = Model(Bernoulli(), GP(RBF(variance, 1.5)))
     vi = cavi(model, X, y)
-    fixed, draws = correct(vi), gibbs(model, X, y, num_samples=num_samples, num_warmup=300, seed=1)
+    fixed, draws = perturbed(vi), gibbs(model, X, y, num_samples=num_samples, num_warmup=300, seed=1)
     means = [np.abs(result.mean - draws.mean).mean() for result in (vi, fixed)]
     return (*means, *(np.abs(result.variance - draws.variance).mean() for result in (vi, fixed)))
 
@@ -217,14 +219,16 @@ def test_correction_on_breast_cancer_in_full(variance):
 
 def test_refuses_where_two_latents_multiply():
     X, y = CASES["heteroscedastic"].data(10, seed=2)
-    with pytest.raises(ValueError, match=r"two latents of one datum multiply.*Use gibbs"):
-        correct(cavi(CASES["heteroscedastic"].model(), X, y))
+    with pytest.raises(ValueError, match=r"two latents of one datum multiply.*linear_response"):
+        perturbed(cavi(CASES["heteroscedastic"].model(), X, y))
 
 
 def test_refuses_what_is_corrected_already_or_no_approximation():
     X, y = CASES["bernoulli"].data(10, seed=2)
-    fixed = correct(cavi(CASES["bernoulli"].model(), X, y))
+    fixed = perturbed(cavi(CASES["bernoulli"].model(), X, y))
     with pytest.raises(ValueError, match="corrected already"):
         correct(fixed)
-    with pytest.raises(ValueError, match="approximation must be the result of cavi or fit; got ndarray"):
+    with pytest.raises(ValueError, match="approximation must be the result of cavi, gaussian_vi or fit; got ndarray"):
         correct(np.zeros(3))
+    with pytest.raises(ValueError, match="method must be one of 'linear_response', 'perturbative'; got 'third'"):
+        correct(cavi(CASES["bernoulli"].model(), X, y), method="third")

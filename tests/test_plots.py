@@ -27,7 +27,7 @@ from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
 from pgmodels.diagnostics.predictions import prediction_errors
 from pgmodels.latent.protocol import Sites
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws
 from tests.registry import CASES
 
@@ -71,7 +71,7 @@ def results(name):
     narrow = approximation(common, *(2 * np.asarray(part) for part in exact.posterior.sites))
     own = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
     base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
-    corrected = CorrectedApproximation(**base | {"method": "corrected"}, **own)
+    corrected = PerturbativeApproximation(**base | {"method": "perturbative"}, **own)
     return {"gibbs": draws, "cavi": narrow, "corrected": corrected}
 
 

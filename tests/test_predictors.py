@@ -138,8 +138,9 @@ def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     np.testing.assert_allclose(vi.predict(X_NEW).log_density(y), twin.predict(X_NEW).log_density(y), atol=1e-8)
 
 
-def test_the_correction_of_a_sum_is_the_sum_of_the_corrections():
-    fixed, twin = pgm.correct(found("additive")), pgm.correct(found("single"))
+@pytest.mark.parametrize("method", ["linear_response", "perturbative"])
+def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
+    fixed, twin = (pgm.correct(found(name), method=method) for name in ("additive", "single"))
     np.testing.assert_allclose(fixed.mean.sum(axis=1), twin.mean[:, 0], atol=1e-8)
     new, other = fixed.predict_latent(X_NEW)[0], twin.predict_latent(X_NEW)[0]
     np.testing.assert_allclose(new.sum(axis=1), other[:, 0], atol=1e-8)

@@ -10,8 +10,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference.gibbs.fixed_point import fit_surrogate
 from pgmodels.inference.gibbs import surrogate as refits
+from pgmodels.inference.gibbs.fixed_point import fit_surrogate
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
 from pgmodels.latent.coupled import choose_blocks, condition_coupled

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmodels import generic
-from pgmodels.diagnostics.gap import augmentation_gap
+from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
@@ -89,7 +89,7 @@ def diagnose(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Say how good an approximation from ``cavi`` or ``fit`` is, by four figures that need no sampler.
+    """Say how good an approximation from ``cavi``, ``gaussian_vi`` or ``fit`` is, by four figures that need no sampler.
 
     The augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and the posterior estimated by
     importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
@@ -97,7 +97,9 @@ def diagnose(
     at the result's. Raises ValueError for draws and for corrected results, which have no bound and no joint density.
     """
     _check(result, num_replicates, num_draws, seed)
-    gap = augmentation_gap(result)
+    # Without auxiliary variables nothing is lost to them.
+    nothing = np.zeros(len(result.y))
+    gap = augmentation_gap(result) if result.objective == "cavi" else Gap(nothing, nothing)
     importance = importance_estimate(result, num_draws, seed)
     notes = _notes(result, gap.value)
     vsbc = None
@@ -112,8 +114,8 @@ def diagnose(
         notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
     if vsbc is not None and vsbc.num_unconverged:
         notes.append(
-            f"CAVI did not converge in 1,000 iterations on {vsbc.num_unconverged} of {num_replicates} simulated data "
-            "sets; they are in the figures as they stopped."
+            f"The engine did not converge in 1,000 iterations on {vsbc.num_unconverged} of {num_replicates} simulated "
+            "data sets; they are in the figures as they stopped."
         )
     return Diagnosis(result, gap.value, gap.error, importance, vsbc, tuple(notes))
 

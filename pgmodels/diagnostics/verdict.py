@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result, same_hyperparameters
 
@@ -140,7 +140,11 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison, own: _
     if not result.converged:
         found.add(1, "Its iterations stopped before they had converged.")
     if isinstance(result, CorrectedApproximation) and result.num_nonpositive:
-        found.add(2, f"{result.num_nonpositive} of its variances are not positive: the expansion does not reach there.")
+        found.add(
+            2, f"{result.num_nonpositive} of its variances are not positive: the correction does not reach there."
+        )
+    if isinstance(result, LinearResponse) and not result.is_positive:
+        found.add(2, "Its covariance is not positive definite: linear response does not reach there.")
     _judge_marginals(found, result, reference, comparison)
     if not isinstance(result, CorrectedApproximation) and isinstance(result, Approximation):
         _judge_khat(found, float(comparison.to_dataframe().loc[label, "pareto_k"]))

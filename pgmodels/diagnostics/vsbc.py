@@ -1,4 +1,4 @@
-"""Variational simulation-based calibration: CAVI on data simulated from the model, against the latents behind them."""
+"""Variational simulation-based calibration: q of data simulated from the model, against the latents behind them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,12 +10,13 @@ from scipy.special import ndtr, ndtri, stdtr
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.cavi import condition, init, step
 from pgmodels.inference.drive import ascend
-from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.gaussian_vi import gaussian_problem, optimise, start_state
+from pgmodels.inference.problem import problem_of
 from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_latents
-from pgmodels.latent.joint import JointPosterior
-from pgmodels.model import Data
+from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation
@@ -32,7 +33,7 @@ _EXACT_DRAWS = 8
 class Calibration:
     """How q does on data simulated from the model (Yao et al. 2018, algorithm 2).
 
-    In each replicate, f is drawn from the prior at X, y given f, and q is found from y by CAVI. ``z`` holds
+    In each replicate, f is drawn from the prior at X, y given f, and q is found from y by the engine. ``z`` holds
     (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
     depend on each other, so every standard error counts replicates and not data. ``exact`` holds z with draws of each q
     in place of the truth, (replicates, draws, n, latents), as an exact q would have it. ``num_failed`` replicates,
@@ -163,17 +164,25 @@ def _replicate(
     model, prior = approximation.model, approximation.prior
     with progress_bar("simulated data", len(y), progress) as bar:
         for replicate, observations in enumerate(y):
-            problem = problem_of(model, Data(X, observations), prior)
-            posterior, mean, variance, done = _find(problem, approximation.tolerance)
+            data = Data(X, observations)
+            posterior, mean, variance, done = _find(model, data, prior, approximation)
             draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, replicate)
             found.append([np.asarray(part) for part in (mean, variance, draws, done)])
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))
 
 
-def _find(problem: Problem, tolerance: float) -> tuple[JointPosterior | CoupledPosterior, Any, Any, bool]:
-    """CAVI from its usual start to the tolerance: q, means and variances (n, latents), and whether it converged."""
-    state, trace, converged = ascend(step, problem, init(problem), tolerance, _MAX_ITERATIONS)
+def _find(
+    model: Model, data: Data, prior: JointPrior, approximation: Approximation
+) -> tuple[JointPosterior | CoupledPosterior, Any, Any, bool]:
+    """The approximation's engine from its usual start: q, means and variances (n, latents), and convergence."""
+    if approximation.objective == "gaussian_vi":
+        problem = gaussian_problem(model, data, prior)
+        start = start_state(model, data, problem)
+        problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
+    else:
+        problem = problem_of(model, data, prior)
+        state, trace, converged = ascend(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
     posterior, mean, variance = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
     return posterior, np.where(np.isfinite(trace[-1]), mean, np.nan), np.asarray(variance), converged

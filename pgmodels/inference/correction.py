@@ -84,12 +84,11 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     model, posterior = approximation.model, approximation.posterior
     y, Phi = jnp.asarray(approximation.y), mixing(model, approximation.y)
     objective = quadrature_of(model) if approximation.objective == "gaussian_vi" else model.augmentation
-    joint = approximation.objective == "gaussian_vi" and is_joint(objective, approximation.prior)
     shift = np.zeros(approximation.y.shape[0] * objective.size)
     if approximation.objective == "cavi" and objective.size == 1:
         # With several predictors a datum it makes means worse: they are off by what q cannot couple.
         shift = np.asarray(_expansion(approximation, Phi)[0]).ravel()
-    T, S = response(objective, joint, posterior, Phi[0] if Phi else None, y, model.parameters)
+    T, S = response(objective, is_joint(approximation), posterior, Phi[0] if Phi else None, y, model.parameters)
     mean, covariance = _corrected_moments(posterior, shift, T, *Phi)
     variance = np.diagonal(np.asarray(covariance), axis1=1, axis2=2)
     positive = _is_positive(np.asarray(S), objective.size)
@@ -162,11 +161,12 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     posterior, Phi = approximation.posterior, mixing(model, approximation.y)
     shift, curvature = _expansion(approximation, Phi)
     if isinstance(posterior, CoupledPosterior):
-        mean, covariance = correct_coupled(*_marginals(posterior), _covariance(posterior, *Phi), shift, curvature)
+        f, V = _marginals(posterior)
+        mean, covariance = correct_coupled(f, V, _covariance(posterior, *Phi), shift, curvature)
         variance = np.diagonal(covariance, axis1=1, axis2=2)
     else:
-        moments = approximation.mean, approximation.variance
-        mean, variance = correct_marginals(*moments, _covariance(posterior), shift, curvature)
+        m, v = approximation.mean, approximation.variance
+        mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     return PerturbativeApproximation(
         **_shared(approximation, start),
         method="perturbative",

@@ -16,11 +16,11 @@ from pgmodels.augmentation.predictors import over_predictors
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.cavi import ConvergenceWarning, condition
-from pgmodels.inference.drive import ascend
+from pgmodels.inference.drive import Ascent, ascend
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
 from pgmodels.language.operations import Call
-from pgmodels.latent.coupled import JOINT_LIMIT, choose_blocks
+from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
@@ -54,7 +54,7 @@ class GaussianState(NamedTuple):
 
 class _Trial(NamedTuple):
     state: GaussianState
-    count: Int[Array, ""]
+    tried: Int[Array, ""]
     rises: Bool[Array, ""]
 
 
@@ -91,12 +91,13 @@ def _kinks(expression: Expression) -> list[Kink]:
 def step(problem: Problem, state: GaussianState) -> GaussianState:
     """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
 
-    Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Precisions are kept
-    positive semi-definite, which for log densities that are not concave changes the direction: where no length of it
-    helps, the mean moves at the precisions held, which always does.
+    Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Sites that are not joint
+    keep precisions that are not negative, which for log densities that are not concave changes the direction: where no
+    length of it helps, the mean moves at the precisions held, which always does. Joint ones may have any precision with
+    which the posterior is one.
     """
     slope = problem.sites(state.mean, state.variance)
-    target = Sites(slope.potential, positive_part(slope.precision))
+    target = slope if problem.joint else Sites(slope.potential, positive_part(slope.precision))
     # h = E g + W m: the gradient in the mean is the same at any precision.
     gradient = slope.potential - pull(slope.precision, state.mean)
     target = Sites(gradient + pull(target.precision, state.mean), target.precision)
@@ -112,9 +113,9 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
         return _Trial(moved, count + 1, moved.elbo >= floor)
 
     longest = jnp.minimum(1.0, 2.0 * state.length)
-    unfinished = lambda trial: ~trial.rises & (trial.count < _HALVINGS)  # noqa: E731
+    unfinished = lambda trial: ~trial.rises & (trial.tried < _HALVINGS)  # noqa: E731
     trial = jax.lax.while_loop(
-        unfinished, lambda trial: attempt(trial.count, longest), attempt(jnp.zeros((), int), longest)
+        unfinished, lambda trial: attempt(trial.tried, longest), attempt(jnp.zeros((), int), longest)
     )
     return jax.tree.map(lambda new, old: jnp.where(trial.rises, new, old), trial.state, state)
 
@@ -185,10 +186,8 @@ def gaussian_vi(
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = model.resolve(data.X)
-    problem, state = first_state(model, data)
-    state, trace, converged = ascend(
-        step, problem, state, tolerance, max_iterations, title="gaussian_vi", progress=progress
-    )
+    problem, state = _first(model, data)
+    problem, (state, trace, converged) = optimise(problem, state, tolerance, max_iterations, progress)
     _check_finite(trace)
     if not converged:
         warnings.warn(
@@ -216,52 +215,77 @@ def gaussian_vi(
     )
 
 
-def first_state(model: Model, data: Data) -> tuple[Problem, GaussianState]:
+def _first(model: Model, data: Data) -> tuple[Problem, GaussianState]:
     """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
-    prior = model.prior(data.X)
-    sites = _sites_of_cavi(model, data, prior)
-    objective = quadrature_of(model)
-    problem = problem_of(model, data, prior, objective)
-    problem = _jointly(problem)
-    if sites is None:
-        state = _first_state(problem)
-    else:
-        joint = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision)) if problem.joint else sites
-        state = _from_sites(problem, joint)
-    finer = accurate_prior(model, data, prior, problem.largest_precision(state.sites))
-    if finer is not prior:
-        problem = Problem(objective, finer, problem.y, problem.parameters, problem.joint)
-        state = _from_sites(problem, state.sites)
-    return problem, state
-
-
-def is_joint(objective: Quadrature, prior: JointPrior) -> bool:
-    """Whether the predictors of a datum are coupled under q: there are several, and together they are affordable."""
-    return objective.size > 1 and prior.factored and len(choose_blocks(prior)) == 1
-
-
-def _jointly(problem: Problem) -> Problem:
-    """The problem over the predictors of a datum together, where that is affordable."""
-    if is_joint(problem.objective, problem.prior):
-        return Problem(problem.objective, problem.prior, problem.y, problem.parameters, True)
-    if problem.objective.size > 1:
+    problem = gaussian_problem(model, data, model.prior(data.X))
+    if problem.objective.size > 1 and not problem.joint:
         warnings.warn(
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {JOINT_LIMIT} "
             "coordinates, or a prior without a factor. What they say of each other is lost.",
             MeanFieldWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
-    return problem
+    state = start_state(model, data, problem)
+    finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
+    if finer is not problem.prior:
+        problem = gaussian_problem(model, data, finer)
+        state = _from_sites(problem, state.sites)
+    return problem, state
 
 
-def _sites_of_cavi(model: Model, data: Data, prior: JointPrior) -> Sites | None:
-    """CAVI's sites, nearly converged; None where there is no augmentation."""
-    if not model.is_augmentable:
-        return None
-    problem = problem_of(model, data, prior)
-    start = cavi_engine.init(problem)
-    state = ascend(cavi_engine.step, problem, start, _START_TOLERANCE, _START_ITERATIONS).state
-    return state.sites if np.isfinite(float(state.elbo)) else None
+def optimise(
+    problem: Problem, state: GaussianState, tolerance: float, max_iterations: int, progress: bool | None = False
+) -> tuple[Problem, Ascent]:
+    """Ascend to the tolerance; where precisions are held at zero, go on with joint sites, whose precisions are free."""
+    options: dict[str, Any] = {"title": "gaussian_vi", "progress": progress}
+    found = ascend(step, problem, state, tolerance, max_iterations, **options)
+    if not problem.joint and _is_affordable(problem.prior) and _is_held(problem, found.state):
+        h, w = found.state.sites
+        problem = problem.jointly()
+        state = _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)))
+        freed = ascend(step, problem, state, tolerance, max_iterations, **options)
+        found = Ascent(freed.state, np.concatenate([found.trace, freed.trace[1:]]), freed.converged)
+    return problem, found
+
+
+def _is_held(problem: Problem, state: GaussianState) -> bool:
+    """Whether the optimal precision of a site is below zero."""
+    w = np.asarray(_slope(problem, state).precision)
+    return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
+
+
+@jax.jit
+def _slope(problem: Problem, state: GaussianState) -> Sites:
+    return problem.sites(state.mean, state.variance)
+
+
+def gaussian_problem(model: Model, data: Data, prior: JointPrior) -> Problem:
+    """Expected log densities of a resolved model, over the predictors of a datum together where that is affordable."""
+    problem = problem_of(model, data, prior, quadrature_of(model))
+    return problem.jointly() if problem.objective.size > 1 and _is_affordable(prior) else problem
+
+
+def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
+    """CAVI's sites, nearly converged, where there is an augmentation and its bound is finite."""
+    if model.is_augmentable:
+        bounded = problem_of(model, data, problem.prior)
+        start = cavi_engine.init(bounded)
+        state = ascend(cavi_engine.step, bounded, start, _START_TOLERANCE, _START_ITERATIONS).state
+        if np.isfinite(float(state.elbo)):
+            h, w = state.sites
+            return _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)) if problem.joint else state.sites)
+    return _first_state(problem)
+
+
+def is_joint(approximation: Approximation) -> bool:
+    """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
+    coupled = approximation.objective == "gaussian_vi" and isinstance(approximation.posterior, CoupledPosterior)
+    return coupled and _is_affordable(approximation.prior)
+
+
+def _is_affordable(prior: JointPrior) -> bool:
+    """Whether all latents are factorised together."""
+    return prior.factored and len(choose_blocks(prior)) == 1
 
 
 def _check_finite(trace: np.ndarray) -> None:

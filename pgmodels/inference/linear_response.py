@@ -58,12 +58,12 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
         lambda pair: (jax.grad(bound)(*pair), jax.hessian(bound)(*pair)), (points, jnp.asarray(y)), batch_size=64
     )
     W = precision if joint else jax.vmap(jnp.diag)(precision)
-    # A precision that would be negative stays at zero, whatever the marginals do.
-    own = np.flatnonzero(rows == columns)
-    free = jnp.all((slopes[:, size:][:, own] <= 0.0), axis=1)[:, None, None]
-    return Sensitivity(
-        H[:, :size, :size] + W, jnp.where(free, H[:, size:, :size], 0.0), jnp.where(free, H[:, size:, size:], 0.0)
-    )
+    mixed, curved = H[:, size:, :size], H[:, size:, size:]
+    if not joint:
+        # A precision that would be negative stays at zero, whatever the marginals do.
+        free = slopes[:, size:] <= 0.0
+        mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
+    return Sensitivity(H[:, :size, :size] + W, mixed, curved)
 
 
 def respond(V: Float[Array, "n P n P"], found: Sensitivity, joint: bool) -> Float[Array, "N N"]:
@@ -98,7 +98,8 @@ def response(
     """The T with Cov(f_*) = V_** + V_*z T V_z*, and I - UᵀMU for V = UUᵀ, which must be positive definite."""
     mean, V, spread = at_data(posterior, Phi, joint)
     n, size = mean.shape
-    precision = positive_part(objective.local_sites(mean, spread, y, parameters)[1])
+    precision = objective.local_sites(mean, spread, y, parameters)[1]
+    precision = precision if joint else positive_part(precision)
     M = respond(V, sensitivity(objective, mean, spread, precision, y, parameters), joint)
     flat = V.reshape(n * size, n * size)
     flat = 0.5 * (flat + flat.T)

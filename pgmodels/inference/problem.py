@@ -34,6 +34,10 @@ class Problem(Module):
     parameters: dict[str, Any]
     joint: bool = eqx.field(static=True, default=False)
 
+    def jointly(self) -> "Problem":
+        """The same with sites that couple the predictors of a datum."""
+        return Problem(self.objective, self.prior, self.y, self.parameters, True)
+
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites where the predictors have these marginals."""
         return Sites(*self.objective.local_sites(mean, variance, self.y, self.parameters))
@@ -51,7 +55,7 @@ class Problem(Module):
         predictors = self.objective.predictors
         if predictors is None and not self.joint:
             return self.prior.moments(sites)
-        posterior = self.condition(sites)
+        posterior = couple(predictors, self.prior, sites, self.y, self.parameters)
         mean, covariance = posterior.marginals()
         if predictors is not None:
             mean, covariance = self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
@@ -98,8 +102,16 @@ def condition(
     predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
 ) -> JointPosterior | CoupledPosterior:
     """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
-    blocks = choose_blocks(prior) if sites.coupled else ()
+    if predictors is None and not sites.coupled:
+        return prior.condition(sites)
+    return couple(predictors, prior, sites, y, parameters)
+
+
+def couple(
+    predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
+) -> CoupledPosterior:
+    """The posterior of latents that sites couple: themselves, or by predictors that combine them."""
     if predictors is None:
-        return condition_coupled(prior, *sites, blocks) if sites.coupled else prior.condition(sites)
-    blocks = blocks or predictors.latent_blocks
+        return condition_coupled(prior, sites.potential, sites.precision, choose_blocks(prior))
+    blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, sobol_normals
+from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, sobol_normals, trapezoid_normal
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.objectives.protocol import Objective
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
-# Gauss-Hermite nodes along each direction by the number of directions; Sobol points for more than these.
-_HERMITE = {1: 64, 2: 24, 3: 12}
+# Nodes of the trapezoid rule for one direction: wide marginals of a sigmoid are beyond Gauss-Hermite of that many.
+_TRAPEZOID = 129
+# Gauss-Hermite nodes along each of two or three directions; Sobol points for more.
+_HERMITE = {2: 24, 3: 12}
 _SOBOL = 2048
 # Where a formula has kinks, Gauss-Legendre nodes on each piece of (-9, 9) deviations between them: 1e-19 is beyond.
 _LEGENDRE, _REACH = 48, 9.0
@@ -36,9 +38,9 @@ class Kink(NamedTuple):
 class Quadrature(Objective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
-    One predictor: 64 Gauss-Hermite nodes, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three: a grid of
-    Gauss-Hermite nodes; more: 2,048 Sobol points. Nodes move with the marginals, so that sites and Hessians are the
-    exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
+    One predictor: 129 nodes of the trapezoid rule, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three:
+    a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. Nodes move with the marginals, so that sites and Hessians
+    are the exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
     """
 
     def __init__(
@@ -123,13 +125,15 @@ class Quadrature(Objective):
 
 def _rule(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (nodes, size) and weights (nodes,) of a standard normal."""
+    if size == 1:
+        return trapezoid_normal(1, _TRAPEZOID)
     if size not in _HERMITE:
         return sobol_normals(size, _SOBOL), np.full(_SOBOL, 1.0 / _SOBOL)
     line, weights = gauss_hermite(_HERMITE[size])
     grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
     each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)
     product = np.prod(each, axis=-1)
-    kept = product > (_LEAST if size > 1 else 0.0)
+    kept = product > _LEAST
     return grid[kept], product[kept] / product[kept].sum()
 
 

@@ -126,6 +126,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _of_gap(diagnosis: Diagnosis) -> str:
     gap = diagnosis.gap
+    if diagnosis.result.objective != "cavi":
+        return "Gap: none; the ELBO is of expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
         return "Gap: none; the likelihood is Gaussian in f as it stands, and the augmentation costs nothing."
     return (

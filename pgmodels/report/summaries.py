@@ -22,7 +22,9 @@ WIDTH = 100
 _METHODS = {
     "cavi": "CAVI",
     "fit": "CAVI at learned hyperparameters",
-    "corrected": "Corrected marginals",
+    "gaussian_vi": "The variational Gaussian",
+    "linear_response": "Corrected by linear response",
+    "perturbative": "Corrected to second order",
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
 }

@@ -195,9 +195,10 @@ class LinearResponse(CorrectedApproximation):
     """Covariances from how q's means move when the posterior is tilted (math: section 5b).
 
     ``shift`` is E[∂Q/∂z] of the expansion to second order (section 5), which moves the means of a result of the derived
-    bound where a datum has one predictor, and zero otherwise. ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` is the T of Cov(f_*) = V_** +
-    V_*z T V_z*, with V the covariance under q and z all predictors at the data, datum after datum. ``is_positive`` says
-    whether the covariance at the data is positive definite: it means nothing where it is not.
+    bound where a datum has one predictor, and zero otherwise. ``covariance`` (n, latents, latents) is that of each
+    datum's latents. ``response`` is the T of Cov(f_*) = V_** + V_*z T V_z*, with V the covariance under q and z all
+    predictors at the data, datum after datum. ``is_positive`` says whether the covariance at the data is positive
+    definite: it means nothing where it is not.
     """
 
     shift: np.ndarray
