@@ -28,7 +28,7 @@ fitted = pgm.fit(model, X_train, y_train)
 print("Learned:", fitted.model.gps[0].kernel)
 print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.seconds:.1f} s\n")
 
-# q(f) is too narrow, as mean-field posteriors are. The correction mends its moments to second order;
+# q(f) is too narrow, as mean-field posteriors are. Linear response mends its variances;
 # the Gibbs sampler, at the same hyperparameters, says how far that goes.
 corrected = pgm.correct(fitted)
 draws = pgm.gibbs(fitted.model.fixed(), X_train, y_train, num_samples=500, num_warmup=100, num_chains=4, seed=0)

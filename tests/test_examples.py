@@ -19,7 +19,7 @@ SHOWN = {
     "multiclass": ["logistic-softmax: 3 latents", "stick-breaking: 2 latents", "gibbs (ref.)"],
     "counts": ["true rate", "NegativeBinomial(dispersion=", "gibbs (ref.)"],
     "robust_regression": ["Student-t", "Laplace", "cavi against gibbs"],
-    "heteroscedastic_regression": ["Held-out data", "Use gibbs for this model"],
+    "heteroscedastic_regression": ["Held-out data", "corrected:"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
     "additive": ["where z = f[0] + f[1] + f[2]", "gps[2].kernel.kernel.variance", "gibbs (ref.)"],
     "ordered_ratings": ["Learned: ordered(cuts=[", "gibbs (ref.)"],

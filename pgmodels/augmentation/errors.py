@@ -5,7 +5,7 @@ class NoAugmentationError(ValueError):
     """No rule makes a factor of the likelihood conditionally Gaussian; the message ends with what works without."""
 
     def __init__(self, message: str):
-        super().__init__(f"{message}\npgm.nuts and pgm.to_numpyro take any formula: they sample it as it stands.")
+        super().__init__(f"{message}\npgm.gaussian_vi, pgm.nuts and pgm.to_numpyro take any formula, as it stands.")
 
 
 class VerificationError(AssertionError):

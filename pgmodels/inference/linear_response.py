@@ -13,6 +13,7 @@ from pgmodels.inference.gaussian_vi import positive_part
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.mixing import push_covariance, push_moments, push_values
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.objectives.protocol import Objective
 
 # Relative to the variances: V has no more digits than that, and its root needs it where latents are nearly one.
@@ -86,7 +87,7 @@ def respond(V: Float[Array, "n P n P"], found: Sensitivity, joint: bool) -> Floa
     return 0.5 * (M + M.T)
 
 
-@partial(jax.jit, static_argnames=("objective", "joint"))
+@partial(jax.jit, static_argnames=("objective", "joint"), compiler_options=ASCENT_OPTIONS)
 def response(
     objective: Objective,
     joint: bool,

@@ -1,4 +1,4 @@
-"""The Gaussian closest to the posterior without augmentation, in Kullback-Leibler divergence from it."""
+"""The Gaussian that the sampler turns about: a fixed point without augmentation, near the posterior."""
 
 from functools import partial
 from typing import Any
