@@ -12,12 +12,14 @@ import pgmodels as pgm
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.drive import ascend
+from pgmodels.inference.fit import PenalisedBound
 from pgmodels.inference.linear_response import at_data, response
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.language.expression import Environment
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data
 from pgmodels.objectives.protocol import Objective
+from pgmodels.unknowns import learned
 from tests.registry import CASES, NAMES, rbf
 
 
@@ -305,3 +307,41 @@ def test_wrong_calls_are_refused():
         pgm.gaussian_vi(model.likelihood, X, y)
     with pytest.raises(ValueError, match=r"got that of gaussian_vi"):
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "softmax"])
+def test_the_learned_bound_has_the_gradient_of_the_converged_one(name):
+    """By differences of the ELBO at other hyperparameters, each at its own optimum."""
+    model, X, y = problems(name, n=10)
+    with jax.enable_x64(True):
+        model = model.resolve(X)
+        bound = PenalisedBound(learned(model), Data(X, y), engine.quadrature_of(model))
+        start = bound.vector
+        value, slope = bound(start)
+        for i in range(len(start)):
+            step = 1e-4 * np.eye(len(start))[i]
+            # Of several latents the tolerance of the inner ascent leaves 1e-9 of some ten nats.
+            difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
+            np.testing.assert_allclose(slope[i], difference, atol=2e-5)
+    np.testing.assert_allclose(-value, pgm.gaussian_vi(model, X, y, tolerance=1e-12).elbo, rtol=1e-6)
+
+
+def test_a_formula_without_an_augmentation_is_learned():
+    rng = np.random.default_rng(3)
+    X = np.sort(rng.uniform(-2.0, 2.0, 40))[:, None]
+    y = rng.poisson(np.exp(1.5 + np.sin(2.0 * X[:, 0]))).astype(float)
+    result = pgm.fit(pgm.Model(log_poisson(), pgm.GP(pgm.RBF(1.0, 1.0), mean=0.0)), X, y, objective="gaussian_vi")
+    assert result.converged
+    assert "variational Gaussian at learned" in str(result)
+    assert 0.8 < float(result.model.gps[0].mean.value) < 2.2
+    # No neighbour is better.
+    for name in ("variance", "lengthscale"):
+        values = {part: float(getattr(result.model.gps[0].kernel, part).value) for part in ("variance", "lengthscale")}
+        for factor in (0.9, 1.1):
+            kernel = pgm.RBF(**values | {name: factor * values[name]})
+            other = pgm.Model(log_poisson(), pgm.GP(kernel, mean=float(result.model.gps[0].mean.value)))
+            assert pgm.gaussian_vi(other, X, y).elbo < result.elbo
+    with pytest.raises(ValueError, match=r"objective must be one of 'cavi', 'gaussian_vi'; got 'svi'"):
+        pgm.fit(result.model, X, y, objective="svi")
+    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.gaussian_vi"):
+        pgm.fit(result.model, X, y)

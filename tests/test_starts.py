@@ -104,7 +104,7 @@ def test_fixed_values_and_priors_stay():
     kernel = pgm.RBF(pgm.Fixed(2.0), dist.LogNormal(0.0, 1.0)) * pgm.Matern32(3.0, 1.0) + pgm.Constant(5.0)
     model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(kernel, mean=pgm.Fixed(1.5)))
     with jax.enable_x64(True):
-        starts = candidates(model, Data(X, y))
+        starts = candidates(model, Data(X, y), model.augmentation)
     assert list(starts) == ["values given", "median distance", "median distance / 4", "median distance * 4"]
     for start in starts.values():
         gp, held = start.gps[0], start.gps[0].kernel.left.left

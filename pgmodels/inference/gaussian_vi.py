@@ -145,8 +145,7 @@ def pull(precision: Array, mean: Array) -> Array:
     return precision * mean if precision.ndim == 2 else jnp.einsum("ipq,iq->ip", precision, mean)
 
 
-@jax.jit
-def _first_state(problem: Problem) -> GaussianState:
+def first_state(problem: Problem) -> GaussianState:
     """The state of the sites at the prior mean and a variance of at most 1."""
     mean, variance = problem.marginals()
     largest = jnp.max(variance) if not problem.joint else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
@@ -154,6 +153,9 @@ def _first_state(problem: Problem) -> GaussianState:
     precision = positive_part(slope.precision)
     gradient = slope.potential - pull(slope.precision, mean)
     return state_of(problem, Sites(gradient + pull(precision, mean), precision))
+
+
+_first_state = jax.jit(first_state)
 
 
 @jax.jit
@@ -185,8 +187,21 @@ def gaussian_vi(
     data = require_model(model).check(X, y)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    model = model.resolve(data.X)
-    problem, state = _first(model, data)
+    return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress, begin)
+
+
+def converge(
+    model: Model,
+    data: Data,
+    start: GaussianState | None,
+    max_iterations: int,
+    tolerance: float,
+    progress: bool | None,
+    begin: float | None = None,
+) -> Approximation:
+    """Iterate to the tolerance from the sites of a state, or from where ``gaussian_vi`` starts."""
+    begin = time.perf_counter() if begin is None else begin
+    problem, state = _first(model, data, start)
     problem, (state, trace, converged) = optimise(problem, state, tolerance, max_iterations, progress)
     _check_finite(trace)
     if not converged:
@@ -194,9 +209,9 @@ def gaussian_vi(
             f"gaussian_vi did not converge: after {max_iterations} iterations the ELBO still changes by "
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=4)
+    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=5)
     posterior, mean, variance = condition(problem, state.sites)
     return Approximation(
         model=model,
@@ -215,7 +230,7 @@ def gaussian_vi(
     )
 
 
-def _first(model: Model, data: Data) -> tuple[Problem, GaussianState]:
+def _first(model: Model, data: Data, start: GaussianState | None = None) -> tuple[Problem, GaussianState]:
     """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
     problem = gaussian_problem(model, data, model.prior(data.X))
     if problem.objective.size > 1 and not problem.joint:
@@ -223,9 +238,9 @@ def _first(model: Model, data: Data) -> tuple[Problem, GaussianState]:
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {JOINT_LIMIT} "
             "coordinates, or a prior without a factor. What they say of each other is lost.",
             MeanFieldWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
-    state = start_state(model, data, problem)
+    state = start_state(model, data, problem) if start is None else _taken_up(problem, start.sites)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
         problem = gaussian_problem(model, data, finer)
@@ -261,8 +276,12 @@ def _slope(problem: Problem, state: GaussianState) -> Sites:
 
 def gaussian_problem(model: Model, data: Data, prior: JointPrior) -> Problem:
     """Expected log densities of a resolved model, over the predictors of a datum together where that is affordable."""
-    problem = problem_of(model, data, prior, quadrature_of(model))
-    return problem.jointly() if problem.objective.size > 1 and _is_affordable(prior) else problem
+    return joined(problem_of(model, data, prior, quadrature_of(model)))
+
+
+def joined(problem: Problem) -> Problem:
+    """The problem over the predictors of a datum together, where there are several and that is affordable."""
+    return problem.jointly() if problem.objective.size > 1 and _is_affordable(problem.prior) else problem
 
 
 def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
@@ -272,9 +291,18 @@ def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
         start = cavi_engine.init(bounded)
         state = ascend(cavi_engine.step, bounded, start, _START_TOLERANCE, _START_ITERATIONS).state
         if np.isfinite(float(state.elbo)):
-            h, w = state.sites
-            return _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)) if problem.joint else state.sites)
+            return _taken_up(problem, state.sites)
     return _first_state(problem)
+
+
+def _taken_up(problem: Problem, sites: Sites) -> GaussianState:
+    """The state of sites that may be joint or not, whatever those of the problem are."""
+    h, w = sites
+    if problem.joint and not sites.coupled:
+        w = jax.vmap(jnp.diag)(w)
+    if sites.coupled and not problem.joint:
+        w = jnp.diagonal(w, axis1=1, axis2=2)
+    return _from_sites(problem, Sites(h, w))
 
 
 def is_joint(approximation: Approximation) -> bool:

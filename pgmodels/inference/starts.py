@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel, Product, Sum
@@ -23,6 +22,7 @@ from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import GP, Data, Model
+from pgmodels.objectives.protocol import Objective
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.unknowns import Unknowns, constrain, free_shape
 
@@ -45,10 +45,10 @@ class Level(NamedTuple):
     parameters: dict[str, np.ndarray]
 
 
-def candidates(model: Model, data: Data) -> dict[str, Model]:
+def candidates(model: Model, data: Data, objective: Objective) -> dict[str, Model]:
     """Models to start from, by name; the first is the one given, with every open value resolved."""
     found = {"values given": model}
-    level = constant_latents(model, data.y)
+    level = constant_latents(model, data.y, objective)
     for name, length in LENGTHS.items():
         moved = _stretched(model if level is None else _levelled(model, data.X, level), data.X, length)
         if not any(eqx.tree_equal(moved, other) for other in found.values()):
@@ -72,7 +72,7 @@ def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
 
 
-def constant_latents(model: Model, y: np.ndarray) -> Level | None:
+def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> Level | None:
     """The likeliest constants and free likelihood parameters, by turns; None where they are not finite.
 
     A turn is the update of CAVI for one latent value under a flat prior, which needs no scale to start from.
@@ -80,9 +80,9 @@ def constant_latents(model: Model, y: np.ndarray) -> Level | None:
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
     for _ in range(_ROUNDS):
-        parameters, value = _likeliest(model, parameters, y, location, variance)
+        parameters, value = _likeliest(model, objective, parameters, y, location, variance)
         for latent in range(model.num_latents):
-            h, w = (np.asarray(part) for part in _local(model.augmentation, parameters, y, location, variance)[2:])
+            h, w = (np.asarray(part) for part in _local(objective, parameters, y, location, variance)[2:])
             if (total := w[:, latent].sum()) > 0:
                 location[latent], variance[latent] = h[:, latent].sum() / total, 1.0 / total
         if not np.isfinite(value) or not np.isfinite(location).all():
@@ -93,34 +93,39 @@ def constant_latents(model: Model, y: np.ndarray) -> Level | None:
     return Level(location, h, w, parameters)
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
-def _bound(augmentation: Augmentation, parameters: Any, y: Any, location: Any, variance: Any) -> tuple[Any, ...]:
+@partial(jax.jit, static_argnames="objective", compiler_options=ASCENT_OPTIONS)
+def _bound(objective: Objective, parameters: Any, y: Any, location: Any, variance: Any) -> tuple[Any, ...]:
     # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
     def total(parameters: Any, m: Any, v: Any) -> Any:
-        if augmentation.predictors is not None:
-            Phi = augmentation.predictors.matrix(y, parameters)
+        if objective.predictors is not None:
+            Phi = objective.predictors.matrix(y, parameters)
             m, v = push_values(Phi, m), push_values(Phi**2, v)
-        return jnp.sum(augmentation.local_bound(m, v, y, parameters))
+        return jnp.sum(objective.local_bound(m, v, y, parameters))
 
-    shape = (y.shape[0], augmentation.num_latents)
+    shape = (y.shape[0], objective.num_latents)
     m, v = jnp.broadcast_to(location, shape), jnp.broadcast_to(variance, shape)
     value, (by_parameter, by_mean, by_variance) = jax.value_and_grad(total, argnums=(0, 1, 2))(parameters, m, v)
     return value, by_parameter, by_mean - 2.0 * by_variance * m, -2.0 * by_variance
 
 
-def _local(augmentation: Augmentation, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
+def _local(objective: Objective, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
     """The bound at constant marginals, its gradient in the parameters, and the sites (n, L)."""
     arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
-    return _bound(augmentation, arrays, jnp.asarray(y), jnp.asarray(m), jnp.asarray(v))
+    return _bound(objective, arrays, jnp.asarray(y), jnp.asarray(m), jnp.asarray(v))
 
 
 def _likeliest(
-    model: Model, parameters: dict[str, Any], y: np.ndarray, location: np.ndarray, variance: np.ndarray
+    model: Model,
+    objective: Objective,
+    parameters: dict[str, Any],
+    y: np.ndarray,
+    location: np.ndarray,
+    variance: np.ndarray,
 ) -> tuple[dict[str, Any], float]:
     """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
     free = {name: p for name, p in model.likelihood.parameters.items() if is_free(p)}
     if not free:
-        return parameters, float(_local(model.augmentation, parameters, y, location, variance)[0])
+        return parameters, float(_local(objective, parameters, y, location, variance)[0])
 
     def unpack(vector: Any) -> dict[str, Any]:
         return dict(zip(free, constrain(list(free.values()), vector), strict=True))
@@ -134,7 +139,7 @@ def _likeliest(
 
     def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
         moved, pull_back = jax.vjp(unpack, jnp.asarray(vector))
-        value, by_parameter, _, _ = _local(model.augmentation, parameters | moved, y, location, variance)
+        value, by_parameter, _, _ = _local(objective, parameters | moved, y, location, variance)
         slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
         away = np.where(bounded, (vector - given) / _LEEWAY, 0.0)
         if not (np.isfinite(value) and np.isfinite(slope).all()):

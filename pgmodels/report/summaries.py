@@ -61,7 +61,10 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def _heading(result: Result) -> str:
-    return f"{_METHODS.get(result.method, result.method)} of {result.model.likelihood!r}"
+    name = _METHODS.get(result.method, result.method)
+    if result.method == "fit" and getattr(result, "objective", "cavi") == "gaussian_vi":
+        name = "The variational Gaussian at learned hyperparameters"
+    return f"{name} of {result.model.likelihood!r}"
 
 
 def _size(result: Result) -> str:
