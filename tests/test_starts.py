@@ -93,7 +93,7 @@ def test_constant_latents_are_the_likeliest_ones():
     """With Gaussian noise: mean and standard deviation of y, to the pull of 1/4 nat that the value given has."""
     y = np.array([3.0, 7.0, 4.0, 9.0, -1.0] * 8) * 1e3
     with jax.enable_x64(True):
-        level = constant_latents(noisy(), y)
+        level = constant_latents(noisy(), y, noisy().augmentation)
     np.testing.assert_allclose(level.location, y.mean())
     np.testing.assert_allclose(level.parameters["scale"], y.std(), rtol=0.05)
     np.testing.assert_allclose(level.potential[:, 0] / level.precision[:, 0], y)

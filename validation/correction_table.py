@@ -1,4 +1,4 @@
-"""The error of CAVI and of its perturbative correction against Gibbs: breast cancer, 200 rows, 2 columns, RBF of lengthscale 1.5."""
+"""The error of CAVI and of its perturbative correction against Gibbs: breast cancer, 200 rows, 2 columns."""
 
 import argparse
 
