@@ -82,7 +82,7 @@ def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     assert "Bernoulli, 30 training and 10 test rows" in printed
     folder = output / "small"
     frame = pd.read_csv(folder / "comparison.csv", index_col=0)
-    assert list(frame.index) == ["gibbs", "cavi", "corrected", "gaussian", "corrected_gaussian"]
+    assert list(frame.index) == ["cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs"]
     tree = xr.open_datatree(folder / "gibbs.nc", engine="h5netcdf")
     try:
         assert dict(tree["posterior"].sizes) == {"chain": 2, "draw": 60, "datum": 30, "latent": 1}
