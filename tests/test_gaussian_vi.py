@@ -189,7 +189,7 @@ def test_linear_response_is_the_derivative_of_a_tilted_optimum(name, kind):
         predictors = problem.objective.predictors
         Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
         posterior = problem.condition(sites)
-        T, _ = response(problem.objective, problem.joint, posterior, Phi, problem.y, problem.parameters)
+        T, _, _ = response(problem.objective, problem.joint, posterior, Phi, problem.y, problem.parameters)
         V = np.asarray(at_data(posterior, Phi, problem.joint)[1])
         flat = V.reshape(T.shape)
         covariance = (flat + flat @ np.asarray(T) @ flat).reshape(V.shape)

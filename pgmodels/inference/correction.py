@@ -84,11 +84,10 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     model, posterior = approximation.model, approximation.posterior
     y, Phi = jnp.asarray(approximation.y), mixing(model, approximation.y)
     objective = quadrature_of(model) if approximation.objective == "gaussian_vi" else model.augmentation
-    shift = np.zeros(approximation.y.shape[0] * objective.size)
-    if approximation.objective == "cavi" and objective.size == 1:
-        # With several predictors a datum it makes means worse: they are off by what q cannot couple.
-        shift = np.asarray(_expansion(approximation, Phi)[0]).ravel()
-    T, S = response(objective, is_joint(approximation), posterior, Phi[0] if Phi else None, y, model.parameters)
+    T, S, shift = response(objective, is_joint(approximation), posterior, Phi[0] if Phi else None, y, model.parameters)
+    if approximation.objective != "cavi" or objective.size > 1:
+        # The variational Gaussian's means need none, and those of several latents are off by what q cannot couple.
+        shift = jnp.zeros_like(shift)
     mean, covariance = _corrected_moments(posterior, shift, T, *Phi)
     variance = np.diagonal(np.asarray(covariance), axis1=1, axis2=2)
     positive = _is_positive(np.asarray(S), objective.size)
@@ -97,7 +96,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         method="linear_response",
         mean=np.asarray(mean),
         variance=variance,
-        shift=shift,
+        shift=np.asarray(shift),
         covariance=np.asarray(covariance),
         response=np.asarray(T),
         is_positive=positive,

@@ -18,6 +18,8 @@ from pgmodels.objectives.protocol import Objective
 
 # Relative to the variances: V has no more digits than that, and its root needs it where latents are nearly one.
 _JITTER = 1e-10
+# Data whose second derivatives are taken at a time.
+_ROWS = 64
 
 
 class Sensitivity(NamedTuple):
@@ -54,10 +56,14 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
         V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if joint else u
         return objective.local_bound(m[None], V[None], y_i[None], parameters)[0]
 
-    points = jnp.concatenate([mean, u], axis=1)
-    slopes, H = jax.lax.map(
-        lambda pair: (jax.grad(bound)(*pair), jax.hessian(bound)(*pair)), (points, jnp.asarray(y)), batch_size=64
-    )
+    def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
+        return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
+
+    points, n = jnp.concatenate([mean, u], axis=1), len(mean)
+    # In pieces of one length, the last of which repeats the last row: one program, and little memory.
+    rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
+    pieces = jax.lax.map(lambda own: jax.vmap(derivatives)(points[own], jnp.asarray(y)[own]), rows_of)
+    H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if joint else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
     if not joint:
@@ -95,13 +101,19 @@ def response(
     Phi: Any,
     y: Any,
     parameters: Any,
-) -> tuple[Float[Array, "N N"], Float[Array, "N N"]]:
-    """The T with Cov(f_*) = V_** + V_*z T V_z*, and I - UᵀMU for V = UUᵀ, which must be positive definite."""
+) -> tuple[Float[Array, "N N"], Float[Array, "N N"], Float[Array, " N"]]:
+    """The T with Cov(f_*) = V_** + V_*z T V_z*, and I - UᵀMU for V = UUᵀ, which must be positive definite.
+
+    Also, of one predictor a datum, the shift E[∂Q/∂z] = 4 v B_mv of the expansion to second order (math: section 5);
+    zero of several.
+    """
     mean, V, spread = at_data(posterior, Phi, joint)
     n, size = mean.shape
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if joint else positive_part(precision)
-    M = respond(V, sensitivity(objective, mean, spread, precision, y, parameters), joint)
+    found = sensitivity(objective, mean, spread, precision, y, parameters)
+    M = respond(V, found, joint)
+    shift = jnp.zeros(n * size) if size > 1 else 4.0 * spread.reshape(n) * found.mixed[:, 0, 0]
     flat = V.reshape(n * size, n * size)
     flat = 0.5 * (flat + flat.T)
     U = jnp.linalg.cholesky(flat + _JITTER * jnp.mean(jnp.diagonal(flat)) * jnp.eye(n * size, dtype=flat.dtype))
@@ -109,7 +121,7 @@ def response(
     S = 0.5 * (S + S.T)
     half = U.T @ M
     T = M + half.T @ jnp.linalg.solve(S, half)
-    return 0.5 * (T + T.T), S
+    return 0.5 * (T + T.T), S, shift
 
 
 def at_data(
