@@ -7,8 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from pgmodels import model as model_module
-from pgmodels.inference import gaussian_vi
-from pgmodels.inference.gibbs import iteration
+from pgmodels.inference.gibbs import fixed_point, iteration
 from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
@@ -183,10 +182,10 @@ def test_a_state_that_is_not_finite_stops_the_run_and_keeps_what_was_drawn(binar
 def test_nothing_is_compiled_again_for_equal_shapes(binary):
     model, X, y = binary
     gibbs(model, X, y, num_samples=60, num_warmup=30, num_chains=2, seed=4)
-    sizes = [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, gaussian_vi._refine)]
+    sizes = [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, fixed_point._refine)]
     other = Model(CASES["bernoulli"].likelihood(), GP(RBF(3.1, 0.9), mean=-0.2))
     gibbs(other, X[::-1], 1.0 - y, num_samples=133, num_warmup=47, num_chains=2, seed=9)
-    assert sizes == [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, gaussian_vi._refine)]
+    assert sizes == [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, fixed_point._refine)]
 
 
 @pytest.mark.turns(2)
@@ -202,9 +201,9 @@ def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_co
     # With so few data the expectations behind a surrogate are the dearer: both kinds of move tried, then one chosen.
     steps, slices = tuning["hamiltonian"]["repeats"], tuning["slice_unknowns"]["repeats"]
     assert (steps > 0) == (slices == 0) == (tuning["slice_latents"]["repeats"] == 0)
-    sizes = [f._cache_size() for f in (*programs, gaussian_vi._refine)]
+    sizes = [f._cache_size() for f in (*programs, fixed_point._refine)]
     run(33, 9)
-    assert sizes == [f._cache_size() for f in (*programs, gaussian_vi._refine)]
+    assert sizes == [f._cache_size() for f in (*programs, fixed_point._refine)]
 
 
 @pytest.mark.parametrize("name", ["num_samples", "num_warmup", "num_chains"])
