@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
-from pgmodels.inference.drive import ascend
+from pgmodels.inference.drive import Ascent, ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
@@ -70,12 +70,13 @@ def state_of(problem: Problem, sites: Sites) -> CaviState:
 init = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
 
 
-def check_finite(trace: np.ndarray) -> None:
+def check_finite(engine: str, trace: np.ndarray) -> None:
     """Raise ValueError where the ELBO is not finite."""
     if not np.isfinite(trace[-1]):
         raise ValueError(
-            f"cavi: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, prior "
-            "variances of many orders of magnitude, or a likelihood scale close to zero."
+            f"{engine}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, "
+            "prior variances of many orders of magnitude, a likelihood scale close to zero, or a formula without a "
+            "finite expectation under a Gaussian."
         )
 
 
@@ -119,15 +120,23 @@ def converge(
         problem = problem_of(model, data, finer)
         state = init(problem) if start is None else start
     state, trace, converged = ascend(step, problem, state, tolerance, max_iterations, title="cavi", progress=progress)
-    check_finite(trace)
+    return conclude("cavi", model, data, problem, Ascent(state, trace, converged), tolerance, begin)
+
+
+def conclude(
+    engine: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
+) -> Approximation:
+    """The result of an ascent by an engine, with warnings in the name of the caller of its caller."""
+    state, trace, converged = ascent
+    check_finite(engine, trace)
     if not converged:
         warnings.warn(
-            f"cavi did not converge: after {max_iterations} iterations the ELBO still changes by "
+            f"{engine} did not converge: after {len(trace) - 1} iterations the ELBO still changes by "
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=5)
+    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=6)
     posterior, mean, variance = condition(problem, state.sites)
     return Approximation(
         model=model,
@@ -141,7 +150,8 @@ def converge(
         converged=converged,
         tolerance=tolerance,
         seconds=time.perf_counter() - begin,
-        method="cavi",
+        method=engine,
+        objective=engine,
     )
 
 

@@ -14,8 +14,8 @@ from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import over_predictors
 from pgmodels.inference import cavi as cavi_engine
-from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
-from pgmodels.inference.cavi import ConvergenceWarning, condition
+from pgmodels.inference.accuracy import accurate_prior
+from pgmodels.inference.cavi import conclude
 from pgmodels.inference.drive import Ascent, ascend
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
@@ -202,32 +202,8 @@ def converge(
     """Iterate to the tolerance from the sites of a state, or from where ``gaussian_vi`` starts."""
     begin = time.perf_counter() if begin is None else begin
     problem, state = _first(model, data, start)
-    problem, (state, trace, converged) = optimise(problem, state, tolerance, max_iterations, progress)
-    _check_finite(trace)
-    if not converged:
-        warnings.warn(
-            f"gaussian_vi did not converge: after {max_iterations} iterations the ELBO still changes by "
-            f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
-            ConvergenceWarning,
-            stacklevel=5,
-        )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=5)
-    posterior, mean, variance = condition(problem, state.sites)
-    return Approximation(
-        model=model,
-        X=data.X,
-        y=data.y,
-        columns=data.columns,
-        posterior=posterior,
-        mean=np.asarray(mean),
-        variance=np.asarray(variance),
-        elbo_trace=trace,
-        converged=converged,
-        tolerance=tolerance,
-        seconds=time.perf_counter() - begin,
-        method="gaussian_vi",
-        objective="gaussian_vi",
-    )
+    problem, found = optimise(problem, state, tolerance, max_iterations, progress)
+    return conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
 
 
 def _first(model: Model, data: Data, start: GaussianState | None = None) -> tuple[Problem, GaussianState]:
@@ -314,11 +290,3 @@ def is_joint(approximation: Approximation) -> bool:
 def _is_affordable(prior: JointPrior) -> bool:
     """Whether all latents are factorised together."""
     return prior.factored and len(choose_blocks(prior)) == 1
-
-
-def _check_finite(trace: np.ndarray) -> None:
-    if not np.isfinite(trace[-1]):
-        raise ValueError(
-            f"gaussian_vi: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, "
-            "prior variances of many orders of magnitude, or a formula whose expectation under a Gaussian is infinite."
-        )
