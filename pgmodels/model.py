@@ -16,7 +16,7 @@ from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.augmentation.predictors import Predictors
+from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -124,7 +124,9 @@ class Model(Module):
     @property
     def predictors(self) -> Predictors | None:
         """The combinations of latents that the formula's factors see; None where each sees latents themselves."""
-        return self.augmentation.predictors if self.is_augmentable else None
+        if self.is_augmentable:
+            return self.augmentation.predictors
+        return fewest(self.likelihood.formula(self.num_latents), self.num_latents)[1]
 
     @property
     def is_augmentable(self) -> bool:

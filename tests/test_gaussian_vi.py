@@ -96,6 +96,31 @@ def test_it_is_the_closest_of_all_gaussians(name):
                                atol=1e-4)  # fmt: skip
 
 
+@pgm.likelihood(support=pgm.Counts())
+def additive_poisson(y, f):
+    z = f[0] + 0.7 * f[1] - 0.2
+    return pgm.exp(y * z - pgm.exp(z)) / pgm.gamma(y + 1)
+
+
+def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_kernels():
+    rng = np.random.default_rng(2)
+    X, y = rng.uniform(-2.0, 2.0, (15, 2)), rng.poisson(2.0, 15).astype(float)
+    gps = [pgm.GP(pgm.RBF(1.5, 0.8), mean=0.5), pgm.GP(pgm.RBF(2.0, 1.7), mean=-0.4)]
+    result = pgm.gaussian_vi(pgm.Model(additive_poisson(), gps), X, y, tolerance=1e-14)
+    whole = pgm.GP(pgm.RBF(1.5, 0.8) + pgm.RBF(0.98, 1.7), mean=0.5 - 0.7 * 0.4 - 0.2)
+    twin = pgm.gaussian_vi(pgm.Model(log_poisson(), whole), X, y, tolerance=1e-14)
+    np.testing.assert_allclose(result.elbo, twin.elbo, rtol=1e-7)
+    new, weights = np.array([[0.3, -0.4], [1.9, 0.2]]), np.array([1.0, 0.7])
+    for one, other in ((result, twin), (pgm.correct(result), pgm.correct(twin))):
+        # The optimum is flat to the rounding of the bound.
+        np.testing.assert_allclose(one.mean @ weights - 0.2, other.mean[:, 0], atol=1e-4)
+        np.testing.assert_allclose(one.predict(new).log_density([1.0, 4.0]), other.predict(new).log_density([1.0, 4.0]),
+                                   atol=1e-4)  # fmt: skip
+    fixed, other = pgm.correct(result), pgm.correct(twin)
+    sums = np.einsum("a,iab,b->i", weights, fixed.covariance, weights)
+    np.testing.assert_allclose(sums, other.variance[:, 0], rtol=1e-4)
+
+
 @pytest.mark.turns(5)
 @pytest.mark.parametrize("name", [*NAMES, "log_poisson", "softmax"])
 def test_its_bound_never_falls_and_is_above_that_of_cavi(name):

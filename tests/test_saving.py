@@ -239,7 +239,7 @@ def test_a_file_holds_arrays_and_text_and_nothing_that_is_computed_again(files):
         assert {stored[name].dtype.kind for name in stored.files} == {"f", "u"}
         # X, y, sites, moments and the trace of the ELBO: no matrix of the data with themselves.
         assert max(stored[name].size for name in stored.files if name != "pgmodels") < 14 * 14
-    assert document["format"] == 1
+    assert document["format"] == 2
     assert document["version"] == importlib.metadata.version("pgmodels")
     assert document["model"]["gps"][0]["kernel"]["class"] == "Sum"
 
@@ -330,10 +330,10 @@ def test_a_file_that_is_no_result_is_refused(files, tmp_path):
 
 
 def test_a_later_format_is_refused(results, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "_FORMAT", 2)
+    monkeypatch.setattr(saving, "_FORMAT", 3)
     path = results["cavi"].save(tmp_path / "fit.npz")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"format 2, of pgmodels .*reads format 1"):
+    with pytest.raises(ValueError, match=r"format 3, of pgmodels .*reads format 2"):
         pgm.load(path)
 
 

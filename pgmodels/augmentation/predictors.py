@@ -109,6 +109,15 @@ def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, 
     return found.replace(formula, predictors), predictors
 
 
+def fewest(formula: Expression, num_latents: int) -> tuple[Expression, Predictors | None]:
+    """A formula over its predictors where they are fewer than the latents, else as it stands, without predictors."""
+    try:
+        over, predictors = over_predictors(formula, num_latents)
+    except NoAugmentationError:
+        return formula, None
+    return (over, predictors) if len(predictors.rows) < num_latents else (formula, None)
+
+
 class _Found:
     """The predictors of a formula, in the order in which they are met."""
 

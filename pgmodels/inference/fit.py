@@ -21,6 +21,7 @@ from pgmodels.inference.drive import stretch
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.normalisation import is_normalised
+from pgmodels.latent.coupled import JOINT_LIMIT
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.sequential import ASCENT_OPTIONS
@@ -110,8 +111,9 @@ def _problem(objective: Objective, model: Model, X: Any, y: Any, pivots: tuple[P
         # Latents that predictors or sites couple need their priors' factors.
         coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
         prior = model.traced_prior(X) if coupling else model.prior_for_moments(X)
-    problem = Problem(objective, prior, y, model.parameters)
-    return gaussian_engine.joined(problem) if isinstance(objective, Quadrature) else problem
+    # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
+    joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
+    return Problem(objective, prior, y, model.parameters, joint and len(X) * model.num_latents <= JOINT_LIMIT)
 
 
 class _Given(Module):

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine
-from pgmodels.augmentation.predictors import over_predictors
+from pgmodels.augmentation.predictors import fewest
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.accuracy import accurate_prior
 from pgmodels.inference.cavi import conclude
@@ -60,20 +59,12 @@ class _Trial(NamedTuple):
 
 def quadrature_of(model: Model) -> Quadrature:
     """The expected log density of a model's formula, over its predictors where its factors combine latents."""
-    size = model.num_latents
     if model.is_augmentable:
-        augmentation = model.augmentation
-        formula, predictors = augmentation.formula, augmentation.predictors
-        width = augmentation.size
+        formula, predictors = model.augmentation.formula, model.augmentation.predictors
     else:
-        formula, predictors, width = model.likelihood.formula(size), None, size
-        try:
-            over, found = over_predictors(formula, size)
-        except NoAugmentationError:
-            found = None
-        if found is not None and len(found.rows) < size:
-            formula, predictors, width = over, found, len(found.rows)
-    return Quadrature(formula, width, predictors, tuple(_kinks(formula)) if width == 1 else ())
+        formula, predictors = fewest(model.likelihood.formula(model.num_latents), model.num_latents)
+    size = model.num_latents if predictors is None else len(predictors.rows)
+    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else ())
 
 
 def _kinks(expression: Expression) -> list[Kink]:
@@ -252,11 +243,7 @@ def _slope(problem: Problem, state: GaussianState) -> Sites:
 
 def gaussian_problem(model: Model, data: Data, prior: JointPrior) -> Problem:
     """Expected log densities of a resolved model, over the predictors of a datum together where that is affordable."""
-    return joined(problem_of(model, data, prior, quadrature_of(model)))
-
-
-def joined(problem: Problem) -> Problem:
-    """The problem over the predictors of a datum together, where there are several and that is affordable."""
+    problem = problem_of(model, data, prior, quadrature_of(model))
     return problem.jointly() if problem.objective.size > 1 and _is_affordable(problem.prior) else problem
 
 

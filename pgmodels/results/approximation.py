@@ -210,7 +210,10 @@ class LinearResponse(CorrectedApproximation):
     @double_precision
     def nodes(self) -> GaussianNodes:
         """What integrates over the latents of each datum."""
-        return self._nodes_of(self.mean, self.covariance, self.mixing)
+        if self.mean.shape[1] == 1:
+            return IndependentNodes(self.mean, self.variance)
+        Phi = _each_latent(self.covariance) if self.mixing is None else self.mixing
+        return PredictorNodes(self.mean, self.covariance, Phi)
 
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -218,12 +221,6 @@ class LinearResponse(CorrectedApproximation):
         Phi = mixing(self.model, self.y)
         mean, covariance = respond_at(self.posterior, inputs, moments, self.shift, self.response, Phi)
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
-
-    @staticmethod
-    def _nodes_of(mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray | None) -> GaussianNodes:
-        if mean.shape[1] == 1:
-            return IndependentNodes(mean, covariance[:, :, 0])
-        return PredictorNodes(mean, covariance, _each_latent(covariance) if Phi is None else Phi)
 
 
 @eqx.filter_jit

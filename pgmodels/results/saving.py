@@ -28,7 +28,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
 # Of a file: one more for every change of what it holds.
-_FORMAT = 1
+_FORMAT = 2
 _DOCUMENT = "pgmodels"
 _RESULTS: dict[str, type[Result]] = {
     cls.__name__: cls for cls in (Approximation, LinearResponse, PerturbativeApproximation, Draws)
