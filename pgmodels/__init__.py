@@ -12,6 +12,7 @@ from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import correct
+from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
 from pgmodels.inference.fit import fit
 from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
@@ -111,6 +112,8 @@ __all__ = [
     "Difference",
     "DivergenceWarning",
     "Draws",
+    "Evidence",
+    "EvidenceWarning",
     "Fixed",
     "Gaussian",
     "GibbsKernel",
@@ -162,6 +165,7 @@ __all__ = [
     "likelihood",
     "load",
     "log",
+    "log_evidence",
     "normal_cdf",
     "normal_pdf",
     "nuts",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.sequential import ASCENT_OPTIONS
@@ -54,7 +55,7 @@ class ImportanceEstimate:
 def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
     f, _ = approximation.draw_latents(num_draws, seed)
-    return _smoothed(_log_ratios(approximation, f))[1]
+    return smoothed(_log_ratios(approximation, f)).k
 
 
 def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
@@ -63,51 +64,37 @@ def importance_estimate(approximation: Approximation, num_draws: int, seed: int 
     widening = _best_widening(approximation, seed + 1)
     # Fresh draws for the proposal chosen; q's own serve where it is q.
     used = own if widening == 1.0 else _weigh(_widened(approximation, widening), num_draws, seed + 2)
-    limit = min(1.0 - 1.0 / np.log10(num_draws), 0.7)
-    size = used.effective_size
-    about = (own.k, used.k, limit, widening, num_draws, size)
-    if not used.k <= limit:
+    limit, size = used.weights.limit, used.weights.effective_size
+    about = (own.weights.k, used.weights.k, limit, widening, num_draws, size)
+    if not used.weights.k <= limit:
         reason = (
-            f"Pareto k-hat of the weights is {used.k:.2f}, above {limit:.2f}: draws like q's miss too much of the "
-            "posterior for their weighted averages to be reliable. Draw from the posterior with gibbs."
+            f"Pareto k-hat of the weights is {used.weights.k:.2f}, above {limit:.2f}: draws like q's miss too much of "
+            "the posterior for their weighted averages to be reliable. Draw from the posterior with gibbs."
         )
         return ImportanceEstimate(*about, reason)
-    weights = np.exp(used.log_weights)
+    weights = np.exp(used.weights.log_weights)
     mean = np.einsum("s,snl->nl", weights, used.f)
     centred = (used.f - mean) ** 2
     variance = np.einsum("s,snl->nl", weights, centred)
-    log_evidence_error = float(np.sqrt(max(1.0 / size - 1.0 / num_draws, 0.0)))
+    log_evidence, log_evidence_error = used.weights.log_mean, used.weights.log_mean_error
     return ImportanceEstimate(
         *about,
         mean=mean,
         mean_error=np.sqrt(np.einsum("s,snl->nl", weights**2, centred)),
         variance=variance,
         variance_error=np.sqrt(np.einsum("s,snl->nl", weights**2, (centred - variance) ** 2)),
-        log_evidence=used.log_mean,
+        log_evidence=log_evidence,
         log_evidence_error=log_evidence_error,
-        divergence=used.log_mean - float(own.log_ratios.mean()),
+        divergence=log_evidence - float(own.weights.log_ratios.mean()),
         divergence_error=_divergence_error(own, used, log_evidence_error),
     )
 
 
 class _Weighted(NamedTuple):
-    """Draws (draws, n, latents), logarithms of p(y, f) / proposal(f) and of the smoothed weights, and k-hat."""
+    """Draws (draws, n, latents), and their weights by p(y, f) / proposal(f)."""
 
     f: np.ndarray
-    log_ratios: np.ndarray
-    log_weights: np.ndarray
-    k: float
-
-    @property
-    def effective_size(self) -> float:
-        """The number of draws that the weights leave, 1 / sum w^2."""
-        return float(1.0 / np.sum(np.exp(2.0 * self.log_weights)))
-
-    @property
-    def log_mean(self) -> float:
-        """log of the mean smoothed ratio. Smoothing leaves the middle ratio as it is, which tells the scale."""
-        middle = int(np.argsort(self.log_ratios)[len(self.log_ratios) // 2])
-        return float(self.log_ratios[middle] - self.log_weights[middle] - np.log(len(self.log_ratios)))
+    weights: SmoothedWeights
 
 
 @double_precision
@@ -115,7 +102,7 @@ def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
     f, _ = proposal.draw_latents(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
     log_ratios = _log_ratios(proposal, f) + float(_log_normalizer(proposal.posterior))
-    return _Weighted(f, log_ratios, *_smoothed(log_ratios))
+    return _Weighted(f, smoothed(log_ratios))
 
 
 @double_precision
@@ -126,15 +113,15 @@ def _widened(approximation: Approximation, share: float) -> Approximation:
 
 def _divergence_error(own: _Weighted, used: _Weighted, log_evidence_error: float) -> float:
     """The standard error of log p(y) less the average log ratio, whose draws are the same where q was not widened."""
-    count = len(own.log_ratios)
+    log_ratios, count = own.weights.log_ratios, len(own.f)
     if used is own:
-        return float((np.exp(own.log_weights) * count - own.log_ratios).std() / np.sqrt(count))
-    return float(np.hypot(log_evidence_error, own.log_ratios.std() / np.sqrt(count)))
+        return float((np.exp(own.weights.log_weights) * count - log_ratios).std() / np.sqrt(count))
+    return float(np.hypot(log_evidence_error, log_ratios.std() / np.sqrt(count)))
 
 
 def _best_widening(approximation: Approximation, seed: int) -> float:
     """The least widening whose effective size, of a few draws, is within 5 % of the largest."""
-    sizes = [_weigh(_widened(approximation, share), _PILOT, seed).effective_size for share in _WIDENINGS]
+    sizes = [_weigh(_widened(approximation, share), _PILOT, seed).weights.effective_size for share in _WIDENINGS]
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 
@@ -161,15 +148,3 @@ def _log_ratios(approximation: Approximation, f: np.ndarray) -> np.ndarray:
     """
     log_factor = np.asarray(_log_factor(approximation.posterior, jnp.asarray(f)))
     return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor
-
-
-def _smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Logarithms of the smoothed weights, which sum to 1, and Pareto k-hat."""
-    # Equal weights to rounding: q is the posterior, and there is no tail to fit.
-    if np.ptp(log_ratios) < 1e-6 * max(1.0, float(np.abs(log_ratios).max())):
-        return np.full(len(log_ratios), -np.log(len(log_ratios))), -np.inf
-    from arviz_stats.base import array_stats
-
-    # psislw takes the log likelihood of leave-one-out, the negative of a log weight.
-    log_weights, k = array_stats.psislw(-log_ratios)
-    return log_weights, float(k)
