@@ -42,7 +42,7 @@ print(pgm.compare(gibbs=draws, cavi=fitted, X=X, y=y))
 
 # A prediction is for an exposure: here for a place of a thousand.
 grid = np.linspace(0.0, 10.0, 101)
-f = draws.draw_latents_at(grid[:, None], common_noise=True)[..., 0]
+f = draws.draw_marginals(grid[:, None], common_noise=True)[..., 0]
 expected = draws.predict(grid[:, None], covariates=np.ones(101)).mean
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
 axes.scatter(place, count / thousands, s=2.0 * thousands, color="0.6", label="counts per thousand, by size")

@@ -38,7 +38,7 @@ draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, 
 print(pgm.compare(gibbs=draws, cavi=fitted))
 
 grid = np.linspace(30.0, 80.0, 101)
-f = draws.draw_latents_at((grid[:, None] - 55.0) / 15.0, common_noise=True)[..., 0]
+f = draws.draw_marginals((grid[:, None] - 55.0) / 15.0, common_noise=True)[..., 0]
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
 axes.fill_between(grid, *np.exp(np.quantile(f, [0.025, 0.975], axis=0)), alpha=0.25, label="95 % (gibbs)")
 axes.plot(grid, np.exp(f.mean(axis=0)), label="median time")

@@ -54,7 +54,7 @@ draws = pgm.gibbs(inflated, X, y, num_samples=1000, num_warmup=200, num_chains=2
 print(pgm.compare(gibbs=draws, cavi=results["zero-inflated"]))
 
 grid = np.linspace(X.min(), X.max(), 101)
-f = draws.draw_latents_at(grid[:, None], common_noise=True)
+f = draws.draw_marginals(grid[:, None], common_noise=True)
 there = 1.0 / (1.0 + np.exp(-f[..., 1]))
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
 axes.fill_between(grid, *np.quantile(there, [0.025, 0.975], axis=0), alpha=0.25, label="95 % (gibbs)")

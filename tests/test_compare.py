@@ -113,7 +113,7 @@ def test_calibration_error_by_hand():
 
 def test_pareto_k_is_that_of_the_dense_densities():
     vi, _, _ = bernoulli()
-    f, _ = vi.draw_latents(1000, seed=4)
+    f, _ = vi.draw_at_data(1000, seed=4)
     # Well-conditioned covariances: a nugget would change them, so the kernel's lengthscale keeps K's inverse tame.
     X = vi.X
     K = 2.0 * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.9**2)
@@ -155,8 +155,8 @@ def test_a_worse_approximation_shows():
 
 def test_exact_sites_have_equal_weights():
     vi, _ = gaussian()
-    weights = pointwise_log_likelihood(vi, vi.draw_latents(50)[0]).sum(axis=-1)
-    f = vi.draw_latents(50)[0]
+    weights = pointwise_log_likelihood(vi, vi.draw_at_data(50)[0]).sum(axis=-1)
+    f = vi.draw_at_data(50)[0]
     h, w = map(np.asarray, vi.posterior.sites)
     weights -= (h * f - 0.5 * w * f**2).sum(axis=(-2, -1))
     assert np.ptp(weights) < 1e-9

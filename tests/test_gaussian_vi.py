@@ -261,7 +261,7 @@ def test_latents_of_a_datum_depend_on_each_other():
     assert np.abs(covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])).max() > 0.1
     probabilities = fixed.predict(np.zeros((2, 2))).probabilities
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-3)
-    assert result.draw_latents(5)[0].shape == (5, len(y), 3)
+    assert result.draw_at_data(5)[0].shape == (5, len(y), 3)
 
 
 def test_against_draws():

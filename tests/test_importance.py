@@ -75,7 +75,7 @@ def test_a_shifted_gaussian_is_moved_back():
 def test_widening_keeps_the_mean_and_scales_the_sites():
     exact, _, _, _, _ = gaussian()
     K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
-    f, _ = _widened(exact, 0.25).draw_latents(20_000, seed=4)
+    f, _ = _widened(exact, 0.25).draw_at_data(20_000, seed=4)
     # A quarter of the sites' precision: four times the noise about the same mean.
     S = K - K @ np.linalg.solve(K + 4 * noise, K)
     error = np.sqrt(np.diag(S) / 20_000)

@@ -157,7 +157,7 @@ def test_what_cannot_be_exported():
     with pytest.raises(ValueError, match=r"first in row 4.*export the uncorrected"):
         to_arviz(bad)
     with pytest.raises(ValueError, match="no joint density"):
-        fixed.draw_latents(3)
+        fixed.draw_at_data(3)
 
     @likelihood
     def undeclared(y, f):

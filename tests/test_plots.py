@@ -60,7 +60,7 @@ def results(name):
         # Classes that can be told apart.
         h += np.where(common["y"][:, None] == np.arange(3), 4.0, -3.0)
     exact = approximation(common, h, rng.gamma(2.0, 0.3, shape))
-    whitened = exact.draw_latents(2 * SAMPLES, seed=1)[1]
+    whitened = exact.draw_at_data(2 * SAMPLES, seed=1)[1]
     draws = Draws(
         **common,
         method="gibbs",
@@ -214,12 +214,12 @@ def test_marginals_are_those_of_the_results(name):
 
 def test_prediction_errors_are_those_of_independent_draws():
     found, (_, X, y) = results("bernoulli"), given("bernoulli")
-    p = expit(found["gibbs"].draw_latents_at(X, seed=0)[..., 0])
+    p = expit(found["gibbs"].draw_marginals(X, seed=0)[..., 0])
     got = prediction_errors(found["gibbs"], X, y)
     np.testing.assert_allclose(got, p.std(axis=0) / np.sqrt(len(p)), rtol=0.35)
     several = prediction_errors(results("logistic_softmax")["gibbs"], *given("logistic_softmax")[1:])
     assert several.shape == (24, 3)
-    f, (_, X, y) = results("student_t")["gibbs"].draw_latents_at(given("student_t")[1])[..., 0], given("student_t")
+    f, (_, X, y) = results("student_t")["gibbs"].draw_marginals(given("student_t")[1])[..., 0], given("student_t")
     got = prediction_errors(results("student_t")["gibbs"], X, y)
     np.testing.assert_allclose(got, f.std(axis=0) / np.sqrt(len(f)), rtol=0.35)
 
@@ -431,7 +431,7 @@ def test_bands_hold_the_stated_mass(name):
             np.testing.assert_allclose(held, mass, atol=1e-6)
         # Draws by themselves, with noise of their own: the share of 400 in a band is 0.9 to within 4 * 0.015, 0.5 to
         # within 4 * 0.025, and so are the band's own ends.
-        f = found["gibbs"].draw_latents_at(x, seed=9)[..., latent]
+        f = found["gibbs"].draw_marginals(x, seed=9)[..., latent]
         for vertices, mass, within in ((outer[0], 0.9, 0.09), (inner[0], 0.5, 0.15)):
             low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
             np.testing.assert_allclose(((low < f) & (f < high)).mean(axis=0), mass, atol=within)

@@ -240,7 +240,7 @@ def test_draws_predict_what_their_latents_say():
     np.testing.assert_allclose(at_data.probabilities[:, 1], expected, atol=1e-5)
     np.testing.assert_allclose(at_data.log_density(y), np.log(np.where(y == 1, expected, 1 - expected)), atol=1e-4)
     new = np.random.default_rng(4).normal(size=(7, 2))
-    f = mcmc.draw_latents_at(new, seed=5)
+    f = mcmc.draw_marginals(new, seed=5)
     mean, variance = mcmc.predict_latent(new)
     # 200 draws: five standard errors.
     assert np.all(np.abs(f.mean(axis=0) - mean) < 5 * np.sqrt(variance / 200))

@@ -40,6 +40,7 @@ def test_the_main_calls(data, tmp_path):
     for result in (vi, mcmc, fixed):
         mean, variance = result.predict_latent(X_test)
         assert mean.shape == variance.shape == (10, 1)
+        assert result.draw_latents(X_test, 3).shape == (3, 10, 1)
         p = result.predict(X_test)
         assert p.mean.shape == p.variance.shape == (10,)
         np.testing.assert_allclose(p.probabilities.sum(axis=1), 1.0, atol=1e-12)

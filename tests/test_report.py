@@ -42,7 +42,7 @@ def letters():
     model = pgm.Model(pgm.LogisticSoftmax(26), pgm.GP(pgm.RBF(1.0, 0.8), size=26))
     vi = pgm.cavi(model, X, y)
     # Draws of q stand for the posterior's, which would take longer.
-    _, whitened = vi.draw_latents(120)
+    _, whitened = vi.draw_at_data(120)
     draws = pgm.Draws(
         model=vi.model,
         X=vi.X,

@@ -168,7 +168,7 @@ def figures(result):
         "latent": np.stack(result.predict_latent(new)),
     }
     if isinstance(result, pgm.Approximation) and not isinstance(result, pgm.CorrectedApproximation):
-        parts |= {"drawn": result.draw_latents(3, seed=2)[0], "elbo": np.array(result.elbo)}
+        parts |= {"drawn": result.draw_at_data(3, seed=2)[0], "elbo": np.array(result.elbo)}
     return parts
 
 

@@ -54,7 +54,7 @@ class ImportanceEstimate:
 
 def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    f, _ = approximation.draw_latents(num_draws, seed)
+    f, _ = approximation.draw_at_data(num_draws, seed)
     return smoothed(_log_ratios(approximation, f)).k
 
 
@@ -99,7 +99,7 @@ class _Weighted(NamedTuple):
 
 @double_precision
 def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
-    f, _ = proposal.draw_latents(num_draws, seed)
+    f, _ = proposal.draw_at_data(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
     log_ratios = _log_ratios(proposal, f) + float(_log_normalizer(proposal.posterior))
     return _Weighted(f, smoothed(log_ratios))

@@ -153,7 +153,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
         about = "the corrected marginals, each independent of the others: no joint density stands behind them"
         return result.mean + np.sqrt(result.variance) * noise, None, about
     if isinstance(result, Approximation):
-        f, whitened = result.draw_latents(num_draws, seed)
+        f, whitened = result.draw_at_data(num_draws, seed)
         return (
             f[None],
             tuple(v[None] for v in whitened),

@@ -104,6 +104,11 @@ class CoupledPosterior(Module):
         """The covariance of the latents at new inputs with those at the data."""
         return self._between(self.prior.factors_at(X_new), self.prior.factors())
 
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
+        """The covariance of the latents at new inputs."""
+        factors, own = self.prior.factors_at(X_new), np.arange(self.potential.shape[1])
+        return self._between(factors, factors).at[own, :, own].add(self.prior.residual_covariances(X_new))
+
     def covariance(self) -> Float[Array, "L n L n"]:
         """The covariance of the latents at the data."""
         factors = self.prior.factors()

@@ -3,8 +3,9 @@
 from functools import partial, reduce
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
@@ -26,6 +27,32 @@ def draw_latents(
     chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
     parts = [jax.tree.map(np.asarray, _draw(gaussian, key, path, chunk)) for chunk in chunks]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+
+
+def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
+
+    ``covariance`` is that of each latent (latents, m, m), or of all of them (latents, m, latents, m). It may be
+    singular, as where rows repeat each other.
+    """
+    rows, size = mean.shape
+    blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
+    values, vectors = np.linalg.eigh(blocks)
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    noise = rng.standard_normal((len(roots), num_draws, roots.shape[-1]))
+    deviations = np.moveaxis(noise @ np.swapaxes(roots, 1, 2), 1, 0).reshape(num_draws, size, rows)
+    return mean + np.swapaxes(deviations, 1, 2)
+
+
+def draw_given(
+    prior: JointPrior, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l"]
+) -> Float[Array, "*batch m l"]:
+    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
+    roots = []
+    for C in prior.residual_covariances(X_new):
+        values, vectors = jnp.linalg.eigh(C)
+        roots.append(vectors * jnp.sqrt(jnp.maximum(values, 0.0)))
+    return prior.at(X_new, coordinates) + jnp.einsum("lmk,...kl->...ml", jnp.stack(roots), noise)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)

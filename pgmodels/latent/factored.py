@@ -73,6 +73,10 @@ class FactoredPrior(LatentPrior):
     def _cross_covariance(self, state: Any, cross: Any) -> Array:
         """Covariance of the latents at new inputs with those at X."""
 
+    @abstractmethod
+    def _taken(self, state: Any, cross: Any) -> Array:
+        """What the sites take off the prior covariance at new inputs, (m, m)."""
+
     def condition(self, sites: Sites) -> "FactoredPosterior":
         """See LatentPrior."""
         potential, constant = centred(sites, self.mean)
@@ -106,6 +110,11 @@ class FactoredPrior(LatentPrior):
         """See LatentPrior."""
         A, residual = self.factor_at(X_new)
         return self.mean + jnp.swapaxes(A, 0, 1) @ coordinates, residual
+
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """The covariance of a latent at new inputs, given its coordinates."""
+        A, _ = self.factor_at(X_new)
+        return self.kernel(X_new, X_new) - A.T @ A
 
 
 class FactoredPosterior(Posterior):
@@ -146,6 +155,11 @@ class FactoredPosterior(Posterior):
         """The covariance of each latent at new inputs with itself at the data."""
         cross = self.prior._cross(X_new)
         return over_states(lambda state: self.prior._cross_covariance(state, cross), self.states)
+
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
+        """The covariance of each latent at new inputs."""
+        cross, K = self.prior._cross(X_new), self.prior.kernel(X_new, X_new)
+        return over_states(lambda state: K - self.prior._taken(state, cross), self.states)
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:

@@ -67,7 +67,8 @@ class JointPrior(Module):
             if not isinstance(group, FactoredPrior):
                 raise ValueError(
                     f"the prior {type(group).__name__} has no factor matrix, which is needed where the formula "
-                    "combines latents and for moves about a fitted Gaussian: choose another form of the GP."
+                    "combines latents, for moves about a fitted Gaussian and for joint draws at new inputs: choose "
+                    "another form of the GP, such as pgm.Dense()."
                 )
             found += [group.factor] * group.size
         return found
@@ -77,6 +78,17 @@ class JointPrior(Module):
         self.factors()
         parts = [group.factor_at(X_new)[0] for group in self.groups if isinstance(group, FactoredPrior)]
         return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+
+    def residual_covariances(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
+        """The covariance of each latent at new inputs, given its coordinates."""
+        self.factors()
+        parts = [group.residual_covariance(X_new) for group in self.groups if isinstance(group, FactoredPrior)]
+        return jnp.stack([C for C, size in zip(parts, self.sizes, strict=True) for _ in range(size)])
+
+    def at(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
+        """The mean of the latents at new inputs, given coordinates."""
+        pairs = zip(self.groups, coordinates, strict=True)
+        return jnp.concatenate([group.at(X_new, v)[0] for group, v in pairs], axis=-1)
 
     def means(self) -> Float[Array, " l"]:
         """The constant mean of each latent."""
@@ -150,6 +162,10 @@ class JointPosterior(Module):
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
         """The covariance of each latent at new inputs with itself at the data."""
         return jnp.concatenate([group.cross_covariance(X_new) for group in self._factored()])
+
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
+        """The covariance of each latent at new inputs."""
+        return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
 
     def _factored(self) -> list[FactoredPosterior]:
         self.prior.factors()

@@ -97,6 +97,10 @@ class LowRankPrior(FactoredPrior):
             state.root, self.A
         )
 
+    def _taken(self, state: LowRankState, cross: tuple[Array, Array]) -> Array:
+        U = algebra.factor_half_covariance(state.root, cross[0])
+        return cross[0].T @ cross[0] - U.T @ U
+
 
 def low_rank_at(
     kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int

@@ -84,7 +84,7 @@ def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarra
 
 def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:
     """Latents at X, (draws, m, latents), and the predictive distribution that they give, both smooth in X."""
-    f = draws.draw_latents_at(X, common_noise=True)
+    f = draws.draw_marginals(X, common_noise=True)
     return f, Predictive(draws.model.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.drawing import draw_latents
+from pgmodels.latent.drawing import draw_gaussian, draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
-from pgmodels.results.correction import correct_at, mixing, respond_at, warn_nonpositive
+from pgmodels.results.correction import correct_at, mixing, respond_at, respond_jointly, warn_nonpositive
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
@@ -126,7 +128,22 @@ class Approximation(Result):
         return PredictorNodes(mean, variance, Phi)
 
     @double_precision
-    def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+
+        O(m^3). Raises ValueError where a GP's form has no factor.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        mean, _ = self._marginals_at(X_new)
+        covariance = self._covariance_at(jnp.asarray(self.check_inputs(X_new)))
+        return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
+
+    def _covariance_at(self, X_new: Array) -> np.ndarray:
+        """The covariance of each latent at X_new (latents, m, m), or of all of them (latents, m, latents, m)."""
+        return np.asarray(_covariance_at(self.posterior, X_new))
+
+    @double_precision
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
         return draw_latents(self.posterior, num_draws, seed)
 
@@ -141,7 +158,7 @@ class CorrectedApproximation(Approximation):
 
     num_nonpositive: int
 
-    def draw_latents(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raises ValueError: the corrected moments belong to no density that could be weighed."""
         raise ValueError(
             "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
@@ -189,6 +206,12 @@ class PerturbativeApproximation(CorrectedApproximation):
         moments, expansion = super()._marginals_at(X_new), (self.shift, self.curvature)
         return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
 
+    def _covariance_at(self, X_new: Array) -> np.ndarray:
+        raise ValueError(
+            "draw_latents: the expansion to second order corrects each row by itself, and no joint covariance stands "
+            "behind it. Draw from pgm.correct(result), by linear response, from the uncorrected result, or with gibbs."
+        )
+
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LinearResponse(CorrectedApproximation):
@@ -222,10 +245,24 @@ class LinearResponse(CorrectedApproximation):
         mean, covariance = respond_at(self.posterior, inputs, moments, self.shift, self.response, Phi)
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
+    def _covariance_at(self, X_new: Array) -> np.ndarray:
+        if not self.is_positive:
+            raise ValueError(
+                "draw_latents: the covariance by linear response is not positive definite, so that there is nothing to "
+                "draw from. Draw from the uncorrected result, or with gibbs."
+            )
+        Phi = mixing(self.model, self.y)
+        return respond_jointly(self.posterior, X_new, super()._covariance_at(X_new), self.response, Phi)
+
 
 @eqx.filter_jit
 def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
+
+
+@eqx.filter_jit
+def _covariance_at(posterior: JointPosterior | CoupledPosterior, X_new: Array) -> Array:
+    return posterior.covariance_at(X_new)
 
 
 @eqx.filter_jit

@@ -60,6 +60,12 @@ def added_moments(cross: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
 
     ``cross`` is Cov_q(f_*, f), (L, m, n) or (L, m, L, n); ``shift`` and T are over the predictors z at the data.
     """
+    flat = _with_predictors(cross, *Phi)
+    return 0.5 * (flat @ shift).T, jnp.einsum("amN,bmN->mab", flat @ T, flat)
+
+
+def _with_predictors(cross: Any, *Phi: Any) -> Any:
+    """V_*z (L, m, N) from Cov_q(f_*, f)."""
     size = len(cross)
     if cross.ndim == 3:
         full = jnp.zeros((*cross.shape, size), cross.dtype)
@@ -67,8 +73,25 @@ def added_moments(cross: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
         cross = full.at[own, :, :, own].set(cross)
     else:
         cross = jnp.einsum("amkn,npk->amnp", cross, *Phi) if Phi else jnp.moveaxis(cross, 2, 3)
-    flat = cross.reshape(size, cross.shape[1], -1)
-    return 0.5 * (flat @ shift).T, jnp.einsum("amN,bmN->mab", flat @ T, flat)
+    return cross.reshape(size, cross.shape[1], -1)
+
+
+def respond_jointly(
+    posterior: JointPosterior | CoupledPosterior,
+    X_new: Any,
+    covariance: np.ndarray,
+    T: np.ndarray,
+    Phi: tuple[Any, ...],
+) -> np.ndarray:
+    """The joint covariance at new inputs by linear response, (L, m, L, m), from q's."""
+    V = covariance if covariance.ndim == 4 else np.einsum("amk,ab->ambk", covariance, np.eye(len(covariance)))
+    return V + np.asarray(_added_jointly(posterior, X_new, jnp.asarray(T), *Phi))
+
+
+@jax.jit
+def _added_jointly(posterior: JointPosterior | CoupledPosterior, X_new: Any, T: Any, *Phi: Any) -> Any:
+    flat = _with_predictors(posterior.cross_covariance(X_new), *Phi)
+    return jnp.einsum("amN,bkN->ambk", flat @ T, flat)
 
 
 def correct_at(

@@ -11,10 +11,12 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.integration import power_of_two
+from pgmodels.latent.drawing import draw_given
 from pgmodels.latent.joint import JointPrior
+from pgmodels.options import check_whole_number
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
-from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain, with_values
@@ -105,7 +107,25 @@ class Draws(Result):
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in parts]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
-    def draw_latents_at(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
+    @double_precision
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+
+        Each goes with a draw of this result, each as often as every other. O(m^3), for each draw where
+        hyperparameters were sampled. Raises ValueError where a GP's form has no factor.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        X_new, rng = jnp.asarray(self.check_inputs(X_new)), np.random.default_rng(seed)
+        chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
+        whitened = tuple(v[chosen] for v in self._flat_whitened())
+        noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
+        if not self.hyperparameters:
+            return np.asarray(_draw_given(self.prior, X_new, *map(_filled_up, (whitened, noise))))[:num_draws]
+        places = uncertain(self.model).places
+        values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
+        return np.asarray(_draw_each(bare(self.model), places, values, whitened, noise, jnp.asarray(self.X), X_new))
+
+    def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
 
         ``common_noise`` gives all points of a draw one standard normal, so that what is averaged or ranked over draws
@@ -125,16 +145,13 @@ class Draws(Result):
         depends on them raises ValueError where they are left out.
         """
         values = self.flat_likelihood_values
-        nodes = DrawNodes(self.draw_latents_at(X_new, seed), values)
+        nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
         return Predictive(self.model.likelihood, nodes, covariates)
 
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
-        X_new = jnp.asarray(self.check_inputs(X_new))
-        if self.whitened is None:
-            raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
-        whitened = tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
+        X_new, whitened = jnp.asarray(self.check_inputs(X_new)), self._flat_whitened()
         if self.hyperparameters:
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
@@ -143,6 +160,27 @@ class Draws(Result):
         pairs = zip(self.prior.groups, whitened, strict=True)
         parts = [(len(v), *_at(group, X_new, _filled_up(v))) for group, v in pairs]
         return [(np.asarray(centre)[:count], np.asarray(residual)[None]) for count, centre, residual in parts]
+
+    def _flat_whitened(self) -> tuple[np.ndarray, ...]:
+        """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
+        if self.whitened is None:
+            raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
+        return tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
+
+
+@eqx.filter_jit
+def _draw_given(prior: JointPrior, X_new: Any, whitened: Any, noise: Any) -> Any:
+    return draw_given(prior, X_new, whitened, noise)
+
+
+@eqx.filter_jit
+def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, X: Any, X_new: Any) -> Any:
+    """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
+
+    def one(draw: tuple[Any, Any, Any]) -> Any:
+        return draw_given(with_values(model, places, draw[0]).traced_prior(X), X_new, *draw[1:])
+
+    return jax.lax.map(one, (values, whitened, noise))
 
 
 @eqx.filter_jit
@@ -168,10 +206,14 @@ def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
     return f.reshape(*whitened.shape[:-2], *f.shape[1:])
 
 
-def _filled_up(draws: np.ndarray) -> Any:
-    """Draws (draws, ...) with zeros after them, up to a power of two: any number of draws shares few programs."""
-    missing = power_of_two(len(draws)) - len(draws)
-    return jnp.asarray(np.concatenate([draws, np.zeros((missing, *draws.shape[1:]))]))
+def _filled_up(draws: Any) -> Any:
+    """Arrays (draws, ...) with zeros after them, up to a power of two: any number of draws shares few programs."""
+
+    def fill(values: np.ndarray) -> jax.Array:
+        missing = power_of_two(len(values)) - len(values)
+        return jnp.asarray(np.concatenate([values, np.zeros((missing, *values.shape[1:]))]))
+
+    return jax.tree.map(fill, draws)
 
 
 @eqx.filter_jit

@@ -118,10 +118,14 @@ class DrawNodes(Nodes):
         return len(self.draws)
 
     def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
-        # Each draw as often as every other, but for what is left over.
-        chosen = np.concatenate([rng.permutation(len(self.draws)) for _ in range(-(-num_draws // len(self.draws)))])
-        chosen = chosen[:num_draws]
+        chosen = spread_evenly(len(self.draws), num_draws, rng)
         return self.draws[chosen], {name: np.asarray(value)[chosen] for name, value in self.values.items()}
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
         return self.draws[:, rows], np.full(len(self.draws), -np.log(len(self.draws)))
+
+
+def spread_evenly(count: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers below ``count`` in random order, each as often as every other but for what is left over."""
+    rounds = [rng.permutation(count) for _ in range(-(-num_draws // count))]
+    return np.concatenate(rounds)[:num_draws]
