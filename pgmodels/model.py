@@ -62,7 +62,7 @@ class GP(Module):
         self.form = form
 
     def __repr__(self) -> str:
-        mean = "" if self.mean.fixed and np.all(np.asarray(self.mean.value) == 0) else f", mean={self.mean.value}"
+        mean = "" if self.mean.fixed and np.all(np.asarray(self.mean.value) == 0) else f", mean={self.mean!r}"
         size = f", size={self.size}" if self.size > 1 else ""
         form = "" if self.form == Cheapest() else f", form={self.form!r}"
         return f"GP({self.kernel!r}{mean}{size}{form})"

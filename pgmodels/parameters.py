@@ -18,6 +18,7 @@ from numpyro.distributions.constraints import (
 from numpyro.distributions.transforms import Transform, biject_to
 
 from pgmodels.portable import Module, Portable
+from pgmodels.writing import write_constraint, write_distribution, write_value
 
 
 class Fixed:
@@ -27,7 +28,7 @@ class Fixed:
         self.value = value
 
     def __repr__(self) -> str:
-        return f"Fixed({self.value!r})"
+        return f"Fixed({write_value(self.value)})"
 
 
 class Prior(Portable):
@@ -48,7 +49,8 @@ class Prior(Portable):
         return hash(self.signature)
 
     def __repr__(self) -> str:
-        return repr(self.distribution)
+        held = self.distribution
+        return write_distribution(held) if isinstance(held, Distribution) else write_constraint(held)
 
 
 class Within(Distribution):
@@ -113,6 +115,11 @@ class Parameter(Module):
         return None if self.held_prior is None else self.held_prior.distribution
 
     @property
+    def given_prior(self) -> Any:
+        """The prior as it was given, before the constraint: what a user reads."""
+        return self.prior.base if isinstance(self.prior, Within) else self.prior
+
+    @property
     def constraint(self) -> Constraint | None:
         """The constraint that was asked for, None where there is none but perhaps a sign."""
         return None if self.held_constraint is None else self.held_constraint.distribution
@@ -147,6 +154,17 @@ class Parameter(Module):
     def bare(self) -> "Parameter":
         """A copy with the value alone: what compiled code sees, so that priors never cause a recompilation."""
         return Parameter(self.value)
+
+    def __repr__(self) -> str:
+        """As it may be typed: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)``; in full where that says too little."""
+        value, prior = write_value(self.value), self.given_prior
+        if self.fixed:
+            value = f"Fixed({value})"
+        if prior is not None and self.constraint is None and not self.fixed and _is_centre(self.value, prior):
+            return write_distribution(prior)
+        said = [] if prior is None or self.fixed else [f"prior={write_distribution(prior)}"]
+        said += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
+        return f"Parameter({', '.join([value, *said])})" if said else value
 
 
 def is_parameter(node: Any) -> bool:
@@ -283,6 +301,17 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
             f"{name} must be positive, and its prior {kind} has the support {support}: use LogNormal, Gamma, "
             "InverseGamma, HalfNormal, or TruncatedNormal(..., low=0.0)."
         )
+
+
+def _is_centre(value: Any, prior: Distribution) -> bool:
+    """Whether a value is where a prior would start."""
+    if value is None or isinstance(value, jax.core.Tracer):
+        return False
+    with jax.enable_x64(True):
+        try:
+            return np.array_equal(value, np.broadcast_to(_centre(prior, "a parameter"), np.shape(value)))
+        except ValueError:
+            return False
 
 
 def _centre(prior: Distribution, name: str) -> np.ndarray:

@@ -138,7 +138,7 @@ def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path
     expected = by_cuts(f, cuts.reshape(12, 1, 2)).mean(axis=0)
     np.testing.assert_allclose(predictive.probabilities, expected, rtol=1e-10)
     assert pgm.to_arviz(draws)["posterior"]["likelihood.cuts"].shape == (2, 6, 2)
-    assert "cuts=[" in repr(draws.model.likelihood)
+    assert "cuts=Parameter([" in repr(draws.model.likelihood)
     assert pgm.load(draws.save(tmp_path / "draws.npz"), likelihood=ordered).model == draws.model
     assert pickle.loads(pickle.dumps(draws.model)) == draws.model
 

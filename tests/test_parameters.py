@@ -108,3 +108,52 @@ def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
     drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["kernel.lengthscale"]
     assert drawn.shape == (1, 3, 2)
     assert np.all(drawn[..., 0] != drawn[..., 1])
+
+
+@pgm.likelihood(support=pgm.Classes(3))
+def graded(y, f, cuts=pgm.Parameter([-1.0, 0.8], constraint=constraints.ordered_vector)):
+    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
+    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
+
+
+@pgm.likelihood(support=pgm.Binary())
+def flipped(y, f, rate=pgm.Parameter(0.05, constraint=constraints.interval(0.0, 0.5))):
+    return rate + (1 - 2 * rate) * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
+
+
+TRUNCATED = dist.TruncatedNormal(0.5, 1.5, low=0.0)
+TYPED = {
+    "numbers": pgm.Model(pgm.NegativeBinomial(0.25), pgm.GP(pgm.RBF(1.5, [0.5, 2.0]) + pgm.White(1e-8), mean=0.5)),
+    "held": pgm.Model(
+        pgm.StudentT(pgm.Fixed(4.0), 1.0),
+        pgm.GP(pgm.On(pgm.Matern32(pgm.Fixed(2.0)), [1]), mean=pgm.Fixed(-0.5), form=pgm.Dense()),
+    ),
+    "priors": pgm.Model(
+        pgm.LogisticSoftmax(3),
+        [
+            pgm.GP(pgm.RBF(dist.LogNormal(0.0, 1.0), pgm.Parameter(2.5, prior=dist.Gamma(2.0, 0.1))), size=2),
+            pgm.GP(pgm.Periodic(dist.HalfNormal(2.0), TRUNCATED, dist.Uniform(0.1, 3.0)), mean=dist.Normal(0.5, 3.0)),
+        ],
+    ),
+    "priors of arrays": pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(0.0, np.array([0.5, 1.0]))))),
+    "expanded": pgm.Model(
+        pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, pgm.Parameter([1.0, 2.0], prior=dist.InverseGamma(3.0, 1.0))))
+    ),
+    "constraints": pgm.Model(graded(dist.Normal(0.0, 3.0)), pgm.GP(pgm.Linear())),
+    "held within": pgm.Model(graded(pgm.Fixed([-0.5, 0.5])), pgm.GP(pgm.Linear())),
+    "bounds": pgm.Model(flipped(), pgm.GP(pgm.RBF())),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_what_is_shown_can_be_typed_back(name):
+    names = vars(constraints) | vars(dist) | vars(pgm) | {"array": np.array, "graded": graded, "flipped": flipped}
+    assert eval(repr(TYPED[name]), names) == TYPED[name]
+
+
+def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
+    kernel = pgm.RBF(variance=dist.LogNormal(0.0, 1.0), lengthscale=pgm.Fixed(2.0))
+    assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
+    moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
+    assert repr(moved) == "RBF(variance=Parameter(0.333333, prior=LogNormal(0.0, 1.0)), lengthscale=None)"
+    assert repr(graded()) == "graded(cuts=Parameter([-1.0, 0.8], constraint=ordered_vector))"

@@ -76,7 +76,7 @@ class Kernel(Module):
         return Product(self, as_kernel(other))
 
     def __repr__(self) -> str:
-        shown = [f"{f.name}={_show(v)}" for f in fields(self) if is_parameter(v := getattr(self, f.name))]
+        shown = [f"{f.name}={v!r}" for f in fields(self) if is_parameter(v := getattr(self, f.name))]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -199,10 +199,3 @@ def scalar(value: Any, name: str, owner: Kernel) -> Parameter:
     if np.ndim(parameter.value):
         raise ValueError(f"{label} must be one number; got an array of shape {np.shape(parameter.value)}.")
     return parameter
-
-
-def _show(parameter: Parameter) -> str:
-    value = parameter.value
-    concrete = value is not None and not isinstance(value, jax.core.Tracer)
-    text = repr(np.asarray(value).tolist()) if concrete else str(value)
-    return f"Fixed({text})" if parameter.fixed else text

@@ -89,8 +89,11 @@ class Likelihood(Module):
         return tuple((name, p.positive, p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={np.round(p.value, 6)}" for name, p in self.parameters.items())
-        return f"{self.name}({inside})"
+        inside = [f"{name}={p!r}" for name, p in self.parameters.items()]
+        if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
+            # Made by a function of the number of classes, such as LogisticSoftmax.
+            inside = [str(self.declared_support.num_classes)]
+        return f"{self.name}({', '.join(inside)})"
 
 
 class LikelihoodFamily:

@@ -17,6 +17,7 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 from pgmodels.unknowns import Unknowns
+from pgmodels.writing import write_distribution
 
 WIDTH = 100
 _METHODS = {
@@ -135,7 +136,7 @@ def hyperparameter_table(model: Model) -> Html:
     every = Unknowns(model, lambda parameter: True)
     rows = []
     for name, parameter in zip(every.names, every.parameters, strict=True):
-        prior = "" if parameter.prior is None else f", prior {type(parameter.prior).__name__}"
+        prior = "" if parameter.prior is None else f", prior {write_distribution(parameter.given_prior)}"
         value = "from the data" if parameter.value is None else _array(parameter.value)
         rows.append((name, value, "fixed" if parameter.fixed else f"may be learned{prior}"))
     return table(["hyperparameter", "value", ""], rows)

@@ -134,8 +134,8 @@ def _describe_parameter(parameter: Parameter, name: str) -> Description:
     if parameter.constraint is not None:
         described["constraint"] = _describe_constraint(parameter.constraint, name)
     if parameter.held_prior is not None:
-        prior = parameter.prior.base if isinstance(parameter.prior, Within) else parameter.prior
-        described["prior"] = _describe_prior(Prior(prior), f"the prior {prior!r} of {name}")
+        prior = Prior(parameter.given_prior)
+        described["prior"] = _describe_prior(prior, f"the prior {prior!r} of {name}")
     return described
 
 

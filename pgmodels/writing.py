@@ -1,0 +1,55 @@
+"""Numbers, NumPyro's distributions and its constraints as a user types them."""
+
+import inspect
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, constraints
+from numpyro.distributions.constraints import Constraint
+
+# What is learned has more digits than anybody reads.
+_DIGITS = 6
+
+
+def write_value(value: Any) -> str:
+    """A number, or nested lists of them, to six digits; anything else in its own words."""
+    if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
+        return str(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        return str(value)
+    rounded = np.array([entry if array.dtype.kind != "f" else float(f"{entry:.{_DIGITS}g}") for entry in array.flat])
+    return repr(rounded.reshape(array.shape).tolist())
+
+
+def write_distribution(distribution: Distribution) -> str:
+    """A distribution with its arguments: ``LogNormal(0.0, 1.0)``."""
+    if isinstance(distribution, ExpandedDistribution):
+        return f"{write_distribution(distribution.base_dist)}.expand({list(distribution.batch_shape)})"
+    if isinstance(distribution, Independent):
+        return f"{write_distribution(distribution.base_dist)}.to_event({distribution.reinterpreted_batch_ndims})"
+    kind = type(distribution)
+    names = [name for name in inspect.signature(kind).parameters if name != "validate_args"]
+    if not all(hasattr(distribution, name) for name in names):
+        return f"{kind.__name__}(...)"
+    return f"{kind.__name__}({', '.join(_write_argument(getattr(distribution, name)) for name in names)})"
+
+
+def _write_argument(value: Any) -> str:
+    if isinstance(value, Distribution):
+        return write_distribution(value)
+    text = write_value(value)
+    return f"array({text})" if np.ndim(value) else text
+
+
+def write_constraint(constraint: Constraint) -> str:
+    """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds where it has any."""
+    for name, value in vars(constraints).items():
+        if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
+            return name
+    bounds = [getattr(constraint, name) for name in ("lower_bound", "upper_bound") if hasattr(constraint, name)]
+    for name in ("interval", "greater_than", "less_than"):
+        if bounds and getattr(constraints, name) is type(constraint):
+            return f"{name}({', '.join(map(write_value, bounds))})"
+    return str(constraint)
