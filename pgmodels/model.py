@@ -22,6 +22,7 @@ from pgmodels.language.density import coefficients, entries_out_of_range, is_und
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
 from pgmodels.language.supports import Classes
+from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import ASCENT_OPTIONS
@@ -179,11 +180,40 @@ class Model(Module):
         self._check_allowed(y, name)
         return y
 
-    def check(self, X: Any, y: Any) -> Data:
-        """Checked data to learn from, or ValueError saying what is wrong and how to mend it.
+    def given(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
+        """The model and checked data to learn from, or ValueError saying what is wrong and how to mend it.
 
-        Warns with DataWarning where a class has no observation at all.
+        With ``weights`` (n,), the model of rows with weights, which are the last column of the data's y; rows of weight
+        0 are left out. Warns with DataWarning where a class has no observation at all.
         """
+        data = self.unweighted.check(X, y)
+        if weights is None:
+            if self.is_weighted:
+                raise ValueError(
+                    "model is that of a result with weights: give weights= as they were, or use model.unweighted."
+                )
+            return self, data
+        weights = check_weights(weights, len(data.X))
+        rows = weights > 0
+        return self.weighted, Data(data.X[rows], np.column_stack([data.y, weights])[rows], data.columns)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the last column of y is a weight, a power of the likelihood."""
+        return self.likelihood is not self.likelihood.unweighted
+
+    @property
+    def weighted(self) -> "Model":
+        """The model of rows that have weights, one more column of y."""
+        return Model(self.likelihood.weighted(self.num_latents), self.gps)
+
+    @property
+    def unweighted(self) -> "Model":
+        """The model of a row by itself, whatever its weight."""
+        return Model(self.likelihood.unweighted, self.gps) if self.is_weighted else self
+
+    def check(self, X: Any, y: Any) -> Data:
+        """Checked data of rows without weights: see ``given``."""
         columns = column_names(X)
         X = self.check_inputs(X)
         for gp in self.gps:
@@ -196,7 +226,7 @@ class Model(Module):
                 "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
                 "class and recode the labels, or add data of it.",
                 DataWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
         return Data(X, y, columns)
 

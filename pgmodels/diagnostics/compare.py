@@ -175,7 +175,7 @@ def compare(
             row |= {"elbo": result.elbo, "pareto_k": pareto_k(result, num_draws, seed)}
         row["seconds"] = result.seconds
         rows[label] = row
-    is_class = draws.model.likelihood.support(draws.model.num_latents).values() is not None
+    is_class = draws.likelihood.support(draws.model.num_latents).values() is not None
     absent = ["rmse"] if is_class else ["misclassification"]
     if test is None:
         absent = ["misclassification", "rmse", "negative_log_density", "calibration_error"]
@@ -258,7 +258,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
                 f"covariates of shape {covariates.shape}. Leave covariates out where y has them already."
             )
         y = np.column_stack([y, covariates])
-    return X, draws.model.check_observations(y, len(X))
+    return X, draws.model.unweighted.check_observations(y, len(X))
 
 
 def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:

@@ -127,10 +127,12 @@ def simulate_calibration(
 ) -> Calibration:
     """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
 
-    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn from
-    the formula, or where fewer than two replicates have a finite ELBO.
+    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
+    y cannot be drawn from the formula, or where fewer than two replicates have a finite ELBO.
     """
     model, y = approximation.model, approximation.y
+    if model.is_weighted:
+        raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     covariates = y[:, 1:] if y.ndim == 2 else None
     drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))

@@ -87,17 +87,19 @@ def cavi(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     progress: bool | None = None,
 ) -> Approximation:
     """The Gaussian q(f) that maximises the augmented ELBO, hyperparameters held at their values.
 
-    X (n, d), y (n,) or (n, columns). Stops where the ELBO changes by less than ``tolerance`` relative to its size in
-    one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises ValueError for
-    bad data and NoAugmentationError for a likelihood without an augmentation.
+    X (n, d), y (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: 2 is a row that is there
+    twice, and rows of weight 0 are left out. Stops where the ELBO changes by less than ``tolerance`` relative to its
+    size in one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises
+    ValueError for bad data and NoAugmentationError for a likelihood without an augmentation.
     """
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress)

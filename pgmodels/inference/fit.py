@@ -210,6 +210,7 @@ def fit(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     objective: str = "cavi",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
@@ -226,11 +227,12 @@ def fit(
     the formula is normalised in y, since what it leaves out may depend on them; otherwise they are held, with a
     FitWarning. A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names
     those far out that the data do not determine.
-    The learned model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns).
-    Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
+    The learned model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns),
+    ``weights`` (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi``
+    does.
     """
     begin = time.perf_counter()
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y, weights)
     if objective not in _OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)

@@ -161,21 +161,22 @@ def gaussian_vi(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     progress: bool | None = None,
 ) -> Approximation:
     """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters held; any formula (math: section 6).
 
-    X (n, d), y (n,) or (n, columns). E log p(y | f) is by quadrature, so that its ELBO is above that of ``cavi``, which
-    starts it where the formula has an augmentation, and it never falls. The latents of a datum depend on each other
-    under q, up to 3,000 coordinates in all; beyond, a MeanFieldWarning says that they do not. Stops where the ELBO
-    changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning where that takes more than
-    ``max_iterations``. Raises ValueError for bad data.
+    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is by quadrature, so that its ELBO
+    is above that of ``cavi``, which starts it where the formula has an augmentation, and it never falls. The latents of
+    a datum depend on each other under q, up to 3,000 coordinates in all; beyond, a MeanFieldWarning says that they do
+    not. Stops where the ELBO changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning
+    where that takes more than ``max_iterations``. Raises ValueError for bad data.
     Source: Opper and Archambeau 2009; Khan and Lin 2017.
     """
     begin = time.perf_counter()
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress, begin)

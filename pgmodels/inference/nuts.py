@@ -38,6 +38,7 @@ def nuts(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     num_samples: int = 1000,
     num_warmup: int = 500,
     num_chains: int = 4,
@@ -47,13 +48,13 @@ def nuts(
 ) -> Draws:
     """Draws from the posterior by NumPyro's NUTS, on the likelihood's formula itself, with no augmentation.
 
-    X (n, d), y (n,) or (n, columns); ``seed`` is an int or a JAX key and decides every draw. Values that have a prior
-    are sampled too, and are ``hyperparameters`` of the result; all others are held. Latents are whitened by a dense
-    Cholesky root: O(n^2) a gradient, O(n^3) where kernel values are sampled.
+    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
+    draw. Values that have a prior are sampled too, and are ``hyperparameters`` of the result; all others are held.
+    Latents are whitened by a dense Cholesky root: O(n^2) a gradient, O(n^3) where kernel values are sampled.
     Warns with DivergenceWarning. Raises ValueError for bad data or options.
     """
     start = time.perf_counter()
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y, weights)
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)

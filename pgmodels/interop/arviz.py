@@ -38,7 +38,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     - posterior: ``f`` (datum, latent), and hyperparameters that were sampled, by name;
     - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
       several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
-    - log_likelihood: ``y`` (datum);
+    - log_likelihood: ``y`` (datum), times the row's weight where rows have them, in constant_data as ``weights``, so
+      that leaving one out leaves out all that it counts for;
     - observed_data: ``y`` (datum), the first column;
     - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2: the log joint density in whitened coordinates up to a constant,
       with the log prior of hyperparameters that were sampled; and the sampler's own figures.
@@ -56,8 +57,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
     check_whole_number(num_draws, "num_draws", 1)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
-    likelihood = result.model.likelihood
-    several = result.y.ndim == 2
+    likelihood, y = result.likelihood, result.observations
+    several = y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
     # Only coordinates of a prior with a factor are standard normal.
@@ -68,7 +69,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         stats = {name: value + _log_prior(result) if name == "lp" else value for name, value in stats.items()}
         stats |= result.statistics
         sampled = result.hyperparameters
-    observed = result.y[:, 0] if several else result.y
+    observed = y[:, 0] if several else y
     groups: dict[str, dict[str, np.ndarray]] = {
         "posterior": {"f": f, **sampled},
         "log_likelihood": {"y": log_likelihood},
@@ -76,12 +77,14 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         "observed_data": {"y": observed},
     }
     if several:
-        groups["constant_data"] = {"covariates": result.y[:, 1:]}
+        groups["constant_data"] = {"covariates": y[:, 1:]}
+    if result.weights is not None:
+        groups["constant_data"] = groups.get("constant_data", {}) | {"weights": result.weights}
     kept = _kept_draws(result, f, num_draws)
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(likelihood, f[:, kept], result.y[:, 1:] if several else None, rng, values)
+        drawn = draw_observations(likelihood, f[:, kept], y[:, 1:] if several else None, rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warnings.warn(f"posterior_predictive is left out: {error}", InteropWarning, stacklevel=3)
@@ -96,7 +99,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     tree = az.from_dict(
         groups,
         coords={"datum": np.arange(f.shape[2]), "latent": np.arange(f.shape[3])},
-        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
+        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"], "weights": ["datum"]},
         attrs={"/": about} | {group: about for group in groups},
     )
     lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz", stacklevel=4)
@@ -175,7 +178,7 @@ def _log_prior(draws: Draws) -> np.ndarray:
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
     """The draws of each chain for which y is drawn: all, but where that takes numerical inversion."""
     chains, draws = f.shape[:2]
-    support = result.model.likelihood.support(f.shape[-1])
-    if all(piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.y)):
+    support = result.likelihood.support(f.shape[-1])
+    if all(piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.observations)):
         return np.arange(draws)
     return np.arange(0, draws, max(1, -(-chains * draws // num_draws)))

@@ -58,7 +58,7 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y)
     program = Program(model.resolve(data.X), data)
 
     def numpyro_model() -> None:

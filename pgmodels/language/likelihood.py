@@ -13,8 +13,9 @@ from numpyro.distributions import Distribution
 
 from pgmodels.language.algebra import as_expression
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.supports import Classes, Support, Undeclared
+from pgmodels.language.supports import Classes, Given, Positive, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
+from pgmodels.language.weights import Weighted
 from pgmodels.parameters import Parameter, as_parameter
 from pgmodels.portable import ByValue, Module, Named, pack_function
 
@@ -50,12 +51,23 @@ class Likelihood(Module):
 
     def support(self, size: int) -> Support:
         """What y can be: as declared, class indices where the formula reads f[y], else whatever the formula allows."""
+        if isinstance(self.function, Weighted):
+            return Given(self.unweighted.support(size), Positive())
         if self.declared_support is not None:
             return self.declared_support
         formula = self.formula(size)
         if _selects_by_label(formula):
             return Classes(size)
         return Undeclared(max(_columns(formula), default=0) + 1)
+
+    @property
+    def unweighted(self) -> "Likelihood":
+        """The likelihood of a row by itself, whatever its weight."""
+        return replace(self, function=self.function.formula) if isinstance(self.function, Weighted) else self
+
+    def weighted(self, size: int) -> "Likelihood":
+        """The likelihood to the power of a weight, one more column of y."""
+        return replace(self, function=Weighted(self.unweighted.function, self.unweighted.support(size).num_columns))
 
     def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
         """E[y | f] and Var[y | f] by their formulas, shapes (..., n); None where the likelihood gives none."""

@@ -24,9 +24,11 @@ _CHOICES = 3
 def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
     """Whether the formula sums or integrates to 1 over its support; None where the support is not declared.
 
-    Checked numerically at a few asymmetric latent values, with other columns of y as in the support's examples, and, if
-    ``for_all_parameters``, at other values of the parameters too: a formula may happen to be normalised at one.
+    Of rows with weights, whether that of a row by itself does. Checked numerically at a few asymmetric latent values,
+    with other columns of y as in the support's examples, and, if ``for_all_parameters``, at other values of the
+    parameters too: a formula may happen to be normalised at one.
     """
+    likelihood = likelihood.unweighted
     support = likelihood.support(size)
     rng = np.random.default_rng(3)
     observed = support.examples(rng, _CHOICES)

@@ -70,7 +70,7 @@ def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarra
 
     One trial where y is successes of trials: the mean is then a probability. Raises ValueError for another length.
     """
-    support = result.model.likelihood.support(result.model.num_latents)
+    support = result.likelihood.support(result.model.num_latents)
     if covariates is None:
         return np.ones((num_rows, 1)) if isinstance(support, SuccessesOfTrials) else None
     held = np.atleast_1d(as_numbers(covariates, "covariates"))
@@ -85,7 +85,7 @@ def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarra
 def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:
     """Latents at X, (draws, m, latents), and the predictive distribution that they give, both smooth in X."""
     f = draws.draw_marginals(X, common_noise=True)
-    return f, Predictive(draws.model.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
+    return f, Predictive(draws.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
 
 
 def require_comparison(comparison: Any) -> Comparison:

@@ -140,10 +140,10 @@ def _latent(
 
 def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
     """The data, successes as a share of trials, and predictive means."""
-    support = result.model.likelihood.support(result.model.num_latents)
-    y, symbol = (result.y[:, 0], "y[0]") if result.y.ndim == 2 else (result.y, "y")
+    support = result.likelihood.support(result.model.num_latents)
+    y, symbol = (result.observations[:, 0], "y[0]") if result.observations.ndim == 2 else (result.observations, "y")
     if isinstance(support, SuccessesOfTrials):
-        y, symbol = y / np.maximum(result.y[:, 1], 1.0), "share of successes"
+        y, symbol = y / np.maximum(result.observations[:, 1], 1.0), "share of successes"
     classes = support.values()
     marker, size = ("|", 7) if classes is not None else ("o", 3)
     points = axes.plot(result.X[:, 0], y, color="0.45", linestyle="", marker=marker, markersize=size, zorder=1)

@@ -46,7 +46,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     class.
     """
     _check(result)
-    classes = result.model.likelihood.support(result.model.num_latents).values()
+    classes = result.likelihood.support(result.model.num_latents).values()
     shown = _shown_classes(classes, class_index)
     notes: list[str] = []
     used: Any = result
@@ -100,14 +100,14 @@ def _predictive(result: Any, inputs: np.ndarray, held: np.ndarray | None) -> Pre
     if not (variance > 0).all():
         return result.predict(inputs, held)  # which says what is wrong
     standard = sobol_normals(size, _NODES[False])
-    return Predictive(result.model.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)
+    return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)
 
 
 def _side(result: Any, num_panels: int) -> int:
     """Points along one side of the grid: as many as a bound on the work allows, 24 to 80."""
     size = result.model.num_latents
     nodes = result.num_chains * result.num_samples if isinstance(result, Draws) else _NODES[size == 1]
-    values = result.model.likelihood.support(size).values()
+    values = result.likelihood.support(size).values()
     work = nodes * size * (1 if values is None else len(values))
     return int(np.clip(np.sqrt(_EVALUATIONS / work), 24, 80 if num_panels == 1 else 50))
 
@@ -163,11 +163,11 @@ def _draw(
 
 def _observed(result: Result) -> np.ndarray:
     """What is observed of y: successes as a share of trials."""
-    if result.y.ndim == 1:
-        return result.y
-    support = result.model.likelihood.support(result.model.num_latents)
+    if result.observations.ndim == 1:
+        return result.observations
+    support = result.likelihood.support(result.model.num_latents)
     share = isinstance(support, SuccessesOfTrials)
-    return result.y[:, 0] / (np.maximum(result.y[:, 1], 1.0) if share else 1.0)
+    return result.observations[:, 0] / (np.maximum(result.observations[:, 1], 1.0) if share else 1.0)
 
 
 def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, norm: Any) -> None:

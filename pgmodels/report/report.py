@@ -83,7 +83,7 @@ def _lead(comparison: Comparison) -> str:
     rows = f"{len(draws.X)} training rows"
     if comparison.test is not None:
         rows += f" and {len(comparison.test.X)} test rows"
-    return f"This report compares {compared} on {rows}; the likelihood is {draws.model.likelihood!r}."
+    return f"This report compares {compared} on {rows}; the likelihood is {draws.likelihood!r}."
 
 
 def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:

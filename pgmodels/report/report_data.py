@@ -21,7 +21,7 @@ def check_class_names(comparison: Comparison, class_names: Sequence[str] | None)
         return None
     values = class_values(comparison)
     if values is None:
-        likelihood = _reference(comparison).model.likelihood
+        likelihood = _reference(comparison).likelihood
         raise ValueError(f"class_names are given, but y of {likelihood.name} is not a class: leave them out.")
     if isinstance(class_names, str) or len(class_names) != len(values):
         raise ValueError(f"class_names must be {len(values)} names, in the order of the classes; got {class_names!r}.")
@@ -38,7 +38,7 @@ def observation_table(comparison: Comparison) -> Html:
     """How many rows and columns there are, and between which values y lies."""
     result, test = _reference(comparison), comparison.test
     header = ["", "rows", "columns of X", "y: least", "median", "largest"]
-    rows = [["training", *_described(result.X, result.y)]]
+    rows = [["training", *_described(result.X, result.observations)]]
     if test is not None:
         rows.append(["test", *_described(test.X, test.y)])
     return table(header, rows)
@@ -59,7 +59,7 @@ def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | N
     predictions = {} if test is None else test.predictions
     if test is not None:
         header += ["test rows", *(f"right: {label}" for label in predictions)]
-    rows, trained = [], first_column(_reference(comparison).y)
+    rows, trained = [], first_column(_reference(comparison).observations)
     for place, value in enumerate(values):
         row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(trained == value))]
         if test is not None:
@@ -90,7 +90,7 @@ def worst_latents(comparison: Comparison, label: str, verdict: Verdict, names: S
     ]
     rows = []
     for row, latent in verdict.latents[:_LISTED]:
-        y = np.atleast_1d(reference.y[row])
+        y = np.atleast_1d(reference.observations[row])
         moments = [_moments(one, row, latent) for one in (result, *([reference] if other else []))]
         place = [str(row), *([_latent(reference, latent, names)] if several else [])]
         rows.append([*place, ", ".join(f"{v:.4g}" for v in y), *moments])

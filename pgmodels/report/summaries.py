@@ -54,6 +54,8 @@ def result_html(result: Result) -> Html:
 def result_facts(result: Result) -> list[tuple[str, str]]:
     """What there is to know of a result at a glance, by name."""
     facts = [("model", repr(result.model)), ("size", _size(result))]
+    if result.weights is not None:
+        facts.append(("weights of rows", f"{result.weights.sum():.6g} in all"))
     if isinstance(result, Draws):
         facts += [("draws", _chains(result)), *_mixing(result)]
     elif isinstance(result, Approximation):
@@ -65,7 +67,7 @@ def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
     if result.method == "fit" and getattr(result, "objective", "cavi") == "gaussian_vi":
         name = "The variational Gaussian at learned hyperparameters"
-    return f"{name} of {result.model.likelihood!r}"
+    return f"{name} of {result.likelihood!r}"
 
 
 def _size(result: Result) -> str:

@@ -81,7 +81,7 @@ class Approximation(Result):
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
         depends on them raises ValueError where they are left out.
         """
-        return Predictive(self.model.likelihood, self._nodes(*self._marginals_at(X_new), covariates), covariates)
+        return Predictive(self.likelihood, self._nodes(*self._marginals_at(X_new), covariates), covariates)
 
     @cached_property
     @double_precision
@@ -118,7 +118,7 @@ class Approximation(Result):
         """What integrates over the latents of each row."""
         if variance.ndim == 2:
             return IndependentNodes(mean, variance)
-        predictors, rows = self.model.predictors, len(mean)
+        predictors, rows = self.model.unweighted.predictors, len(mean)
         if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
             # There are none, or what they are at these rows is not known yet: every latent by itself.
             Phi = _each_latent(variance)

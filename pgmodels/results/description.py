@@ -69,7 +69,8 @@ _FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Cheapest, Dense)}
 def describe(model: Model) -> Description:
     """A model as JSON holds it. Raises ValueError for a part that has no name in pgmodels or NumPyro."""
     return {
-        "likelihood": _describe_likelihood(model.likelihood, model.num_latents),
+        "likelihood": _describe_likelihood(model.likelihood.unweighted, model.num_latents),
+        "weighted": model.is_weighted,
         "gps": [
             {
                 "kernel": _describe_kernel(gp.kernel),
@@ -97,7 +98,8 @@ def build(description: Description, likelihood: Likelihood | LikelihoodFamily | 
         for entry in description["gps"]
     ]
     size = sum(gp.size for gp in gps)
-    return Model(_build_likelihood(description["likelihood"], likelihood, size), gps)
+    model = Model(_build_likelihood(description["likelihood"], likelihood, size), gps)
+    return model.weighted if description.get("weighted", False) else model
 
 
 def _describe_kernel(kernel: Kernel) -> Description:

@@ -146,7 +146,7 @@ class Draws(Result):
         """
         values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
-        return Predictive(self.model.likelihood, nodes, covariates)
+        return Predictive(self.likelihood, nodes, covariates)
 
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:

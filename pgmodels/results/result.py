@@ -9,6 +9,7 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.arrays import check_column_names
+from pgmodels.language.likelihood import Likelihood
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Model
 from pgmodels.parameters import bare
@@ -19,7 +20,8 @@ from pgmodels.portable import Portable
 class Result(Portable):
     """What every result holds: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns where it was a data frame.
+    ``columns`` are the names of X's columns where it was a data frame. Where rows have weights, they are the last
+    column of y, and ``model`` is the model of such rows.
     """
 
     model: Model
@@ -28,6 +30,23 @@ class Result(Portable):
     seconds: float
     method: str
     columns: tuple[str, ...] | None = None
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The weight of each row (n,), None where none were given."""
+        return self.y[:, -1] if self.model.is_weighted else None
+
+    @property
+    def observations(self) -> np.ndarray:
+        """y as it was given, without weights."""
+        if not self.model.is_weighted:
+            return self.y
+        return self.y[:, 0] if self.y.shape[1] == 2 else self.y[:, :-1]
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of a row by itself, which predictions are by."""
+        return self.model.likelihood.unweighted
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""

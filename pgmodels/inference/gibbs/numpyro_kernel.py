@@ -41,7 +41,7 @@ class GibbsKernel(MCMCKernel):
 
     @double_precision
     def __init__(self, model: Model, X: Any, y: Any, *, seed: Any = 0):
-        data = require_model(model).check(X, y)
+        model, data = require_model(model).given(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(model.resolve(data.X), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)

@@ -4,13 +4,16 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.inference.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
-from pgmodels.model import Model, require_model
+from pgmodels.language.expression import Environment
+from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.draws import Draws
@@ -24,6 +27,7 @@ def gibbs(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     num_samples: int = 1000,
     num_warmup: int = 200,
     num_chains: int = 4,
@@ -34,8 +38,9 @@ def gibbs(
 ) -> Draws:
     """Draws from the exact posterior of the latents, and of all values that have a prior.
 
-    X (n, d), y (n,) or (n, columns); ``seed`` is an int or a JAX key and decides every draw. Kernel hyperparameters,
-    means and likelihood parameters given as NumPyro distributions are sampled; all others are held at their values.
+    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
+    draw. Kernel hyperparameters, means and likelihood parameters given as NumPyro distributions are sampled; all others
+    are held at their values.
 
     ``keep`` says what is stored: "all"; rows of X, as a list, whose latents are kept; or "moments". Running means and
     variances of all latents are kept in any case. ``checkpoint`` names a folder in which the run is saved as it goes:
@@ -50,11 +55,14 @@ def gibbs(
     then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
-    finite; NoAugmentationError for a likelihood without an augmentation. Warns with MixingWarning where,
-    with hyperparameters sampled, no Gaussian can be fitted again in warm-up, so that moves may be short.
+    finite; NoAugmentationError for a likelihood without an augmentation, or whose powers have none. Warns with
+    MixingWarning where, with hyperparameters sampled, no Gaussian can be fitted again in warm-up, so that moves may be
+    short.
     """
     start = time.perf_counter()
-    data = require_model(model).check(X, y)
+    model, data = require_model(model).given(X, y, weights)
+    if weights is not None:
+        _check_powers(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     run = GibbsRun(model.resolve(data.X), data, settings)
@@ -64,6 +72,18 @@ def gibbs(
     run.advance(num_warmup + num_samples, saved, progress)
     run.warn(stacklevel=4)
     return run.draws(num_samples, time.perf_counter() - start)
+
+
+def _check_powers(model: Model, data: Data) -> None:
+    """Raise NoAugmentationError where a weight is a power whose auxiliary variables cannot be drawn."""
+    env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
+    for requirement in model.augmentation.requirements:
+        if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
+            raise NoAugmentationError(
+                f"weights are powers of the likelihood, and of {model.likelihood.name} gibbs can draw no power other "
+                f"than 0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
+                "the weight. Repeat rows in the place of whole weights; cavi and fit take any."
+            )
 
 
 @generic.extend.register(Draws)
