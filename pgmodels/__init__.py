@@ -19,6 +19,7 @@ from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.inference.nuts import DivergenceWarning, nuts
+from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.interop.arviz import to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
@@ -61,6 +62,7 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import PredictionWarning, Predictive
+from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
 
 if TYPE_CHECKING:
@@ -140,6 +142,7 @@ __all__ = [
     "PrecisionWarning",
     "PredictionWarning",
     "Predictive",
+    "PriorPredictive",
     "Probit",
     "RationalQuadratic",
     "Real",
@@ -181,6 +184,7 @@ __all__ = [
     "plot_reliability",
     "plot_trace",
     "positions",
+    "prior_predictive",
     "prod",
     "sigmoid",
     "sqrt",

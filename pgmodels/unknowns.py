@@ -17,6 +17,8 @@ from pgmodels.portable import Portable
 class Unknowns(Portable):
     """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
 
+    ``of_likelihood`` holds the names of the likelihood's parameters among them by what the formula calls them.
+
     Names are ``kernel.lengthscale`` and ``mean`` where the model has one GP, ``gps[1].kernel.lengthscale`` where it has
     several, and ``likelihood.scale``.
     """
@@ -27,6 +29,11 @@ class Unknowns(Portable):
         self.leaves = [leaf for _, leaf in paths]
         self.places = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
         self.names = [_name(jax.tree_util.keystr(paths[i][0]), len(model.gps)) for i in self.places]
+        self.of_likelihood = {
+            paths[i][0][-1].key: name
+            for i, name in zip(self.places, self.names, strict=True)
+            if isinstance(paths[i][0][-1], jax.tree_util.DictKey)
+        }
         self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
         self.free_shapes = [free_shape(p) for p in self.parameters]
         self.splits = np.cumsum([int(np.prod(shape)) for shape in self.free_shapes])[:-1]

@@ -16,6 +16,7 @@ from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import warn_if_unnormalised
+from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
 
@@ -114,6 +115,30 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         predictive.attrs["draws"] = f"{len(kept)} of the {f.shape[1]} draws of each chain, evenly spaced"
         tree["posterior_predictive"] = predictive
     return tree
+
+
+@generic.arviz.register(PriorPredictive)
+def prior_to_arviz(draws: PriorPredictive) -> Any:
+    """An xarray.DataTree of draws before data, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
+    import arviz_base as az
+
+    groups = {
+        "prior": {"f": draws.latents[None]} | {name: v[None] for name, v in draws.hyperparameters.items()},
+        "prior_predictive": {"y": draws.observations[None]},
+    }
+    if draws.covariates is not None:
+        groups["constant_data"] = {"covariates": draws.covariates}
+    about = {
+        "inference_library": "pgmodels",
+        "inference_library_version": version("pgmodels"),
+        "likelihood": repr(draws.model.likelihood),
+    }
+    return az.from_dict(
+        groups,
+        coords={"datum": np.arange(len(draws.X)), "latent": np.arange(draws.latents.shape[-1])},
+        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
+        attrs={"/": about} | {group: about for group in groups},
+    )
 
 
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:

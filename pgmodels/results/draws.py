@@ -63,9 +63,11 @@ class Draws(Result):
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
         """Draws of likelihood parameters by their own names, (chains, draws, 1, entries), where they were sampled."""
-        named = {name.removeprefix("likelihood."): v for name, v in self.hyperparameters.items()}
-        sampled = [name for name in self.model.likelihood.parameters if name in named]
-        return {name: named[name].reshape(*named[name].shape[:2], 1, -1) for name in sampled}
+        if not self.hyperparameters:
+            return {}
+        pairs = uncertain(self.model).of_likelihood.items()
+        drawn = {own: self.hyperparameters[name] for own, name in pairs}
+        return {own: values.reshape(*values.shape[:2], 1, -1) for own, values in drawn.items()}
 
     @property
     def flat_likelihood_values(self) -> dict[str, np.ndarray]:

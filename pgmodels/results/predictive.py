@@ -1,6 +1,7 @@
 """Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws."""
 
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -140,9 +141,12 @@ class Predictive(Portable):
         from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        self._require_columns("draws", self.likelihood.function)
         rng = np.random.default_rng(seed)
-        f, values = self.nodes.draw(num_draws, rng)
+        return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
+
+    def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
+        """A draw of y for each of latents (draws, m, latents) and parameters that go with them, (draws, m)."""
+        self._require_columns("draws", self.likelihood.function)
         others = None if self.support.num_columns == 1 else self._observations(0.0)[:, 1:]
         return draw_observations(self.likelihood, f, others, rng, values)
 

@@ -1,0 +1,89 @@
+"""What a model says before data: draws of hyperparameters, latents and observations."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.drawing import draw_latents
+from pgmodels.model import Model, require_model
+from pgmodels.options import check_whole_number
+from pgmodels.parameters import Parameter, Within
+from pgmodels.precision import double_precision
+from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.predictive import Predictive
+from pgmodels.results.prior_predictive import PriorPredictive
+from pgmodels.unknowns import Unknowns, uncertain, with_values
+
+# Draws of a prior are taken up to so many times until enough of them are within a constraint.
+_ROUNDS = 100
+
+
+@double_precision
+def prior_predictive(
+    model: Model, X: Any, covariates: Any = None, *, num_draws: int = 1000, seed: int = 0
+) -> PriorPredictive:
+    """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
+
+    Values that have a prior are drawn from it, and all others are held. ``covariates`` (n, columns - 1) holds the
+    columns of y after the first, which are not drawn. Raises ValueError where the formula is not normalised over what y
+    can be, where covariates that it reads are left out, and where a prior hardly meets its constraint.
+    """
+    check_whole_number(num_draws, "num_draws", 1)
+    model = require_model(model).unweighted
+    inputs = model.check_inputs(X)
+    model = model.resolve(inputs)
+    unknowns = uncertain(model)
+    values = _draw_unknowns(unknowns, num_draws, seed)
+    if values:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
+        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, jnp.asarray(inputs), keys))
+    else:
+        f, _ = draw_latents(model.prior(inputs), num_draws, seed)
+    hyperparameters = dict(zip(unknowns.names, values, strict=True))
+    drawn = {own: hyperparameters[name].reshape(num_draws, 1, -1) for own, name in unknowns.of_likelihood.items()}
+    predictive = Predictive(model.likelihood, DrawNodes(f, drawn), covariates)
+    observations = predictive.draw_given(f, drawn, np.random.default_rng(seed))
+    return PriorPredictive(
+        model=model,
+        X=inputs,
+        covariates=predictive.covariates,
+        latents=f,
+        observations=observations,
+        hyperparameters=hyperparameters,
+    )
+
+
+def _draw_unknowns(unknowns: Unknowns, num_draws: int, seed: int) -> list[np.ndarray]:
+    """Draws of each value that has a prior, (num_draws, ...)."""
+    key = jax.random.key(seed)
+    pairs = zip(unknowns.names, unknowns.parameters, strict=True)
+    return [_draw_prior(p, name, jax.random.fold_in(key, i), num_draws) for i, (name, p) in enumerate(pairs)]
+
+
+def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np.ndarray:
+    if not isinstance(parameter.prior, Within):
+        return np.asarray(parameter.prior.sample(key, (num_draws,)))
+    found: list[np.ndarray] = []
+    for number in range(_ROUNDS):
+        drawn = parameter.given_prior.sample(jax.random.fold_in(key, number), (num_draws,))
+        found.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])
+        if sum(map(len, found)) >= num_draws:
+            return np.concatenate(found)[:num_draws]
+    raise ValueError(
+        f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.held_prior!r}, "
+        f"{sum(map(len, found))} are within its constraint. Give it a prior on what the constraint leaves, such as "
+        "numpyro.distributions.Dirichlet on a simplex, or hold it with pgm.Fixed."
+    )
+
+
+@jax.jit
+def _latents_of(model: Model, X: Any, key: Any) -> Any:
+    return model.traced_prior(X).draw(key)[0]
+
+
+def _draw_each(model: Model, places: tuple[int, ...], values: Any, X: Any, keys: Any) -> Any:
+    """The latents of each draw of the values, (draws, n, latents)."""
+    one = lambda draw: _latents_of(with_values(model, places, draw[0]), X, draw[1])  # noqa: E731
+    return jax.lax.map(one, ([jnp.asarray(value) for value in values], keys))

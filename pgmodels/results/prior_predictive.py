@@ -1,0 +1,35 @@
+"""Draws from a model before data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgmodels import generic
+from pgmodels.model import Model
+from pgmodels.portable import Portable
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class PriorPredictive(Portable):
+    """Draws from a model before data, at inputs X (n, d).
+
+    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are of the first column
+    of y, given ``covariates`` (n, columns - 1), None where there are none; ``hyperparameters`` holds draws of what has
+    a prior, by name, (draws, ...). Those of one draw belong together.
+    """
+
+    model: Model
+    X: np.ndarray
+    covariates: np.ndarray | None
+    latents: np.ndarray
+    observations: np.ndarray
+    hyperparameters: dict[str, np.ndarray]
+
+    def to_arviz(self) -> Any:
+        """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
+        return generic.arviz(self)
+
+    def __repr__(self) -> str:
+        drawn = ", ".join(["latents", "observations", *self.hyperparameters])
+        return f"<PriorPredictive: {len(self.latents)} draws of {drawn} at {len(self.X)} rows>"
