@@ -56,6 +56,7 @@ from pgmodels.language.supports import (
     Support,
 )
 from pgmodels.latent.form import Dense
+from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.parameters import Fixed, Parameter
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
@@ -121,6 +122,7 @@ __all__ = [
     "GibbsKernel",
     "Given",
     "HeteroscedasticGaussian",
+    "Inducing",
     "Kernel",
     "Laplace",
     "Likelihood",

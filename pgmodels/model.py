@@ -235,6 +235,10 @@ class Model(Module):
         gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
         return Model(self.likelihood, gps)
 
+    def held_as(self, form: Form) -> "Model":
+        """The model with every group of latents in a form."""
+        return Model(self.likelihood, [GP(gp.kernel, gp.mean, gp.size, form) for gp in self.gps])
+
     def fixed(self) -> "Model":
         """The model with every hyperparameter held at its value: nothing of it is learned or sampled any more."""
 

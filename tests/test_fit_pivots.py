@@ -21,7 +21,7 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch):
         start = learnable.start()
         dense, theirs = PenalisedBound(learnable, data)(start)
         monkeypatch.setattr(fit_module, "_MANY_ROWS", 10)
-        pivots = _pivots(learnable, start, X)
+        pivots = _pivots(learnable.with_values(learnable.constrain(start)).bare(), X, (None,))
         assert pivots[0] is not None
         # Ranks are powers of two, so that few programs are compiled.
         assert len(pivots[0][1]) in (16, 32, 64)

@@ -54,8 +54,7 @@ class ImportanceEstimate:
 
 def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    f, _ = approximation.draw_at_data(num_draws, seed)
-    return smoothed(_log_ratios(approximation, f)).k
+    return smoothed(_log_ratios(approximation, *approximation.draw_at_data(num_draws, seed))).k
 
 
 def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
@@ -99,9 +98,9 @@ class _Weighted(NamedTuple):
 
 @double_precision
 def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
-    f, _ = proposal.draw_at_data(num_draws, seed)
+    f, coordinates = proposal.draw_at_data(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
-    log_ratios = _log_ratios(proposal, f) + float(_log_normalizer(proposal.posterior))
+    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior))
     return _Weighted(f, smoothed(log_ratios))
 
 
@@ -136,15 +135,17 @@ def _log_normalizer(posterior: JointPosterior) -> Any:
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
-def _log_factor(posterior: JointPosterior, f: Any) -> Any:
-    return posterior.log_factor(f)
+def _log_factor(posterior: JointPosterior, f: Any, coordinates: Any) -> Any:
+    # What coordinates leave of f no site moves, and the proposal has it as the prior does.
+    own = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)
+    return posterior.log_factor(own)
 
 
 @double_precision
-def _log_ratios(approximation: Approximation, f: np.ndarray) -> np.ndarray:
+def _log_ratios(approximation: Approximation, f: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> np.ndarray:
     """sum log p(y | f) - sum (h f - w f^2 / 2) of draws f (draws, n, latents): log p(f | y) / q(f) up to a constant.
 
     q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
     """
-    log_factor = np.asarray(_log_factor(approximation.posterior, jnp.asarray(f)))
+    log_factor = np.asarray(_log_factor(approximation.posterior, jnp.asarray(f), coordinates))
     return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor

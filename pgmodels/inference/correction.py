@@ -32,12 +32,14 @@ from pgmodels.results.correction import (
 
 
 @partial(jax.jit, static_argnames="augmentation")
-def expansion(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
+def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
     """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
 
-    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
+    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough. Of the
+    variance v, ``residual`` is what no site moves: q is of the rest, f, whose likelihood is averaged over it.
     """
     H = augmentation.local_hessian(m, v, y, parameters)
+    v = v - residual
     h_mm, h_ms, h_ss = H[..., 0, 0], H[..., 0, 1], H[..., 1, 1]
     shift = 4.0 * h_ms * v + 8.0 * h_ss * m * v
     curvature = 2.0 * h_mm + 8.0 * h_ms * m + 8.0 * h_ss * (m**2 + v)
@@ -45,9 +47,15 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: An
 
 
 @partial(jax.jit, static_argnames="augmentation")
-def joint_expansion(augmentation: Augmentation, m: Any, V: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) where predictors z ~ N(m, V) of a datum depend on each other."""
+def joint_expansion(
+    augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
+) -> tuple[Any, Any]:
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) where predictors z ~ N(m, V) of a datum depend on each other.
+
+    ``residual`` is as in ``expansion``, (n, P, P).
+    """
     H = augmentation.joint_hessian(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
+    V = V - residual
     h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]
     h_sm = jnp.swapaxes(h_ms, 1, 2)
     mean, other = m[:, :, None], m[:, None, :]
@@ -180,12 +188,15 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 def _expansion(approximation: Approximation, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
     """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound."""
     model, posterior, y = approximation.model, approximation.posterior, jnp.asarray(approximation.y)
+    residual = posterior.prior.residual_variances()
+    residual = jnp.zeros(approximation.mean.shape) if residual is None else residual
     if isinstance(posterior, CoupledPosterior):
         f, V = _marginals(posterior)
         m, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
-        return joint_expansion(model.augmentation, m, S, y, model.parameters)
+        beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
+        return joint_expansion(model.augmentation, m, S, beside, y, model.parameters)
     m, v = jnp.asarray(approximation.mean), jnp.asarray(approximation.variance)
-    return expansion(model.augmentation, m, v, y, model.parameters)
+    return expansion(model.augmentation, m, v, residual, y, model.parameters)
 
 
 _METHODS = {"linear_response": correct_by_response, "perturbative": correct_perturbatively}

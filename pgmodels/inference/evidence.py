@@ -77,11 +77,14 @@ class Proposal(Module):
     half: Float[Array, "D D"]
     log_determinant: Float[Array, ""]
 
-    def place(self, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
-        """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn."""
+    def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
+        """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn.
+
+        With ``keys`` (S,), which may have drawn u, goes what coordinates leave of the latents.
+        """
         v = self.centre + noise @ self.half.T
         log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
-        return self.prior.latents(jax.vmap(self.prior.unflatten)(v)), log_ratio
+        return jax.vmap(self.prior.scatter)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
 
     def widened(self, share: Any) -> "Proposal":
         """The same mean, and ``share`` times what the precision has beyond the prior's."""
@@ -131,7 +134,7 @@ def _widened(proposal: Proposal, share: Any) -> Proposal:
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _draw(proposal: Proposal, key: Any, numbers: Any) -> tuple[Array, Array]:
     keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
-    return proposal.place(jax.vmap(lambda k: jax.random.normal(k, proposal.centre.shape))(keys))
+    return proposal.place(keys, jax.vmap(lambda k: jax.random.normal(k, proposal.centre.shape))(keys))
 
 
 @double_precision

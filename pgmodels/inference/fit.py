@@ -18,14 +18,17 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning
 from pgmodels.inference.drive import stretch
+from pgmodels.inference.inducing import Inputs, choose_inputs, with_inputs
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.coupled import JOINT_LIMIT
+from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
+from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.sequential import ASCENT_OPTIONS
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import GP, Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.objectives.quadrature import Quadrature
 from pgmodels.options import check_between, check_whole_number
@@ -48,6 +51,9 @@ _NO_BOUND = np.float64(-np.inf)
 _MANY_ROWS = 600
 # Starts are only ranked.
 _START_TOLERANCE = 1e-4
+
+# What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
+_CHOICE_GAIN = 1e-5
 
 # Values that only the data hold back stay within this factor of their starts.
 _REACH = 1e6
@@ -85,12 +91,17 @@ def collapsed_bound(problem: Problem, state: State) -> Any:
 Pivots = tuple[Array, Array] | None
 
 
-def _pivots(learnable: Unknowns, vector: np.ndarray, X: np.ndarray) -> tuple[Pivots, ...]:
-    """The pivots of the groups where all have a low-rank form here and now, and rows enough for it to pay."""
-    none = (None,) * len(learnable.model.gps)
+def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
+    """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
+
+    The latter are taken here and now, where there are rows enough for it to pay.
+    """
+    none = (None,) * len(model.gps)
+    if any(Z is not None for Z in inputs):
+        pairs = zip(model.gps, inputs, strict=True)
+        return tuple(None if Z is None else marked_inputs(gp.kernel, Z) for gp, Z in pairs)
     if len(X) < _MANY_ROWS:
         return none
-    model = learnable.with_values(learnable.constrain(jnp.asarray(vector))).bare()
     found: list[Pivots] = []
     for group in model.prior(X).groups:
         if not isinstance(group, LowRankPrior):
@@ -103,17 +114,22 @@ def _pivots(learnable: Unknowns, vector: np.ndarray, X: np.ndarray) -> tuple[Piv
 
 
 def _problem(objective: Objective, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Problem:
-    if None not in pivots:
-        pairs = zip(model.gps, pivots, strict=True)
-        groups = tuple(low_rank_at(gp.kernel, jnp.asarray(gp.mean.value), X, *own, gp.size) for gp, own in pairs if own)
-        prior = JointPrior(groups)
-    else:
-        # Latents that predictors or sites couple need their priors' factors.
-        coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
-        prior = model.traced_prior(X) if coupling else model.prior_for_moments(X)
+    # Latents that predictors or sites couple need their priors' factors.
+    coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
+
+    def group(gp: GP, own: Pivots) -> LatentPrior:
+        mean = jnp.asarray(gp.mean.value)
+        if own is not None:
+            at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
+            return at(gp.kernel, mean, X, *own, gp.size)
+        return (gp.form.traced if coupling else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size)
+
+    pairs = list(zip(model.gps, pivots, strict=True))
+    prior = JointPrior(tuple(group(*pair) for pair in pairs))
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
+    widths = [gp.size * (len(own[0]) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
-    return Problem(objective, prior, y, model.parameters, joint and len(X) * model.num_latents <= JOINT_LIMIT)
+    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT)
 
 
 class _Given(Module):
@@ -164,6 +180,7 @@ class PenalisedBound:
     def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
         self.learnable, self.X = learnable, data.X
         model = learnable.model
+        self.inputs = choose_inputs(model, data.X)
         terms = objective or model.augmentation
         self.given = _Given(terms, learnable, model.bare(), jnp.asarray(data.X), jnp.asarray(data.y))
         self.state: State | None = None
@@ -174,7 +191,7 @@ class PenalisedBound:
     def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
         self.evaluations += 1
         try:
-            pivots = _pivots(self.learnable, vector, self.X)
+            pivots = _pivots(self.at(vector).bare(), self.X, self.inputs)
         except ValueError:
             # Hyperparameters at which the kernel's matrix is none.
             return self._bowl(vector)
@@ -189,6 +206,23 @@ class PenalisedBound:
             # Its bound is one of other values.
             self.best, self.vector, self.state = value, np.array(vector), state._replace(elbo=_NO_BOUND)
         return value, slope
+
+    def at(self, vector: np.ndarray) -> Model:
+        """The model at the values of an unconstrained vector."""
+        return self.learnable.with_values(self.learnable.constrain(jnp.asarray(vector)))
+
+    def choose_again(self, tolerance: float) -> bool:
+        """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
+        if self.state is None or all(Z is None for Z in self.inputs):
+            return False
+        held, before = self.inputs, self.best
+        pivots = _pivots(self.at(self.vector).bare(), self.X, held)
+        problem = self.given.problem(jnp.asarray(self.vector), pivots)
+        self.inputs = choose_inputs(self.at(self.vector), self.X, problem.precisions(self.state.sites))
+        value = self(self.vector)[0]
+        if not value <= before:
+            self.inputs = held
+        return value < before - tolerance * (1.0 + abs(before))
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray) -> tuple[float, np.ndarray]:
         """The same as a function of the vector divided by ``units``."""
@@ -252,18 +286,22 @@ def fit(
         box = _box(learnable, [other.learnable.start() for other in bounds.values()])
         with progress_bar("fit", max_iterations, progress) as bar:
             units = steps(learnable, data.X)
-            solution = minimize(
-                lambda scaled: bound.in_units(scaled, units),
-                learnable.start() / units,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=(box / units).T,
-                callback=lambda intermediate_result: bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}"),
-                options={"maxiter": max_iterations, "ftol": tolerance, "gtol": 1e-5, "maxls": 40},
-            )
-        message, converged, num_steps = str(solution.message), bool(solution.success), int(solution.nit)
+            again = True
+            while again:
+                solution = minimize(
+                    lambda scaled: bound.in_units(scaled, units),
+                    bound.vector / units,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=(box / units).T,
+                    callback=lambda intermediate_result: bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}"),
+                    options={"maxiter": max_iterations - num_steps, "ftol": tolerance, "gtol": 1e-5, "maxls": 40},
+                )
+                num_steps += int(solution.nit)
+                again = num_steps < max_iterations and bound.choose_again(_CHOICE_GAIN)
+        message, converged = str(solution.message), bool(solution.success)
     values = learnable.constrain(jnp.asarray(bound.vector))
-    final = learnable.with_values([np.asarray(value) for value in values])
+    final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
     # From q(f) at the optimum: a start of its own could end in another one.
     result = _engine(terms).converge(final, data, bound.state, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if learnable.places:

@@ -16,6 +16,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.accuracy import accurate_prior
 from pgmodels.inference.cavi import conclude
 from pgmodels.inference.drive import Ascent, ascend
+from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
 from pgmodels.language.operations import Call
@@ -179,7 +180,15 @@ def gaussian_vi(
     model, data = require_model(model).given(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    return converge(model.resolve(data.X), data, None, max_iterations, tolerance, progress, begin)
+    model = settled(model.resolve(data.X), data, nearly_converged)
+    return converge(model, data, None, max_iterations, tolerance, progress, begin)
+
+
+def nearly_converged(model: Model, data: Data) -> tuple[float, np.ndarray]:
+    """The ELBO near the optimum, and the precisions that its sites have on the latents, (n, latents)."""
+    problem = gaussian_problem(model, data, model.prior(data.X))
+    state = ascend(step, problem, start_state(model, data, problem), _START_TOLERANCE, _START_ITERATIONS).state
+    return float(state.elbo), problem.precisions(state.sites)
 
 
 def converge(

@@ -113,7 +113,8 @@ def response(
     precision = precision if joint else positive_part(precision)
     found = sensitivity(objective, mean, spread, precision, y, parameters)
     M = respond(V, found, joint)
-    shift = jnp.zeros(n * size) if size > 1 else 4.0 * spread.reshape(n) * found.mixed[:, 0, 0]
+    # The variance that sites move: marginals may have a residual beside it.
+    shift = jnp.zeros(n * size) if size > 1 else 4.0 * jnp.einsum("ipip->i", V) * found.mixed[:, 0, 0]
     flat = V.reshape(n * size, n * size)
     flat = 0.5 * (flat + flat.T)
     U = jnp.linalg.cholesky(flat + _JITTER * jnp.mean(jnp.diagonal(flat)) * jnp.eye(n * size, dtype=flat.dtype))
@@ -127,7 +128,11 @@ def response(
 def at_data(
     posterior: JointPosterior | CoupledPosterior, Phi: Any, joint: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P n P"], Array]:
-    """Mean (n, P), covariance (n, P, n, P) and each datum's variances or covariances of the predictors."""
+    """Mean (n, P), covariance (n, P, n, P) and each datum's variances or covariances of the predictors.
+
+    The covariance is of what sites move, and the variances have the residual of an inducing prior too: a tilt reaches
+    the latents through their values at the inducing inputs alone.
+    """
     if isinstance(posterior, JointPosterior):
         mean, variance = posterior.moments()
         size = mean.shape[1]

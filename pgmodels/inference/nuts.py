@@ -11,6 +11,7 @@ from numpyro.infer import MCMC, NUTS
 from pgmodels.inference.gibbs.sampler import as_key, check_sizes
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
+from pgmodels.latent.form import Dense
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_between
 from pgmodels.precision import double_precision
@@ -50,7 +51,8 @@ def nuts(
 
     X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
     draw. Values that have a prior are sampled too, and are ``hyperparameters`` of the result; all others are held.
-    Latents are whitened by a dense Cholesky root: O(n^2) a gradient, O(n^3) where kernel values are sampled.
+    Latents are whitened by a dense Cholesky root, whatever the form of a GP: O(n^2) a gradient, O(n^3) where kernel
+    values are sampled.
     Warns with DivergenceWarning. Raises ValueError for bad data or options.
     """
     start = time.perf_counter()
@@ -58,7 +60,7 @@ def nuts(
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
-    model = model.resolve(data.X)
+    model = model.held_as(Dense()).resolve(data.X)
     program = Program(model, data)
     sampler = MCMC(
         NUTS(program, target_accept_prob=target_accept),

@@ -79,6 +79,14 @@ class Problem(Module):
             w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
         return float(np.max(w, initial=0.0))
 
+    def precisions(self, sites: Sites) -> np.ndarray:
+        """The precisions of sites on each latent by itself, (n, latents)."""
+        predictors, w = self.objective.predictors, np.asarray(sites.precision)
+        if predictors is None:
+            return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w
+        Phi = np.asarray(predictors.matrix(self.y, self.parameters))
+        return np.einsum("ipl,ipq,iql->il", Phi, w, Phi) if sites.coupled else np.einsum("ipl,ip->il", Phi**2, w)
+
     def elbo(self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
         """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.
 

@@ -168,7 +168,7 @@ def _levelled(model: Model, X: np.ndarray, level: Level) -> Model:
         now = float(np.mean(np.asarray(gp.kernel.diagonal(X))))
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
         kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
-        gps.append(GP(kernel, mean, gp.size))
+        gps.append(GP(kernel, mean, gp.size, gp.form))
     free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if is_free(p)}
     return Model(model.likelihood.with_values(free), gps)
 

@@ -14,6 +14,7 @@ from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.dense import whitened_root
+from pgmodels.latent.form import Dense
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters import bare, is_parameter
 from pgmodels.precision import double_precision
@@ -59,7 +60,7 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
     model, data = require_model(model).given(X, y)
-    program = Program(model.resolve(data.X), data)
+    program = Program(model.held_as(Dense()).resolve(data.X), data)
 
     def numpyro_model() -> None:
         if not jax.config.read("jax_enable_x64"):

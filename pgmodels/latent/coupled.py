@@ -39,8 +39,8 @@ class CoupledPosterior(Module):
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """The log of the data's Gaussian factors at f."""
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f)
+        """The log of the data's Gaussian factors at the latents of coordinates, f, averaged over what these leave."""
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f) + _trace(self.prior, self.precision)
         return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
 
     def tempered(self, share: Float[Array, ""] | float) -> "CoupledPosterior":
@@ -63,7 +63,9 @@ class CoupledPosterior(Module):
 
     def marginals(self) -> Marginals:
         """Mean and covariance of each datum's latents."""
-        return self.prior.latents(self.prior.unflatten(self.centre)), self._covariance(self.prior.factors())
+        V, residual = self._covariance(self.prior.factors()), self.prior.residual_variances()
+        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        return self.prior.latents(self.prior.unflatten(self.centre)), V
 
     def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
         """Mean and variance at the data."""
@@ -98,7 +100,7 @@ class CoupledPosterior(Module):
         """A joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.latents(coordinates), coordinates
+        return self.prior.scatter(key, coordinates), coordinates
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
         """The covariance of the latents at new inputs with those at the data."""
@@ -166,9 +168,15 @@ def condition_coupled(
         precision=precision,
         centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
-        log_evidence=log_normalizer,
+        log_evidence=log_normalizer - 0.5 * _trace(prior, precision),
         blocks=blocks,
     )
+
+
+def _trace(prior: JointPrior, precision: Float[Array, "n L L"]) -> Array | float:
+    """E eps^T W eps, summed over the data, of what coordinates leave of the latents."""
+    residual = prior.residual_variances()
+    return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
 
 def gather_blocks(prior: JointPrior, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:

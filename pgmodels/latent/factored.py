@@ -148,11 +148,11 @@ class FactoredPosterior(Posterior):
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
-        """The covariance of each latent at the data."""
+        """The covariance of each latent at the data, as far as sites move it: a residual is left out."""
         return over_states(self.prior._covariance, self.states)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        """The covariance of each latent at new inputs with itself at the data."""
+        """The covariance of each latent at new inputs with itself at the data, as far as sites move it."""
         cross = self.prior._cross(X_new)
         return over_states(lambda state: self.prior._cross_covariance(state, cross), self.states)
 

@@ -87,8 +87,8 @@ def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.nd
     """Kernel, mean and inputs as arrays, and the kernel's matrix, checked."""
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
     X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
-    K = np.asarray(_gram(kernel, X))
-    _check_gram(kernel, K)
+    K = np.asarray(gram(kernel, X))
+    check_gram(kernel, K)
     return kernel, mean, X, K
 
 
@@ -101,7 +101,7 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
 
 def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float) -> LowRankPrior | None:
     """The low-rank form, None where it is not exact."""
-    A, pivots = _pivoted_cholesky(K, tolerance)
+    A, pivots = pivoted_cholesky(K, tolerance)
     residual = K - A.T @ A
     rank = -(-max(len(A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
     # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
@@ -124,7 +124,8 @@ def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tole
 
 
 @eqx.filter_jit
-def _gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+    """kernel(X, X)."""
     return kernel(X, X)
 
 
@@ -138,7 +139,7 @@ def _factor_operations(n: int, r: int) -> float:
     return 2 * n * r**2 + r**3 / 3 + n * r**2
 
 
-def _pivoted_cholesky(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+def pivoted_cholesky(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """The A (r, n) with K = A^T A up to a tolerance relative to the largest variance, and its r pivots."""
     upper, pivots, rank, info = dpstrf(K, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
@@ -160,7 +161,7 @@ def _jittered_root(kernel: Any, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
 
 
-def _check_gram(kernel: Any, K: np.ndarray) -> None:
+def check_gram(kernel: Any, K: np.ndarray) -> None:
     """Raise ValueError where K cannot be a covariance for a reason that can be seen entry by entry."""
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
         _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")

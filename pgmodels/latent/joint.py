@@ -60,6 +60,25 @@ class JointPrior(Module):
         parts = [group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)]
         return jnp.concatenate(parts, axis=-1)
 
+    def generative(self) -> "JointPrior":
+        """The prior as a model to draw from, where a form is one of posteriors alone."""
+        return JointPrior(tuple(group.generative() for group in self.groups))
+
+    def scatter(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
+        """A draw of the latents at the data given coordinates, which may have been drawn with the same key."""
+        keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
+        parts = [group.scatter(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
+        return jnp.concatenate(parts, axis=-1)
+
+    def residual_variances(self) -> Float[Array, "n l"] | None:
+        """The variance of each latent at the data that coordinates leave; None where they leave none of any."""
+        parts = [group.residual_variance() for group in self.groups]
+        if all(part is None for part in parts):
+            return None
+        zeros = jnp.zeros(len(self.groups[0].X))
+        columns = [zeros if part is None else part for part in parts]
+        return jnp.stack([part for part, size in zip(columns, self.sizes, strict=True) for _ in range(size)], axis=1)
+
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
         found: list[Array] = []
@@ -139,9 +158,11 @@ class JointPosterior(Module):
         return tuple(m for m, _ in parts), tuple(d for _, d in parts)
 
     def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
-        """The log of the sites at f."""
+        """The log of the sites at the latents of coordinates, f, averaged over what these leave."""
         h, w = self.sites
-        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1))
+        residual = self.prior.residual_variances()
+        loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
+        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1)) - loss
 
     def tempered(self, share: Float[Array, ""] | float) -> "JointPosterior":
         """The posterior with the same mean and ``share`` times the sites' precisions."""
@@ -153,7 +174,7 @@ class JointPosterior(Module):
         """A joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.latents(coordinates), coordinates
+        return self.prior.scatter(key, coordinates), coordinates
 
     def covariance(self) -> Float[Array, "l n n"]:
         """The covariance of each latent at the data."""

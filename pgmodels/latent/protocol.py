@@ -17,6 +17,9 @@ from pgmodels.portable import Module
 
 Key = PRNGKeyArray | Array
 
+# Folded into a key that has drawn coordinates already, so that what is drawn given them is independent.
+_SCATTER = 2**31 - 1
+
 
 class Sites(NamedTuple):
     """Sites of n data on l latents, or on l predictors: ``potential`` and ``precision``, (n, l) each.
@@ -75,6 +78,14 @@ class LatentPrior(Module):
         """
         return jnp.zeros(())
 
+    def residual_variance(self) -> Float[Array, " n"] | None:
+        """The variance at X that coordinates leave, independent for each datum; None where they leave none."""
+        return None
+
+    def generative(self) -> "LatentPrior":
+        """The prior as a model to draw from, where the form is one of posteriors alone."""
+        return self
+
     @property
     @abstractmethod
     def rank(self) -> int:
@@ -97,7 +108,15 @@ class LatentPrior(Module):
     def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A draw of the latents from the prior, and its coordinates: standard normal unless the form says otherwise."""
         coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
-        return self.latents(coordinates), coordinates
+        return self.scatter(key, coordinates), coordinates
+
+    def scatter(self, key: Key, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
+        """A draw of the latents at X given coordinates, which may have been drawn with the same key."""
+        latents, residual = self.latents(coordinates), self.residual_variance()
+        if residual is None:
+            return latents
+        noise = jax.random.normal(jax.random.fold_in(key, _SCATTER), latents.shape, latents.dtype)
+        return latents + jnp.sqrt(residual)[:, None] * noise
 
     @abstractmethod
     def sweep_operations(self) -> float:

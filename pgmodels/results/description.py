@@ -20,6 +20,7 @@ from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, Ratio
 from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.latent.form import Cheapest, Dense, Form
+from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Parameter, Prior, Within
 
@@ -63,7 +64,7 @@ _SIZED: dict[str, tuple[Callable[[int], Likelihood], int]] = {
     "LogisticSoftmax": (likelihoods.LogisticSoftmax, 0),
     "StickBreaking": (likelihoods.StickBreaking, 1),
 }
-_FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Cheapest, Dense)}
+_FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Cheapest, Dense, Inducing)}
 
 
 def describe(model: Model) -> Description:

@@ -17,9 +17,11 @@ from pgmodels import generic
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.inducing import InducingPrior
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
+from pgmodels.latent.sparse import SparsePrior
 from pgmodels.model import Model
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
@@ -33,7 +35,11 @@ _DOCUMENT = "pgmodels"
 _RESULTS: dict[str, type[Result]] = {
     cls.__name__: cls for cls in (Approximation, LinearResponse, PerturbativeApproximation, Draws)
 }
-_PRIORS: dict[str, type[LatentPrior]] = {cls.__name__: cls for cls in (DensePrior, LowRankPrior)}
+_PRIORS: dict[str, type[LatentPrior]] = {
+    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, SparsePrior)
+}
+# How engines make a prior: as the model binds it, as compiled code does, or as what is sampled from.
+_WAYS = ("bound", "compiled", "generative")
 # What is rebuilt, and what cannot be saved: the chains themselves.
 _REBUILT = ("model", "prior", "posterior", "run")
 
@@ -134,7 +140,7 @@ def _encode_prior(result: Result, arrays: Arrays) -> Any:
     unknown = [type(group).__name__ for group in held if _PRIORS.get(type(group).__name__) is not type(group)]
     if unknown:
         raise ValueError(f"save knows no prior of class {unknown[0]}: use pickle.")
-    for way in ("bound", "compiled"):
+    for way in _WAYS:
         groups = _priors(result.model, result.X, way).groups
         same = [_same(*pair) for pair in zip(held, groups, strict=True)]
         if all(same):
@@ -160,14 +166,15 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
 
 
 def _priors(model: Model, X: np.ndarray, way: str) -> JointPrior:
-    return model.prior(X) if way == "bound" else model.compiled_prior(X)
+    if way == "compiled":
+        return model.compiled_prior(X)
+    return model.prior(X).generative() if way == "generative" else model.prior(X)
 
 
 def _same(one: LatentPrior, other: LatentPrior) -> bool:
     """Whether two priors are of one class and hold the same arrays."""
-    return type(one) is type(other) and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in _array_fields(one)
-    )
+    names = _array_fields(one)
+    return type(one) is type(other) and all(eqx.tree_equal(getattr(one, n), getattr(other, n)) for n in names)
 
 
 def _array_fields(group: LatentPrior) -> list[str]:

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 from numpyro.infer.mcmc import MCMCKernel
 
+from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.gibbs.iteration import State, iterate, start_chains
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.gibbs.schedule import nothing_seen
+from pgmodels.inference.inducing import settled
 from pgmodels.model import Model, require_model
 from pgmodels.precision import double_precision
 
@@ -43,7 +45,7 @@ class GibbsKernel(MCMCKernel):
     def __init__(self, model: Model, X: Any, y: Any, *, seed: Any = 0):
         model, data = require_model(model).given(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
-        self._run = GibbsRun(model.resolve(data.X), data, settings)
+        self._run = GibbsRun(settled(model.resolve(data.X), data, nearly_converged), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)
         self._run.warn(stacklevel=3)
 

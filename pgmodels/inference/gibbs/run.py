@@ -67,7 +67,8 @@ class GibbsRun(Portable):
         self.unknowns: Unknowns = checked_unknowns(model)
         vector = jnp.asarray(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
-        self.prior: JointPrior = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
+        bound = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
+        self.prior: JointPrior = bound.generative()
         self.target = Target(
             model=model.bare(),
             X=jnp.asarray(data.X),

@@ -9,9 +9,11 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
+from pgmodels.inference.inducing import settled
 from pgmodels.language.expression import Environment
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_whole_number
@@ -65,7 +67,8 @@ def gibbs(
         _check_powers(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
-    run = GibbsRun(model.resolve(data.X), data, settings)
+    model = settled(model.resolve(data.X), data, nearly_converged)
+    run = GibbsRun(model, data, settings)
     saved = None if checkpoint is None else Checkpoint(checkpoint, run.fingerprint)
     if saved is not None:
         saved.restore(run)

@@ -1,0 +1,205 @@
+"""The prior by inducing inputs: its factor goes through the latents there, and what that leaves is a residual."""
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.latent.dense import whitened_root
+from pgmodels.latent.factored import with_residual
+from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
+from pgmodels.latent.low_rank import LowRankPrior, LowRankState, low_rank_at
+from pgmodels.latent.selection import SELECTIONS, distinct_rows
+from pgmodels.latent.sparse import SparsePrior
+from pgmodels.options import check_whole_number
+from pgmodels.parameters import bare
+
+DEFAULT = "heteroscedastic"
+# The selection that goes by what the data say.
+ADAPTIVE = "heteroscedastic"
+
+
+class InducingState(NamedTuple):
+    """The factorisation of the latents at the inducing inputs, and sum w residual / 2."""
+
+    span: LowRankState
+    loss: Float[Array, ""]
+
+
+class InducingPrior(LowRankPrior):
+    """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
+
+    A posterior is that of the latents u at Z alone, q(f) = p(f | u) q(u): no site moves eps, which is part of all
+    marginals, and the log normaliser is E log of the sites over eps, that of A^T v less sum w residual / 2 (math:
+    section 4). Covariances between inputs are those of A^T v, what sites can move.
+    Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
+    """
+
+    residual: Float[Array, " n"]
+
+    def residual_variance(self) -> Float[Array, " n"]:
+        """See LatentPrior."""
+        return self.residual
+
+    def generative(self) -> SparsePrior:
+        """See LatentPrior."""
+        return SparsePrior(self, self.residual)
+
+    def _diagonal(self) -> Array:
+        return super()._diagonal() + self.residual
+
+    def _condition(self, h: Array, w: Array) -> Any:
+        return InducingState(super()._condition(h, w), 0.5 * w @ self.residual)
+
+    def _moments(self, state: Any) -> tuple[Array, Array]:
+        mean, variance = super()._moments(state.span)
+        return mean, variance + self.residual
+
+    def _log_normalizer(self, state: Any, h: Array) -> Array:
+        return super()._log_normalizer(state.span, h) - state.loss
+
+    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
+        return super()._mean_and_deviation(state.span, noise)
+
+    def _covariance(self, state: Any) -> Array:
+        return super()._covariance(state.span)
+
+    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        return super()._predict(state.span, cross)
+
+    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return super()._cross_covariance(state.span, cross)
+
+    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return super()._taken(state.span, cross)
+
+
+def inducing_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
+) -> InducingPrior:
+    """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
+    return _with_residual(low_rank_at(kernel, mean, X, Z, active, size))
+
+
+def marked_inputs(kernel: Any, Z: Any, tolerance: float = TOLERANCE) -> tuple[Array, Array]:
+    """Inducing inputs, and marks of those whose latents do not follow from the others', filled up to few sizes.
+
+    One whose variance given those before is below a tolerance relative to the largest adds nothing but rounding:
+    a pivoted Cholesky factor leaves it out, so that no jitter is needed. Raises ValueError as ``Form.bind`` does.
+    """
+    K = np.asarray(gram(kernel, jnp.asarray(Z)))
+    check_gram(kernel, K)
+    pivots = pivoted_cholesky(K, tolerance)[1]
+    rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
+    padded = np.pad(pivots, (0, rank - len(pivots)), mode="edge")
+    return jnp.asarray(np.asarray(Z)[padded]), jnp.asarray((np.arange(rank) < len(pivots)).astype(np.float64))
+
+
+@dataclass(frozen=True, repr=False)
+class Inducing(Form):
+    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration, 8 n M
+    bytes.
+
+    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen: by ``select``, at k-means centres, at
+    rows of X drawn uniformly, at rows one by one where the prior ``"variance"`` that the others leave is largest, or
+    where that is largest in units of what the data say (``"heteroscedastic"``, in turns with the posterior). Where
+    there are no more distinct rows than that, all of them are taken, and the form is exact.
+    The ELBO is below that of the exact prior, and never falls by another inducing input.
+    Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+    """
+
+    inputs: int | tuple[tuple[float, ...], ...]
+    select: str | None = None
+
+    def __init__(self, inputs: Any, select: str | None = None):
+        if np.ndim(inputs) == 0:
+            check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
+            if select is not None and select not in SELECTIONS:
+                raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
+            object.__setattr__(self, "inputs", int(inputs))
+            object.__setattr__(self, "select", select or DEFAULT)
+        else:
+            if select is not None:
+                raise ValueError(
+                    f"select={select!r} has nothing to choose: inputs of Inducing are given. Give their number instead."
+                )
+            object.__setattr__(self, "inputs", _rows(inputs))
+            object.__setattr__(self, "select", None)
+
+    def __repr__(self) -> str:
+        if isinstance(self.inputs, int):
+            return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
+        return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+        """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) say how much the data tell of each latent."""
+        if not isinstance(self.inputs, int) or self.select is None:
+            return np.asarray(self.inputs)
+        X = np.asarray(X, dtype=np.float64)
+        distinct = distinct_rows(X)
+        if len(distinct) <= self.inputs:
+            return X[distinct]
+        return SELECTIONS[self.select](_arrays(kernel), X, self.inputs, weights if self.select == ADAPTIVE else None)
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> InducingPrior:
+        """See Form."""
+        Z = self.choose(kernel, X)
+        kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
+        if Z.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with the "
+                "columns of X, or their number."
+            )
+        scale = float(np.max(np.asarray(kernel.diagonal(jnp.asarray(Z)))))
+        tolerance = float(np.clip(neglected / scale, ROUNDING, TOLERANCE)) if scale > 0 else TOLERANCE
+        return _bound(kernel, mean, X, *marked_inputs(kernel, Z, tolerance), size)
+
+    def traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> InducingPrior:
+        """See Form: with the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z."""
+        if isinstance(self.inputs, int):
+            raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
+        Z = jnp.asarray(np.asarray(self.inputs))
+        root, jitter = whitened_root(kernel, Z)
+        A = solve_triangular(root, kernel(Z, X), lower=True)
+        ones = jnp.ones(len(Z))
+        return _with_residual(
+            LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
+        )
+
+    def traced_for_moments(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> InducingPrior:
+        """See Form."""
+        return self.traced(kernel, mean, X, size)
+
+
+def _with_residual(span: LowRankPrior) -> InducingPrior:
+    residual = with_residual(span.A, span.kernel.diagonal(span.X))[1]
+    return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
+
+
+@eqx.filter_jit
+def _bound(kernel: Any, mean: Array, X: Array, Z: Array, active: Array, size: int) -> InducingPrior:
+    return inducing_at(kernel, mean, X, Z, active, size)
+
+
+def _arrays(kernel: Any) -> Any:
+    """A kernel with values alone, as arrays."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+
+
+def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
+    """Given inducing inputs, each once, as numbers; ValueError where they are none."""
+    try:
+        Z = np.asarray(inputs, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"inputs of Inducing must be numbers (M, d), or how many; got {inputs!r}.") from error
+    if Z.ndim != 2 or not Z.size:
+        raise ValueError(f"inputs of Inducing must have shape (M, d), a row an input; got shape {Z.shape}.")
+    bad = np.argwhere(~np.isfinite(Z))
+    if bad.size:
+        raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {Z[bad[0][0]].tolist()}.")
+    return tuple(map(tuple, Z[distinct_rows(Z)].tolist()))

@@ -1,0 +1,69 @@
+"""Which inducing inputs a data set gets: at most so many as asked for, in O(n M) memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# A row whose variance given those chosen is below so much of the largest adds nothing.
+_NOTHING = 1e-10
+_SEED = 0
+
+
+def distinct_rows(X: np.ndarray) -> np.ndarray:
+    """The places of the first of equal rows, in order."""
+    return np.sort(np.unique(X, axis=0, return_index=True)[1])
+
+
+def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """The centres of k-means, k-means++ the start; the kernel has no say."""
+    del kernel, weights
+    from sklearn.cluster import KMeans
+
+    return KMeans(count, n_init=1, random_state=_SEED).fit(X).cluster_centers_
+
+
+def drawn(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Distinct rows drawn uniformly; the kernel has no say."""
+    del kernel, weights
+    rows = np.random.default_rng(_SEED).permutation(distinct_rows(X))[:count]
+    return X[np.sort(rows)]
+
+
+def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """One row after the other, that where ``weights`` times the variance that those before leave is largest.
+
+    A pivoted Cholesky factorisation whose columns are computed as they are chosen: O(n M^2) time. Ends early where no
+    variance is left. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
+    """
+    inputs = jnp.asarray(X)
+    left = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
+    weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
+    least, A, chosen = _NOTHING * left.max(), np.empty((count, len(X))), []
+    for j in range(count):
+        score = np.where(left > least, weights * left, 0.0)
+        row = int(np.argmax(score))
+        if not score[row] > 0:
+            break
+        A[j] = (np.asarray(_column(kernel, inputs, jnp.asarray(row))) - A[:j, row] @ A[:j]) / np.sqrt(left[row])
+        left = np.maximum(left - A[j] ** 2, 0.0)
+        left[row] = 0.0
+        chosen.append(row)
+    return X[chosen]
+
+
+# Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
+SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "kmeans": centres,
+    "uniform": drawn,
+    "variance": greedy,
+    "heteroscedastic": greedy,
+}
+
+
+@eqx.filter_jit
+def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]:
+    return kernel(X, X[row][None])[:, 0]

@@ -1,0 +1,400 @@
+"""Inducing inputs against explicit matrices, the dense prior, and what a sparse variational posterior is."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.cavi import state_of
+from pgmodels.inference.fit import PenalisedBound
+from pgmodels.inference.problem import problem_of
+from pgmodels.latent.inducing import ADAPTIVE, Inducing, inducing_at
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.selection import greedy
+from pgmodels.model import Data
+from pgmodels.unknowns import learned
+from tests.registry import CASES
+from tests.test_latent import MEAN, SquaredExponential, draw, joint_twin, predictive_twin, some_sites
+
+RNG = np.random.default_rng(2)
+N = 24
+X, X_NEW = RNG.uniform(-2.0, 2.0, (N, 2)), RNG.uniform(-2.0, 2.0, (5, 2))
+LABELS = (RNG.random(N) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(1.5 * X[:, 0])))).astype(float)
+PAIRS = np.column_stack([LABELS, RNG.normal(0.5, 1.0, N)])
+KERNEL = SquaredExponential(np.asarray(1.7), np.asarray([0.8, 1.9]))
+# Sums of some hundred terms of size 1 to 10, solved with matrices of condition up to about 1e4.
+ROUNDING = 1e-10
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def bernoulli(form):
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, [0.5, 0.9]), mean=0.4, form=form))
+
+
+def varying(form):
+    """Two latents that every datum combines, with means and lengthscales of their own."""
+    gps = [pgm.GP(pgm.RBF(1.7, [0.5, 0.9]), 0.4, form=form), pgm.GP(pgm.RBF(0.8, 1.3), -0.3, form=form)]
+    return pgm.Model(CASES["varying"].likelihood(), gps)
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    return pgm.cavi(bernoulli(pgm.Inducing(9)), X, LABELS)
+
+
+def sparse_covariance(Z, rows):
+    """A function that gives K_Z and the covariances that go through Z, as a kernel of the brute-force twins."""
+    K_Z = np.asarray(KERNEL(Z, Z))
+
+    def covariance(one, other):
+        return np.asarray(KERNEL(one, Z)) @ np.linalg.solve(K_Z, np.asarray(KERNEL(Z, other)))
+
+    return covariance, np.asarray(KERNEL.diagonal(rows)) - np.diagonal(covariance(rows, rows))
+
+
+def test_moments_are_those_of_the_latents_at_the_inducing_inputs():
+    Z = X[:7]
+    sites = some_sites(N)
+    prior = pgm.Inducing(Z).bind(KERNEL, MEAN, X, 2)
+    through, residual = sparse_covariance(Z, X)
+    np.testing.assert_allclose(prior.residual, residual, atol=ROUNDING)
+    posterior = prior.condition(sites)
+    (mean, variance), at_new = posterior.moments(), posterior.predict(jnp.asarray(X_NEW))
+    expected = 0.0
+    for latent in range(2):
+        h, w = np.asarray(sites.potential[:, latent]), np.asarray(sites.precision[:, latent])
+        twin_mean, Sigma, log_normalizer = joint_twin(through, X, h, w)
+        np.testing.assert_allclose(mean[:, latent], twin_mean, atol=ROUNDING)
+        np.testing.assert_allclose(variance[:, latent], np.diagonal(Sigma) + residual, atol=ROUNDING)
+        np.testing.assert_allclose(posterior.covariance()[latent], Sigma, atol=ROUNDING)
+        expected += log_normalizer - 0.5 * w @ residual
+        twin_mean, Sigma = predictive_twin(through, X, X_NEW, h, w)
+        own = np.diagonal(Sigma)[N:] + sparse_covariance(Z, X_NEW)[1]
+        np.testing.assert_allclose(at_new[0][:, latent], twin_mean[N:], atol=ROUNDING)
+        np.testing.assert_allclose(at_new[1][:, latent], own, atol=ROUNDING)
+        np.testing.assert_allclose(posterior.cross_covariance(jnp.asarray(X_NEW))[latent], Sigma[N:, :N], atol=ROUNDING)
+    np.testing.assert_allclose(posterior.log_normalizer(), expected, atol=ROUNDING)
+
+
+def test_the_model_that_is_sampled_from_is_its_covariance_and_a_residual():
+    sites, Z = some_sites(N), X[:7]
+    prior = pgm.Inducing(Z).bind(KERNEL, MEAN, X, 2).generative()
+    through, residual = sparse_covariance(Z, X)
+
+    def covariance(one, other):
+        return through(one, other) + (np.diag(residual) if one is other else 0.0)
+
+    posterior = prior.condition(sites)
+    mean, variance = posterior.moments()
+    count, expected = 4000, 0.0
+    draws = jax.vmap(lambda key: draw(posterior, key)[0])(jax.random.split(jax.random.key(5), count))
+    at_new = posterior.predict(jnp.asarray(X_NEW))
+    for latent in range(2):
+        h, w = np.asarray(sites.potential[:, latent]), np.asarray(sites.precision[:, latent])
+        twin_mean, Sigma, log_normalizer = joint_twin(covariance, X, h, w)
+        deviation = np.sqrt(np.diagonal(Sigma))
+        np.testing.assert_allclose(mean[:, latent], twin_mean, atol=ROUNDING)
+        np.testing.assert_allclose(variance[:, latent], np.diagonal(Sigma), atol=ROUNDING)
+        expected += log_normalizer
+        # What the data say of new inputs they say through Z.
+        cross = through(X_NEW, X)
+        inner = np.linalg.inv(np.diag(residual) + through(X, X) + np.diag(1.0 / np.maximum(w, 1e-12)))
+        fall = np.einsum("mi,ij,mj->m", cross, inner, cross)
+        np.testing.assert_allclose(at_new[1][:, latent], np.asarray(KERNEL.diagonal(X_NEW)) - fall, atol=1e-8)
+        sample = np.asarray(draws)[:, :, latent]
+        # 24 means and 576 covariances at five standard errors.
+        assert np.all(np.abs(sample.mean(axis=0) - twin_mean) < 5 * deviation / np.sqrt(count))
+        error = np.sqrt((np.outer(deviation, deviation) ** 2 + Sigma**2) / count)
+        assert np.all(np.abs(np.cov(sample.T) - Sigma) < 5 * error)
+    np.testing.assert_allclose(posterior.log_normalizer(), expected, atol=ROUNDING)
+
+
+def test_the_bound_is_that_of_an_explicit_posterior():
+    rows, Z = X[:6], np.array([[-0.9, 0.2], [0.3, -1.1], [1.2, 0.8]])
+    found = pgm.cavi(bernoulli(pgm.Inducing(Z)), rows, LABELS[:6], tolerance=1e-14)
+    kernel = pgm.RBF(1.7, [0.5, 0.9])
+    K_Z, K_ZX = np.asarray(kernel(Z, Z)), np.asarray(kernel(Z, rows))
+    weights = np.linalg.solve(K_Z, K_ZX)
+    h, w = (np.asarray(part)[:, 0] for part in found.posterior.sites)
+    # q(u) ~ N(u; mean, K_Z) exp(h f - w f^2 / 2) with f = E[f | u].
+    S = np.linalg.inv(np.linalg.inv(K_Z) + weights @ np.diag(w) @ weights.T)
+    centre = 0.4 + S @ weights @ (h - 0.4 * w)
+    m = 0.4 + weights.T @ (centre - 0.4)
+    v = 1.7 - np.sum(K_ZX * weights, axis=0) + np.sum(weights * (S @ weights), axis=0)
+    np.testing.assert_allclose(found.mean[:, 0], m, atol=ROUNDING)
+    np.testing.assert_allclose(found.variance[:, 0], v, atol=ROUNDING)
+    away = centre - 0.4
+    divergence = 0.5 * (
+        np.trace(np.linalg.solve(K_Z, S))
+        - 3
+        + away @ np.linalg.solve(K_Z, away)
+        + np.linalg.slogdet(K_Z)[1]
+        - np.linalg.slogdet(S)[1]
+    )
+    bound = partial(CASES["bernoulli"].bound, y=jnp.asarray(LABELS[:6]))
+    np.testing.assert_allclose(found.elbo, np.sum(bound(m[:, None], v[:, None])) - divergence, atol=ROUNDING)
+    # The sites of the optimum are the gradient in the moments E f and E f^2.
+    in_moments = jax.grad(lambda m, s: jnp.sum(bound(m[:, None], (s - m**2)[:, None])), argnums=(0, 1))
+    by_mean, by_second = in_moments(jnp.asarray(m), jnp.asarray(v + m**2))
+    # To the root of the ELBO's tolerance.
+    np.testing.assert_allclose(h, by_mean, atol=1e-6)
+    np.testing.assert_allclose(w, -2.0 * by_second, atol=1e-6)
+
+
+@pytest.mark.parametrize(("model", "y"), [(bernoulli, LABELS), (varying, PAIRS)], ids=["separate", "combined"])
+def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
+    one, other = (pgm.cavi(model(form), X, y) for form in (pgm.Inducing(X[::-1]), pgm.Dense()))
+    assert one.elbo == pytest.approx(other.elbo, abs=1e-9)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-8)
+    np.testing.assert_allclose(one.variance, other.variance, atol=1e-8)
+    for method in ("linear_response", "perturbative"):
+        pair = [pgm.correct(result, method=method) for result in (one, other)]
+        np.testing.assert_allclose(pair[0].variance, pair[1].variance, atol=1e-7)
+        # With the covariances of new latents with those at the data.
+        for ours, theirs in zip(*(result.predict_latent(X_NEW) for result in pair), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-7)
+
+
+def test_every_row_an_inducing_input_is_the_dense_variational_gaussian():
+    one, other = (pgm.gaussian_vi(varying(form), X, PAIRS) for form in (pgm.Inducing(X), pgm.Dense()))
+    assert one.elbo == pytest.approx(other.elbo, abs=1e-8)
+    np.testing.assert_allclose(one.variance, other.variance, atol=1e-6)
+
+
+def test_the_bound_grows_with_nested_inducing_inputs():
+    dense = pgm.cavi(varying(pgm.Dense()), X, PAIRS).elbo
+    bounds = [pgm.cavi(varying(pgm.Inducing(X[:count])), X, PAIRS).elbo for count in (3, 10, 16)]
+    assert sorted(bounds) == bounds
+    assert bounds[0] < dense - 1.0
+    # The joint posterior's is the sum over explicit parts, as that of latents by themselves is.
+    assert bounds[-1] < dense
+
+
+def test_linear_response_is_how_the_optimum_moves(sparse):
+    problem = problem_of(sparse.model, Data(X, LABELS))
+    step = jax.jit(lambda sites: problem.sites(*problem.moments(sites)[:2]))
+
+    def optimum(tilt):
+        sites = sparse.posterior.sites
+        for _ in range(150):
+            h, w = step(sites)
+            sites = Sites(h + tilt, w)
+        return state_of(problem, sites).mean[:, 0]
+
+    corrected = pgm.correct(sparse)
+    V = np.asarray(sparse.posterior.covariance())[0]
+    expected = V + V @ corrected.response @ V
+    for row in (0, 13):
+        tilt = jnp.zeros((N, 1)).at[row].set(1e-4)
+        # Central differences: 1e-8 times third derivatives of order 1.
+        np.testing.assert_allclose((optimum(tilt) - optimum(-tilt)) / 2e-4, expected[:, row], atol=1e-6)
+    residual = np.asarray(sparse.prior.residual_variances())
+    np.testing.assert_allclose(corrected.variance, np.diagonal(expected)[:, None] + residual, atol=1e-9)
+    assert residual.max() > 0.05
+
+
+def test_corrections_do_not_jump_between_data_and_new_inputs(sparse):
+    for method in ("linear_response", "perturbative"):
+        corrected = pgm.correct(sparse, method=method)
+        for at_data, at_new in zip((corrected.mean, corrected.variance), corrected.predict_latent(X), strict=True):
+            np.testing.assert_allclose(at_new, at_data, atol=1e-9)
+
+
+def test_gradients_of_the_bound():
+    Z, active, sites = jnp.asarray(X[:5]), jnp.ones(5), some_sites(N)
+
+    def bound(kernel):
+        return inducing_at(kernel, jnp.asarray(MEAN), jnp.asarray(X), Z, active, 2).moments(sites)[2]
+
+    gradient = jax.grad(bound)(KERNEL)
+    for name in ("variance", "lengthscale"):
+        value, slope = getattr(KERNEL, name), np.asarray(getattr(gradient, name))
+        for index in np.ndindex(value.shape):
+            ends = []
+            for move in (1e-5, -1e-5):
+                moved = value.copy()
+                moved[index] += move
+                ends.append(float(bound(SquaredExponential(**(vars(KERNEL) | {name: moved})))))
+            # Central differences: 1e-10 times a third derivative of order 100, and rounding 1e-14 / 1e-5.
+            np.testing.assert_allclose(slope[index], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+def test_greedy_selection_takes_the_largest_variance_that_is_left():
+    weights = RNG.gamma(1.0, 1.0, N)
+    weights[:4] = 0.0
+    for w in (np.ones(N), weights):
+        chosen = greedy(KERNEL, X, 6, w)
+        for count, z in enumerate(chosen):
+            Z = chosen[:count]
+            left = np.asarray(KERNEL.diagonal(X))
+            if count:
+                left = left - np.sum(np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)), axis=0)
+            np.testing.assert_array_equal(z, X[np.argmax(w * left)])
+        assert count == 5
+    # Rows that nothing is said of are never taken.
+    assert not (greedy(KERNEL, X, N, weights)[:, None] == X[:4]).all(axis=2).any()
+
+
+@pytest.mark.parametrize("select", ["kmeans", "uniform", "variance"])
+def test_selections_cover_inputs_that_they_have_not_seen(select):
+    rng = np.random.default_rng(4)
+    seen, unseen = rng.normal(size=(400, 2)), rng.normal(size=(50, 2))
+    Z = pgm.Inducing(40, select).choose(KERNEL, seen)
+    assert Z.shape == (40, 2)
+    prior = pgm.Inducing(Z).bind(KERNEL, 0.0, seen, 1)
+    # Forty inputs span 3 x 2 lengthscales with little left; a tenth of the variance, where 400 rows have 1.7.
+    assert np.mean(np.asarray(prior.factor_at(jnp.asarray(unseen))[1])) < 0.17
+    np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, seen))
+
+
+def test_inducing_inputs_that_say_nothing_new():
+    X_flat = np.column_stack([X[:, 0], np.full(N, 0.3)])
+    once = pgm.cavi(bernoulli(pgm.Inducing(X_flat[:6])), X_flat, LABELS)
+    # Equal ones, and one so near another that its variance given that is rounding.
+    again = np.concatenate([X_flat[:6], X_flat[2:4], X_flat[:1] + 1e-9])
+    twice = pgm.cavi(bernoulli(pgm.Inducing(again)), X_flat, LABELS)
+    assert twice.elbo == pytest.approx(once.elbo, abs=1e-8)
+    assert int(twice.prior.groups[0].active.sum()) == 6
+    # No more inducing inputs than there are distinct rows.
+    few = np.repeat(X_flat[:3], 8, axis=0)
+    for select in ("kmeans", "uniform", "variance"):
+        assert len(pgm.Inducing(20, select).choose(KERNEL, few)) == 3
+    # More inputs than rows are given all the same.
+    given = pgm.cavi(bernoulli(pgm.Inducing(X)), X[:6], LABELS[:6])
+    assert given.elbo == pytest.approx(pgm.cavi(bernoulli(pgm.Dense()), X[:6], LABELS[:6]).elbo, abs=1e-8)
+
+
+def test_draws_have_the_marginals(sparse):
+    f, _ = sparse.draw_at_data(4000, seed=3)
+    deviation = np.sqrt(sparse.variance)
+    # 24 means at five standard errors, and variances: sqrt(2 / 4000).
+    assert np.all(np.abs(f.mean(axis=0) - sparse.mean) < 5 * deviation / np.sqrt(4000))
+    np.testing.assert_allclose(f.var(axis=0) / sparse.variance, 1.0, atol=5 * np.sqrt(2 / 4000))
+
+
+def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
+    from pgmodels.diagnostics.importance import importance_estimate
+
+    found = importance_estimate(sparse, 4000, seed=1)
+    # log p(y) of the sparse model, with 2^14 draws of the prior.
+    f = np.asarray(jax.vmap(lambda key: sparse.prior.draw(key)[0])(jax.random.split(jax.random.key(0), 2**14)))[..., 0]
+    log_density = -np.logaddexp(0.0, np.where(LABELS > 0, -f, f)).sum(axis=1)
+    weights = np.exp(log_density - log_density.max())
+    evidence = np.log(weights.mean()) + log_density.max()
+    error = np.hypot(weights.std() / weights.mean() / 2**7, found.log_evidence_error)
+    assert found.log_evidence == pytest.approx(evidence, abs=4 * error)
+    assert found.log_evidence > sparse.elbo
+
+
+def test_gibbs_samples_the_sparse_model():
+    scale = 0.6
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]
+    gp = pgm.GP(pgm.RBF(1.7, [0.5, 0.9]), mean=0.4, form=pgm.Inducing(X[:7]))
+    draws = pgm.gibbs(pgm.Model(pgm.Gaussian(pgm.Fixed(scale)), gp), X, y, num_samples=1000, num_warmup=0, num_chains=2)
+    kernel = pgm.RBF(1.7, [0.5, 0.9])
+    K_ZX = np.asarray(kernel(X[:7], X))
+    K = K_ZX.T @ np.linalg.solve(kernel(X[:7], X[:7]), K_ZX)
+    K[np.diag_indices(N)] = 1.7
+    S = K - K @ np.linalg.solve(K + scale**2 * np.eye(N), K)
+    mean = 0.4 + S @ (y - 0.4) / scale**2
+    # Draws of this likelihood's sweep are independent: 24 means and variances at five standard errors.
+    np.testing.assert_array_less(np.abs(draws.mean[:, 0] - mean), 5 * np.sqrt(np.diagonal(S) / 2000))
+    np.testing.assert_allclose(draws.variance[:, 0] / np.diagonal(S), 1.0, atol=5 * np.sqrt(2 / 2000))
+
+
+def test_gibbs_says_what_it_cannot_do():
+    form = pgm.Inducing(X[:7])
+    sampled = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, dist.LogNormal(0.0, 0.5)), form=form))
+    with pytest.raises(ValueError, match=r"cannot sample kernel.lengthscale here.*SparsePrior.*pgm.Dense"):
+        pgm.gibbs(sampled, X, LABELS)
+    with pytest.raises(ValueError, match=r"SparsePrior has no factor matrix.*another form"):
+        pgm.gibbs(varying(form), X, PAIRS)
+
+
+def test_results_are_saved(sparse, tmp_path):
+    loaded = pgm.load(sparse.save(tmp_path / "sparse.npz"))
+    assert loaded.model == sparse.model
+    for ours, theirs in zip(loaded.predict_latent(X_NEW), sparse.predict_latent(X_NEW), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_a_form_says_of_itself(sparse):
+    assert repr(pgm.Inducing(300)) == "Inducing(300)"
+    assert repr(pgm.Inducing(300, "kmeans")) == "Inducing(300, 'kmeans')"
+    assert "form=Inducing(<9 inputs>)" in repr(sparse.model)
+    assert pgm.Inducing(X[:4]) == pgm.Inducing(X[[0, 1, 1, 2, 3]].tolist())
+    assert pgm.Inducing(4) != pgm.Inducing(5)
+    assert isinstance(hash(pgm.Inducing(X)), int)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((0,), "inputs of Inducing.*whole number >= 1; got 0"),
+        ((2.5,), "whole number"),
+        (([[1.0, np.nan]],), "finite; row 0"),
+        (([1.0, 2.0],), r"shape \(M, d\)"),
+        ((3, "random"), "select must be one of 'kmeans'.*got 'random'"),
+        (([[1.0, 2.0]], "kmeans"), "nothing to choose"),
+        (([["a"]],), "must be numbers"),
+    ],
+)
+def test_wrong_forms_are_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Inducing(*arguments)
+
+
+def test_inputs_of_another_width_are_refused():
+    with pytest.raises(ValueError, match=r"3 column\(s\) and X has 2"):
+        pgm.cavi(bernoulli(pgm.Inducing(np.zeros((2, 3)))), X, LABELS)
+
+
+def one_scale(form):
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(3.0), 0.5), mean=0.4, form=form))
+
+
+def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
+    # Sixteen distinct rows: with five inducing inputs they share a program.
+    rows = np.concatenate([X[:16], X[4:12]])
+    one, other = (
+        PenalisedBound(learned(one_scale(form)), Data(rows, LABELS)) for form in (pgm.Inducing(20), pgm.Dense())
+    )
+    (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
+    assert value == pytest.approx(dense_value, abs=1e-7)
+    np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
+
+
+def test_learning_ends_at_the_inducing_inputs_of_its_model():
+    found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
+    assert len(found.model.gps[0].form.inputs) == 5
+    assert pgm.cavi(found.model, X, LABELS).elbo == pytest.approx(found.elbo, abs=1e-6)
+
+
+def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
+    bound = PenalisedBound(learned(one_scale(pgm.Inducing(5))), Data(X, LABELS))
+    bound.inputs = (X[:2],)
+    bound(bound.vector)
+    before = bound.best
+    assert bound.choose_again(1e-5)
+    assert len(bound.inputs[0]) == 5
+    assert bound.best < before
+    held, before = bound.inputs[0], bound.best
+    monkeypatch.setattr(Inducing, "choose", lambda *given: X[:1])
+    assert not bound.choose_again(1e-5)
+    np.testing.assert_array_equal(bound.inputs[0], held)
+    assert bound(bound.vector)[0] == pytest.approx(before, abs=1e-8)
+
+
+def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
+    by_variance, by_data = (pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", ADAPTIVE))
+    assert by_data.elbo >= by_variance.elbo
+    assert by_data.model != by_variance.model
