@@ -1,6 +1,5 @@
 """The uncertain values of a model: hyperparameters, means and likelihood parameters, as one unconstrained vector."""
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.model import Model
+from pgmodels.naming import parameter_names
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.portable import Portable
 
@@ -17,10 +17,8 @@ from pgmodels.portable import Portable
 class Unknowns(Portable):
     """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
 
-    ``of_likelihood`` holds the names of the likelihood's parameters among them by what the formula calls them.
-
-    Names are ``kernel.lengthscale`` and ``mean`` where the model has one GP, ``gps[1].kernel.lengthscale`` where it has
-    several, and ``likelihood.scale``.
+    Names are those of ``pgmodels.naming``. ``of_likelihood`` holds the names of the likelihood's parameters among them
+    by what the formula calls them.
     """
 
     def __init__(self, model: Model, chosen: Callable[[Parameter], bool]):
@@ -28,7 +26,8 @@ class Unknowns(Portable):
         paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
         self.leaves = [leaf for _, leaf in paths]
         self.places = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
-        self.names = [_name(jax.tree_util.keystr(paths[i][0]), len(model.gps)) for i in self.places]
+        names = parameter_names(model)
+        self.names = [names[i] for i in self.places]
         self.of_likelihood = {
             paths[i][0][-1].key: name
             for i, name in zip(self.places, self.names, strict=True)
@@ -132,9 +131,3 @@ def uncertain(model: Model) -> Unknowns:
 def is_uncertain(parameter: Parameter) -> bool:
     """Whether a fully Bayesian engine samples a parameter."""
     return parameter.learned and parameter.prior is not None
-
-
-def _name(path: str, num_gps: int) -> str:
-    """A pytree path as users write it."""
-    path = re.sub(r"^\.likelihood\.parameters\['(.*)'\]$", r"likelihood.\1", path)
-    return re.sub(r"^\.gps\[0\]\.", "", path) if num_gps == 1 else path.lstrip(".")

@@ -58,8 +58,8 @@ def test_gaussian_likelihood_learns_what_exact_regression_learns():
     # Both optimisers stop at a relative change of the objective near 1e-9.
     np.testing.assert_allclose(fitted.elbo, exact.log_marginal_likelihood_value_, rtol=1e-6)
     values = fitted.fit.values
-    np.testing.assert_allclose(values["kernel.lengthscale"], exact.kernel_.k1.k2.length_scale, rtol=2e-3)
-    np.testing.assert_allclose(values["likelihood.scale"] ** 2, exact.kernel_.k2.noise_level, rtol=2e-3)
+    np.testing.assert_allclose(values["lengthscale"], exact.kernel_.k1.k2.length_scale, rtol=2e-3)
+    np.testing.assert_allclose(values["scale"] ** 2, exact.kernel_.k2.noise_level, rtol=2e-3)
 
 
 def test_prior_mean_and_prior_density_are_part_of_the_objective():
@@ -90,8 +90,8 @@ def test_fixed_values_stay_and_the_rest_moves():
     # The second column says nothing of y.
     with pytest.warns(FitWarning, match=r"lengthscale\[1\]"):
         fitted = pgm.fit(model, X, y)
-    assert set(fitted.fit.values) == {"kernel.lengthscale"}
-    assert fitted.fit.values["kernel.lengthscale"].shape == (2,)
+    assert set(fitted.fit.values) == {"lengthscale"}
+    assert fitted.fit.values["lengthscale"].shape == (2,)
     assert float(fitted.model.gps[0].kernel.variance.value) == 2.0
     assert fitted.elbo >= max(fitted.fit.start_elbos.values())
 
@@ -128,7 +128,7 @@ def test_normalised_parameter_maximises_the_bound():
     y = rng.negative_binomial(3.0, 1 / (1 + np.exp(f)))
     gp = pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(1.0)))
     fitted = pgm.fit(pgm.Model(pgm.NegativeBinomial(1.0), gp), X, y)
-    best = float(fitted.fit.values["likelihood.dispersion"])
+    best = float(fitted.fit.values["dispersion"])
     elbos = [pgm.cavi(pgm.Model(pgm.NegativeBinomial(r), gp), X, y).elbo for r in (0.8 * best, 1.25 * best)]
     assert fitted.elbo > max(elbos)
 
@@ -168,11 +168,11 @@ def test_unconstrained_vector_round_trip():
         learnable = learned(model)
         values = learnable.constrain(jnp.asarray(learnable.start()))
         expected = {
-            "likelihood.precision": 3.0,
-            "gps[0].kernel.variance": np.exp(0.3),
-            "gps[0].kernel.lengthscale": 0.7,
-            "gps[1].kernel.variance": 2.0,
-            "gps[1].kernel.lengthscale": 1.1,
-            "gps[1].mean": -0.4,
+            "precision": 3.0,
+            "f[0].variance": np.exp(0.3),
+            "f[0].lengthscale": 0.7,
+            "f[1].variance": 2.0,
+            "f[1].lengthscale": 1.1,
+            "f[1].mean": -0.4,
         }
         assert {name: pytest.approx(float(v)) for name, v in zip(learnable.names, values, strict=True)} == expected

@@ -98,16 +98,16 @@ def test_figures_of_results_are_the_results_own():
     assert "80 in each of 2 chains, after 10 of warm-up" in words
     one = replace(draws, whitened=tuple(v[:1] for v in draws.whitened), log_likelihood_trace=np.zeros((1, 80)))
     assert "not defined for one chain" in str(one).replace("\n", " ")
-    kept = replace(draws, whitened=None, hyperparameters={"kernel.variance": np.arange(160.0).reshape(2, 80)})
+    kept = replace(draws, whitened=None, hyperparameters={"variance": np.arange(160.0).reshape(2, 80)})
     told = " ".join(str(kept).split())
     assert "were not kept" in told
     # The median, the 5 % and the 95 % quantile of 0, 1, ..., 159.
-    assert "sampled kernel.variance 79.5 (7.95 to 151)" in told
+    assert "sampled variance 79.5 (7.95 to 151)" in told
 
 
 def test_every_hyperparameter_is_told():
     words = Reader(problem()[0]._repr_html_()).words
-    for value in ("kernel.variance", "1.3", "kernel.lengthscale", "0.9", "fixed", "mean", "0.4", "may be learned"):
+    for value in ("variance", "1.3", "lengthscale", "0.9", "fixed", "mean", "0.4", "may be learned"):
         assert value in words
 
 

@@ -234,6 +234,6 @@ def test_parameters_are_learned_and_sampled(name):
     fitted = pgm.fit(model, X, y)
     assert np.all(fitted.model.likelihood.values[parameter] != model.likelihood.values[parameter])
     sizes = {"num_samples": 1500, "num_warmup": 500, "num_chains": 2, "seed": 0}
-    one, other = (e(model, X, y, **sizes).hyperparameters[f"likelihood.{parameter}"] for e in (pgm.gibbs, pgm.nuts))
+    one, other = (e(model, X, y, **sizes).hyperparameters[parameter] for e in (pgm.gibbs, pgm.nuts))
     # 3,000 draws each, of which some 300 count: five standard errors of a difference.
     np.testing.assert_allclose(one.mean(axis=(0, 1)), other.mean(axis=(0, 1)), atol=0.4 * np.max(one.std(axis=(0, 1))))

@@ -40,7 +40,7 @@ def test_sampled_hyperparameters_have_their_names_and_law():
     y = np.sin(2.0 * X[:, 0]) + 0.2
     model = pgm.Model(pgm.Gaussian(dist.LogNormal(-1.0, 0.5)), pgm.GP(pgm.RBF(1.2, dist.LogNormal(0.0, 0.5))))
     found = run(pgm.GibbsKernel(model, X, y), "vectorized")
-    assert set(found) == {"f", "kernel.lengthscale", "likelihood.scale"}
+    assert set(found) == {"f", "lengthscale", "scale"}
     draws = pgm.gibbs(model, X, y, num_samples=2000, seed=7)
     for name, values in draws.hyperparameters.items():
         mean, variance = z_scores(np.log(found[name])[..., None, None], np.log(values)[..., None, None])

@@ -28,7 +28,7 @@ def test_log_density_of_the_numpyro_model_is_the_product_written_out():
     gp = pgm.GP(pgm.RBF(priors["variance"], 1.3), mean=priors["mean"])
     model = pgm.Model(pgm.NegativeBinomial(priors["dispersion"]), gp)
     y = np.array([0.0, 4.0, 1.0])
-    values = {"kernel.variance": 1.9, "mean": -0.6, "likelihood.dispersion": 2.7}
+    values = {"variance": 1.9, "mean": -0.6, "dispersion": 2.7}
     v = np.array([[0.4], [-1.1], [0.7]])
     K = rbf(X3, X3, 1.9, 1.3) + 1.9e-8 * np.eye(3)
     f = -0.6 + np.linalg.cholesky(K) @ v
@@ -66,7 +66,7 @@ def test_two_gps_have_names_of_their_own():
         with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
             program()
     sampled = {name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
-    assert sampled == {"gps[0].kernel.variance", "gps[1].kernel.lengthscale", "whitened_0", "whitened_1"}
+    assert sampled == {"f[0].variance", "f[1].lengthscale", "whitened_0", "whitened_1"}
     assert trace["f"]["value"].shape == (3, 2)
 
 
@@ -82,7 +82,7 @@ def test_a_prior_on_a_parameter_of_an_unnormalised_formula_is_refused():
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 
     model = pgm.Model(bare(dispersion=dist.LogNormal()), pgm.GP(pgm.RBF(1.0, 1.0)))
-    with pytest.raises(ValueError, match=r"likelihood.dispersion has a prior, but the formula of bare"):
+    with pytest.raises(ValueError, match=r"dispersion has a prior, but the formula of bare"):
         pgm.nuts(model, X3, np.array([0.0, 1.0, 3.0]))
 
 
@@ -165,8 +165,8 @@ def test_sampled_hyperparameters_and_predictions_against_a_grid():
     X, y, draws = regression()
     X_new = np.array([[-1.4], [0.2], [2.6]])
     weights, points, means, variances = exact_regression(X, y, X_new)
-    assert set(draws.hyperparameters) == {"kernel.lengthscale", "likelihood.scale"}
-    for column, name in enumerate(("kernel.lengthscale", "likelihood.scale")):
+    assert set(draws.hyperparameters) == {"lengthscale", "scale"}
+    for column, name in enumerate(("lengthscale", "scale")):
         values = draws.hyperparameters[name]
         size = ess(values)
         exact = weights @ points[:, column]
@@ -180,7 +180,7 @@ def test_sampled_hyperparameters_and_predictions_against_a_grid():
     np.testing.assert_allclose(variance[:, 0], exact_variance, rtol=0.35)
     # The noise of a new observation is that of each draw, and not of one value.
     predictive = draws.predict(X_new)
-    noise = (draws.hyperparameters["likelihood.scale"] ** 2).mean()
+    noise = (draws.hyperparameters["scale"] ** 2).mean()
     np.testing.assert_allclose(predictive.variance, variance[:, 0] + noise, rtol=0.1)
 
 
@@ -194,7 +194,7 @@ def ess(values):
 def test_predictions_use_the_hyperparameters_of_each_draw():
     X, _, draws = regression()
     X_new = np.array([[0.3], [2.1]])
-    lengthscales = draws.hyperparameters["kernel.lengthscale"].ravel()
+    lengthscales = draws.hyperparameters["lengthscale"].ravel()
     whitened = draws.whitened[0].reshape(-1, 18)
     centres, residuals = [], []
     for lengthscale, v in zip(lengthscales, whitened, strict=True):
@@ -211,11 +211,11 @@ def test_predictions_use_the_hyperparameters_of_each_draw():
 def test_export_with_sampled_parameters():
     _, y, draws = regression()
     tree = draws.to_arviz()
-    scale = draws.hyperparameters["likelihood.scale"]
-    np.testing.assert_array_equal(tree["posterior"]["likelihood.scale"], scale)
+    scale = draws.hyperparameters["scale"]
+    np.testing.assert_array_equal(tree["posterior"]["scale"], scale)
     pointwise = stats.norm(draws.latents[..., 0], scale[..., None]).logpdf(y)
     np.testing.assert_allclose(tree["log_likelihood"]["y"], pointwise, rtol=1e-8)
-    lengthscale = draws.hyperparameters["kernel.lengthscale"]
+    lengthscale = draws.hyperparameters["lengthscale"]
     prior = stats.lognorm(0.6, scale=np.exp(-0.3)).logpdf(lengthscale) + stats.gamma(4.0, scale=1 / 8).logpdf(scale)
     expected = pointwise.sum(axis=-1) - 0.5 * (draws.whitened[0] ** 2).sum(axis=(-2, -1)) + prior
     np.testing.assert_allclose(tree["sample_stats"]["lp"], expected, rtol=1e-8)

@@ -129,7 +129,7 @@ def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
 def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path):
     model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
     draws = pgm.gibbs(model, X, GRADES, num_samples=6, num_warmup=4, num_chains=2, seed=0)
-    cuts = draws.hyperparameters["likelihood.cuts"]
+    cuts = draws.hyperparameters["cuts"]
     assert cuts.shape == (2, 6, 2)
     assert (cuts[..., 0] < cuts[..., 1]).all()
     assert len(np.unique(cuts[..., 0])) == 12
@@ -137,7 +137,7 @@ def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path
     f = predictive.nodes.at(slice(None), 0)[0]
     expected = by_cuts(f, cuts.reshape(12, 1, 2)).mean(axis=0)
     np.testing.assert_allclose(predictive.probabilities, expected, rtol=1e-10)
-    assert pgm.to_arviz(draws)["posterior"]["likelihood.cuts"].shape == (2, 6, 2)
+    assert pgm.to_arviz(draws)["posterior"]["cuts"].shape == (2, 6, 2)
     assert "cuts=Parameter([" in repr(draws.model.likelihood)
     assert pgm.load(draws.save(tmp_path / "draws.npz"), likelihood=ordered).model == draws.model
     assert pickle.loads(pickle.dumps(draws.model)) == draws.model
@@ -148,7 +148,7 @@ def test_gibbs_and_nuts_agree_on_cutpoints():
     model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
     sizes = {"num_samples": 2000, "num_warmup": 500, "num_chains": 2, "seed": 0}
     results = [engine(model, X, GRADES, **sizes) for engine in (pgm.gibbs, pgm.nuts)]
-    one, other = (result.hyperparameters["likelihood.cuts"] for result in results)
+    one, other = (result.hyperparameters["cuts"] for result in results)
     spread = one.std(axis=(0, 1))
     # 4,000 draws each, of which some 500 count: five standard errors of a difference.
     np.testing.assert_allclose(one.mean(axis=(0, 1)), other.mean(axis=(0, 1)), atol=0.3 * spread.max())

@@ -103,9 +103,9 @@ def test_an_array_of_lengthscales_has_a_prior_of_every_entry():
 def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, 0.5]), 0.3))))
     if engine is pgm.fit:
-        assert pgm.fit(model, X, Y).fit.values["kernel.lengthscale"].shape == (2,)
+        assert pgm.fit(model, X, Y).fit.values["lengthscale"].shape == (2,)
         return
-    drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["kernel.lengthscale"]
+    drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["lengthscale"]
     assert drawn.shape == (1, 3, 2)
     assert np.all(drawn[..., 0] != drawn[..., 1])
 

@@ -351,9 +351,9 @@ def test_ranks_are_counted():
 
 def test_sampled_hyperparameters_are_traced():
     scales = np.random.default_rng(6).gamma(3.0, 0.2, (2, SAMPLES, 2))
-    draws = replace(sticky(), hyperparameters={"gps[0].kernel.lengthscale": scales})
+    draws = replace(sticky(), hyperparameters={"f[0].lengthscale": scales})
     axes = pgm.plot_trace(draws).axes
-    assert [a.get_title() for a in axes[2:5:2]] == [f"gps[0].kernel.lengthscale[{i}]" for i in (0, 1)]
+    assert [a.get_title() for a in axes[2:5:2]] == [f"f[0].lengthscale[{i}]" for i in (0, 1)]
     np.testing.assert_array_equal([line.get_ydata() for line in axes[4].lines], scales[..., 1])
 
 

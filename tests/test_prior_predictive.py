@@ -52,7 +52,7 @@ def test_values_with_priors_are_drawn_with_what_depends_on_them():
     model = pgm.Model(pgm.Gaussian(dist.LogNormal(0.3, 0.2)), gp)
     drawn = pgm.prior_predictive(model, X, num_draws=DRAWS, seed=1)
     f, y = drawn.latents[..., 0], drawn.observations
-    variance, mean, scale = (drawn.hyperparameters[name] for name in ("kernel.variance", "mean", "likelihood.scale"))
+    variance, mean, scale = (drawn.hyperparameters[name] for name in ("variance", "mean", "scale"))
     # Below this a test of a fixed seed would be a false alarm in ten thousand.
     for values, law in (
         (variance, PRIORS["variance"][1]),
@@ -67,7 +67,7 @@ def test_values_with_priors_are_drawn_with_what_depends_on_them():
     squares = (y[:, 0] - 0.5) ** 2
     assert means_agree(squares, expected, squares.std())
     tree = drawn.to_arviz()
-    np.testing.assert_array_equal(tree.prior["kernel.variance"][0], variance)
+    np.testing.assert_array_equal(tree.prior["variance"][0], variance)
     np.testing.assert_array_equal(tree.prior.f[0, :, :, 0], f)
     np.testing.assert_array_equal(tree.prior_predictive.y[0], y)
     assert repr(drawn).startswith("<PriorPredictive: 2000 draws of latents, observations, ")
@@ -87,13 +87,13 @@ def shared(y, f, shares=pgm.Parameter([0.3, 0.7], constraint=constraints.simplex
 
 def test_priors_are_drawn_within_their_constraint():
     model = pgm.Model(graded(dist.Normal(0.4, 2.0)), pgm.GP(pgm.RBF(1.0, 1.0)))
-    cuts = pgm.prior_predictive(model, X, num_draws=500).hyperparameters["likelihood.cuts"]
+    cuts = pgm.prior_predictive(model, X, num_draws=500).hyperparameters["cuts"]
     assert (cuts[:, 0] < cuts[:, 1]).all()
     # Two normals, given their order: the smaller of the two.
     smaller = lambda x: 1 - stats.norm(0.4, 2.0).sf(x) ** 2  # noqa: E731
     assert stats.kstest(cuts[:, 0], smaller).pvalue > 1e-4
     never = pgm.Model(shared(dist.Uniform(0.0, 1.0)), pgm.GP(pgm.RBF(1.0, 1.0)))
-    with pytest.raises(ValueError, match=r"prior of likelihood.shares.*0 are within its constraint.*Dirichlet"):
+    with pytest.raises(ValueError, match=r"prior of shares.*0 are within its constraint.*Dirichlet"):
         pgm.prior_predictive(never, X, num_draws=10)
 
 

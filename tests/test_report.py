@@ -27,7 +27,7 @@ def binary():
     X = rng.normal(size=(60, 2))
     y = (rng.random(60) < 1 / (1 + np.exp(-2 * X[:, 0] - 0.5))).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, pgm.Fixed(0.9)), mean=0.4))
-    learned = FitReport("given", {"given": -21.5}, {"kernel.variance": np.array(1.30471)}, 5, 8, True, "enough")
+    learned = FitReport("given", {"given": -21.5}, {"variance": np.array(1.30471)}, 5, 8, True, "enough")
     vi = replace(pgm.cavi(model, X[:40], y[:40]), fit=learned)
     draws = pgm.gibbs(model, X[:40], y[:40], num_samples=60, num_warmup=10, num_chains=2, seed=0)
     return pgm.compare(gibbs=draws, cavi=vi, X=X[40:], y=y[40:])

@@ -174,7 +174,7 @@ def test_a_dispersion_mixes_better_where_the_factors_follow_it(monkeypatch):
 
     def effective():
         draws = pgm.gibbs(model, X, y, num_samples=1000, num_warmup=200, seed=0)
-        logs = np.log(draws.hyperparameters["likelihood.dispersion"])
+        logs = np.log(draws.hyperparameters["dispersion"])
         return float(convergence_by_latent(logs[..., None, None])[0].min())
 
     following = effective()

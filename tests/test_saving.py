@@ -329,6 +329,19 @@ def test_a_file_that_is_no_result_is_refused(files, tmp_path):
         pgm.load(tmp_path / "nothing.npz")
 
 
+def test_a_file_in_which_values_have_the_paths_of_parameters_is_read(tmp_path):
+    learned = FitReport("given", {"given": -8.25}, {"kernel.left.variance": np.array(0.1)}, 3, 4, True, "done")
+    named = ("kernel.variance", "kernel.lengthscale", "mean")
+    draws = sampled_draws(method="nuts")
+    kept = dict(zip(named, draws.hyperparameters.values(), strict=True))
+    back = pgm.load(replace(draws, hyperparameters=kept).save(tmp_path / "draws.npz"))
+    assert list(back.hyperparameters) == ["variance", "lengthscale", "mean"]
+    for one, other in zip(back.hyperparameters.values(), draws.hyperparameters.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = saving._renamed({"fit": learned}, pgm.Model(pgm.Bernoulli(), gp()))["fit"]
+    assert again.values == {"RBF.variance": np.array(0.1)}
+
+
 def test_a_later_format_is_refused(results, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_FORMAT", 3)
     path = results["cavi"].save(tmp_path / "fit.npz")

@@ -26,8 +26,8 @@ for seed in range(splits):
         {
             "split": seed,
             "ELBO": fitted.elbo,
-            "lengthscale": float(values["kernel.lengthscale"]),
-            "variance": float(values["kernel.variance"]),
+            "lengthscale": float(values["lengthscale"]),
+            "variance": float(values["variance"]),
             "started at": fitted.fit.start,
             "converged": fitted.converged,
             "seconds": time.perf_counter() - start,

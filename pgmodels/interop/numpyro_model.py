@@ -50,8 +50,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 
     Its sites are
 
-    - each value that has a prior, named as in ``kernel.lengthscale``, ``mean`` and ``likelihood.scale`` (with
-      ``gps[1].`` in front where the model has several GPs); all others are held at their values;
+    - each value that has a prior, named as in ``lengthscale``, ``mean`` and ``scale`` (with ``f[1].`` in front where
+      the model has several GPs, see ``pgmodels.naming``); all others are held at their values;
     - ``whitened_0``, ``whitened_1``, ... (n, size), standard normal, one for each GP;
     - ``f`` (n, latents), deterministic: mean + L v, where L L^T = K + 1e-8 k I and k is the mean of K's diagonal;
     - ``y``, observed, whose log density is the formula's.
@@ -113,7 +113,7 @@ def _is_uncertain(kernel: Any) -> bool:
 def checked_unknowns(model: Model) -> Unknowns:
     """What has a prior; ValueError where the likelihood's density may lack a factor that depends on it."""
     unknowns = uncertain(model)
-    named = [name for name in unknowns.names if name.startswith("likelihood.")]
+    named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
         raise ValueError(
             f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "

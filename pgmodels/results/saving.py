@@ -3,7 +3,7 @@
 import json
 import os
 import zipfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.model import Model
+from pgmodels.naming import names_by_path
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
@@ -93,11 +94,26 @@ def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> 
         )
     model = build(document["model"], likelihood)
     parts = {name: _decode(value, arrays) for name, value in document["fields"].items()}
+    parts = _renamed(parts, model)
     prior = _decode_prior(document["prior"], model, parts["X"], arrays)
     cls: Any = _RESULTS[document["kind"]]
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **parts)
     return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **parts)
+
+
+def _renamed(parts: dict[str, Any], model: Model) -> dict[str, Any]:
+    """Fields with the names that the model's parameters have; older files have their paths."""
+    names = names_by_path(model)
+
+    def rename(values: dict[str, Any]) -> dict[str, Any]:
+        return {names.get(name, name): value for name, value in values.items()}
+
+    if parts.get("hyperparameters"):
+        parts = parts | {"hyperparameters": rename(parts["hyperparameters"])}
+    if parts.get("fit") is not None:
+        parts = parts | {"fit": replace(parts["fit"], values=rename(parts["fit"].values))}
+    return parts
 
 
 def _encode(value: Any, name: str, arrays: Arrays) -> Any:

@@ -117,6 +117,11 @@ class Group(NamedTuple):
     size: int
 
 
+def of_latents(first: int, size: int) -> str:
+    """What the package puts before the names of a GP's parameters, of a model with several."""
+    return f"f[{first}]." if size == 1 else f"f[{first}:{first + size}]."
+
+
 class JointLaw:
     """The law of a case at inputs X (n, 2). ``sampled`` says whether hyperparameters are drawn or fixed.
 
@@ -132,26 +137,26 @@ class JointLaw:
         read = self._prior if sampled else self._held
         if name in TWO_KERNELS:
             sizes = TWO_KERNELS[name]
-            first = RBF(read("gps[0].kernel.variance", VARIANCE), read("gps[0].kernel.lengthscale", LENGTHSCALE))
-            wrap, covariance, path = WRAPPED.get(name, (lambda kernel: kernel, matern32, "kernel."))
-            path = f"gps[1].{path}"
+            one, other = of_latents(0, sizes[0]), of_latents(sizes[0], sizes[1])
+            first = RBF(read(f"{one}variance", VARIANCE), read(f"{one}lengthscale", LENGTHSCALE))
+            wrap, covariance = WRAPPED.get(name, (lambda kernel: kernel, matern32))
             second = wrap(
-                Matern32(read(f"{path}variance", OTHER_VARIANCE), read(f"{path}lengthscale", OTHER_LENGTHSCALE))
+                Matern32(read(f"{other}variance", OTHER_VARIANCE), read(f"{other}lengthscale", OTHER_LENGTHSCALE))
             )
-            means = read("gps[0].mean", MEAN), read("gps[1].mean", OTHER_MEAN)
+            means = read(f"{one}mean", MEAN), read(f"{other}mean", OTHER_MEAN)
             gps = [GP(first, means[0], size=sizes[0]), GP(second, means[1], size=sizes[1])]
             self.groups = [
-                Group("gps[0].kernel.", "gps[0].mean", rbf, sizes[0]),
-                Group(path, "gps[1].mean", covariance, sizes[1]),
+                Group(one, f"{one}mean", rbf, sizes[0]),
+                Group(other, f"{other}mean", covariance, sizes[1]),
             ]
         else:
-            kernel = RBF(read("kernel.variance", VARIANCE), read("kernel.lengthscale", LENGTHSCALE))
+            kernel = RBF(read("variance", VARIANCE), read("lengthscale", LENGTHSCALE))
             gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
-            self.groups = [Group("kernel.", "mean", rbf, self.case.num_latents)]
+            self.groups = [Group("", "mean", rbf, self.case.num_latents)]
         likelihood = self.case.likelihood()
         if name in LIKELIHOODS:
             family, laws = LIKELIHOODS[name]
-            likelihood = family(**{key: read(f"likelihood.{key}", law) for key, law in laws.items()})
+            likelihood = family(**{key: read(key, law) for key, law in laws.items()})
         self.model = Model(likelihood, gps)
 
     def _prior(self, name: str, law: Any) -> Any:
@@ -200,7 +205,7 @@ class JointLaw:
         flat = f.reshape(count * n, size)
         name = self.case.name
         if name in GENERATORS:
-            parameters = {key: np.repeat(values[f"likelihood.{key}"], n) for key in LIKELIHOODS[name][1]}
+            parameters = {key: np.repeat(values[key], n) for key in LIKELIHOODS[name][1]}
             y = GENERATORS[name](rng, flat, parameters)
         else:
             y = self.case.generate(rng, flat)
@@ -259,6 +264,6 @@ def of_difference(X: np.ndarray, *values: np.ndarray) -> np.ndarray:
 
 # The second kernel of a case, its covariance, and where its hyperparameters are.
 WRAPPED = {
-    "varying": (lambda kernel: On(kernel, [1]), lambda X, *values: matern32(X[:, 1:], *values), "kernel.kernel."),
-    "shared": (lambda kernel: Difference(kernel, [0], [1]), of_difference, "kernel.kernel."),
+    "varying": (lambda kernel: On(kernel, [1]), lambda X, *values: matern32(X[:, 1:], *values)),
+    "shared": (lambda kernel: Difference(kernel, [0], [1]), of_difference),
 }

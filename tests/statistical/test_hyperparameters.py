@@ -55,7 +55,7 @@ def test_gibbs_agrees_with_a_grid():
     weights, points, means, variances = exact_regression(X, y, X)
     found = unbounded(draws)
     sizes = effective_sizes(found)[:, 0]
-    columns = {"kernel.lengthscale": 0, "likelihood.scale": 1}
+    columns = {"lengthscale": 0, "scale": 1}
     assert set(draws.hyperparameters) == set(columns)
     for column, name in enumerate(draws.hyperparameters):
         x, exact = found[:, :, column, 0], np.log(points[:, columns[name]])

@@ -77,7 +77,7 @@ def replicates(law: JointLaw, rng: np.random.Generator) -> list[Joint]:
 
 @double_precision
 def log_likelihood(model: Model, truth: Joint) -> float:
-    values = {name: truth.values[f"likelihood.{name}"] for name in model.parameters}
+    values = {name: truth.values[name] for name in model.parameters}
     f, y = jnp.asarray(truth.f), jnp.asarray(truth.y)
     return float(jnp.sum(model.augmentation.log_density(y, f, values)))
 
