@@ -70,9 +70,17 @@ def _add_validate(commands: Any) -> None:
         "--data: breast cancer with Bernoulli and wine with LogisticSoftmax.",
     )
     command.add_argument(
-        "--data", help="breast-cancer, wine, a .npz or .csv file, or a name in PGMODELS_DATA or OpenML"
+        "--data", help="breast-cancer, wine, a .csv, .parquet or .npz file, or a name in PGMODELS_DATA or OpenML"
     )
-    command.add_argument("--columns", help="columns of X to keep, such as 0,3,7")
+    command.add_argument(
+        "--target",
+        help="the column of a .csv or .parquet file that is y: the last unless given; several with commas, such as "
+        "successes,trials; text is taken as classes",
+    )
+    command.add_argument(
+        "--columns",
+        help="columns of X to keep, by name or number, such as age,dose or 0,3,7; all the others unless given",
+    )
     command.add_argument("--likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
     command.add_argument("--kernel", default="RBF", choices=KERNELS)
     command.add_argument(
@@ -108,12 +116,13 @@ def _add_derive(commands: Any) -> None:
 def _run_validate(options: argparse.Namespace) -> int:
     if options.data is None and options.likelihood is not None:
         raise ValueError("--likelihood needs --data: say which data it is for.")
-    if options.data is None and options.columns is not None:
-        raise ValueError("--columns needs --data: say which data they belong to.")
+    for option in ("columns", "target"):
+        if options.data is None and getattr(options, option) is not None:
+            raise ValueError(f"--{option} needs --data: say which data it belongs to.")
     studies: tuple[Study, ...] = DEFAULT_STUDIES
     if options.data is not None:
-        columns = None if options.columns is None else _columns(options.columns)
-        studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns),)
+        columns = None if options.columns is None else options.columns.split(",")
+        studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns, options.target),)
     command = shlex.join(["pgmodels", *options.arguments])
     for study in studies:
         validate(
@@ -173,13 +182,6 @@ def _from_script(path: Path, function: str) -> Any:
     if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
     return found[function]
-
-
-def _columns(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(f"--columns must be whole numbers such as 0,3,7; got {text!r}.") from error
 
 
 def _size(text: str) -> int | float:

@@ -32,11 +32,15 @@ _REPLICATES = 40
 
 
 class Study(NamedTuple):
-    """A data set, the likelihood for it (a function of the number of classes; None chooses by y) and columns of X."""
+    """A data set, the likelihood for it (a function of the number of classes; None chooses by y), and its columns.
+
+    ``columns`` are those of X, and ``target`` says which is y, as in ``pgmodels.datasets.load``.
+    """
 
     data: str
     likelihood: Callable[[int | None], Likelihood] | None = None
-    columns: Sequence[int] | None = None
+    columns: Sequence[int | str] | None = None
+    target: str | None = None
 
 
 DEFAULT_STUDIES = (Study("breast-cancer"), Study("wine"))
@@ -63,7 +67,7 @@ def validate(
     """
     console = Console(width=100 if not Console().is_terminal else None)
     check_sizes(num_samples, num_warmup, num_chains)
-    data = load(study.data, study.columns)
+    data = load(study.data, study.columns, study.target)
     parts = split(data, train_size, seed)
     likelihood = _likelihood(study, data.y)
     scale = None if lengthscale is None else Fixed(lengthscale)
@@ -119,6 +123,7 @@ def validate(
         "seed": seed,
         "data": study.data,
         "columns": None if study.columns is None else list(study.columns),
+        "target": study.target,
         "train_rows": len(parts.X),
         "test_rows": len(parts.X_test),
         "model": repr(approximation.model),

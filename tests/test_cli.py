@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from importlib.metadata import version
 
 import numpy as np
@@ -139,6 +140,57 @@ def test_text_labels_become_indices(tmp_path):
     assert load("breast-cancer").class_names == ("malignant", "benign")
 
 
+def people():
+    return pd.DataFrame(
+        {
+            "name": [f"person {i}" for i in range(40)],
+            "age": np.arange(40) + 20,
+            "group": np.array(["b", "a"])[np.arange(40) % 2],
+            "ill": np.arange(40) % 3,
+            "of": np.full(40, 4.0),
+            "dose": np.linspace(0.0, 2.0, 40),
+        }
+    )
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_any_table_is_read_by_its_target(ending, tmp_path):
+    frame, path = people(), tmp_path / f"people.{ending}"
+    write = frame.to_csv if ending == "csv" else frame.to_parquet
+    write(path, index=False)
+    data = load(str(path), ["dose", "age"], "group")
+    assert data.y.tolist() == [1.0, 0.0] * 20
+    assert data.class_names == ("a", "b")
+    np.testing.assert_allclose(data.X, frame[["dose", "age"]])
+    # Numbers are places among the columns that are not y: name, age, group, dose.
+    data = load(str(path), ["1", 3], "ill,of")
+    np.testing.assert_array_equal(data.X, frame[["age", "dose"]])
+    np.testing.assert_array_equal(data.y, frame[["ill", "of"]])
+    assert load(str(path), ["age"]).y.tolist() == frame["dose"].tolist()
+    for given, words in (
+        ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or say with --columns"),
+        ((["age"], "name"), r"text with 40 different values, person 0, .* and 30 more: as classes.*too many"),
+        ((["age"], "ill,group"), "column group of .* is not numeric"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load(str(path), *given)
+    frame.loc[[3, 9], "dose"] = None
+    write(path, index=False)
+    with pytest.raises(ValueError, match=r"column dose of .* is missing or not finite in row 3 \(2 such rows\)"):
+        load(str(path), ["age", "dose"], "ill")
+
+
+def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
+    for name, text in (("empty.csv", ""), ("text.parquet", "a,b\n1,2\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match="cannot be read as a table"):
+            load(str(tmp_path / name))
+    for package in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match="needs the package pyarrow: python -m pip install pyarrow"):
+        load(str(tmp_path / "text.parquet"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -148,7 +200,12 @@ def test_text_labels_become_indices(tmp_path):
         (["derive", "{script}:log_link"], ["exp(-exp(f))", "Looked for", "Pólya-Gamma"]),
         (["validate", "--data", "missing.npz"], ["missing.npz"]),
         (["validate", "--data", "{table}", "--columns", "0,9"], ["9", "0 to 2"]),
-        (["validate", "--data", "{table}", "--columns", "a"], ["--columns"]),
+        (["validate", "--data", "{table}", "--columns", "a,d"], ["columns 0 to 2, a, b, c; got d"]),
+        (["validate", "--data", "{table}", "--target", "z"], ["has no column 'z'; it has a, b, c, y"]),
+        (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leaves none for X"]),
+        (["validate", "--data", "wine", "--target", "y"], ["names a column of a .csv or .parquet file; wine has y"]),
+        (["validate", "--target", "y"], ["--target needs --data"]),
+        (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),
         (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),
         (["validate", "--likelihood", "Bernoulli"], ["--data"]),
         (["validate", "--data", "{table}", "--num-samples", "0"], ["num_samples"]),
