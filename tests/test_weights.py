@@ -101,6 +101,20 @@ def test_a_weight_of_zero_leaves_the_row_out():
     np.testing.assert_array_equal(weighted.mean, without.mean)
 
 
+@pytest.mark.turns(2)
+def test_a_formula_to_the_power_of_its_own_column_says_the_same():
+    @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Positive()))
+    def powered(y, f):
+        return (pgm.sigmoid(f) ** y[0] * pgm.sigmoid(-f) ** (1 - y[0])) ** y[1]
+
+    weights = RNG.uniform(0.3, 2.5, N)
+    model, y = CASES["Bernoulli"]
+    one = pgm.cavi(model, X, y, weights=weights)
+    other = pgm.cavi(pgm.Model(powered(), model.gps), X, np.column_stack([y, weights]))
+    assert one.elbo == pytest.approx(other.elbo, rel=1e-12)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
+
+
 @RARE
 @pytest.mark.parametrize("name", ["StudentT", "mixture"])
 def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):

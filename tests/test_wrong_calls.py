@@ -145,6 +145,10 @@ def wrong_arrays(rng):
     ]
 
 
+def given_arrays(rng):
+    return [part for part in wrong_arrays(rng) if part is not None]
+
+
 def wrong_objects(rng):
     return [None, rng.normal(), int(rng.integers(9)), "name", rng.normal(size=3), {"a": 1}, [object()], object(), len]
 
@@ -170,7 +174,8 @@ CALLS = {
     "cavi": (
         pgm.cavi,
         DATA,
-        {k: SAMPLER[k] for k in ("model", "X", "y")} | {"max_iterations": wrong_counts, "tolerance": wrong_scales},
+        {k: SAMPLER[k] for k in ("model", "X", "y")}
+        | {"weights": given_arrays, "max_iterations": wrong_counts, "tolerance": wrong_scales},
     ),
     "fit": (
         pgm.fit,
@@ -181,6 +186,11 @@ CALLS = {
     "nuts": (pgm.nuts, DATA, SAMPLER | {"target_accept": wrong_scales}),
     "to_numpyro": (pgm.to_numpyro, DATA, {k: SAMPLER[k] for k in ("model", "X", "y")}),
     "GibbsKernel": (pgm.GibbsKernel, DATA, {k: SAMPLER[k] for k in ("model", "X", "y", "seed")}),
+    "prior_predictive": (
+        pgm.prior_predictive,
+        {"model": MODEL, "X": X},
+        {"model": wrong_objects, "X": wrong_arrays, "num_draws": wrong_counts, "seed": wrong_seeds},
+    ),
     "derive": (pgm.derive, {"model": MODEL}, {"model": wrong_objects}),
     "Model": (
         pgm.Model,
@@ -219,10 +229,15 @@ CALLS = {
     "plot_graph": (pgm.plot_graph, {}, {"model": wrong_objects}),
     "plot_probability_map": (pgm.plot_probability_map, {}, {"result": wrong_objects}),
     "predict_latent": (lambda X_new: fitted().predict_latent(X_new), {}, {"X_new": wrong_arrays}),
+    "draw_latents": (
+        lambda **given: fitted().draw_latents(**{"X_new": X} | given),
+        {},
+        {"X_new": wrong_arrays, "num_draws": wrong_counts, "seed": wrong_seeds},
+    ),
     "predict": (
         lambda X_new, covariates: fitted().predict(X_new, covariates),
         {"X_new": X, "covariates": None},
-        {"X_new": wrong_arrays, "covariates": lambda rng: [part for part in wrong_arrays(rng) if part is not None]},
+        {"X_new": wrong_arrays, "covariates": given_arrays},
     ),
     "log_density": (lambda y_new: fitted().predict(X).log_density(y_new), {}, {"y_new": wrong_arrays}),
 }

@@ -31,6 +31,7 @@ def prior_predictive(
     can be, where covariates that it reads are left out, and where a prior hardly meets its constraint.
     """
     check_whole_number(num_draws, "num_draws", 1)
+    check_whole_number(seed, "seed", 0)
     model = require_model(model).unweighted
     inputs = model.check_inputs(X)
     model = model.resolve(inputs)

@@ -134,6 +134,7 @@ class Approximation(Result):
         O(m^3). Raises ValueError where a GP's form has no factor.
         """
         check_whole_number(num_draws, "num_draws", 1)
+        check_whole_number(seed, "seed", 0)
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(jnp.asarray(self.check_inputs(X_new)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))

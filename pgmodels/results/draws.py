@@ -117,6 +117,7 @@ class Draws(Result):
         hyperparameters were sampled. Raises ValueError where a GP's form has no factor.
         """
         check_whole_number(num_draws, "num_draws", 1)
+        check_whole_number(seed, "seed", 0)
         X_new, rng = jnp.asarray(self.check_inputs(X_new)), np.random.default_rng(seed)
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
