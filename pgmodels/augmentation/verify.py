@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -62,10 +63,11 @@ def _observations(
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
     found: list[np.ndarray] = []
+    log_density = jax.jit(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
     given = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
         candidates = support.examples(rng, 4 * ROWS) if given is None else _resized(given, 4 * ROWS, rng)
-        found.extend(candidates[_allowed(augmentation, parameters, candidates)])
+        found.extend(candidates[_allowed(augmentation, parameters, candidates, log_density)])
         if len(found) >= ROWS:
             return np.stack(found[:ROWS])
     wanted = "; ".join(f"{r.reason} ({r.expression.text()}) {r.wording}" for r in augmentation.requirements)
@@ -80,7 +82,9 @@ def _resized(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     return y[rng.integers(len(y), size=count)]
 
 
-def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: np.ndarray) -> np.ndarray:
+def _allowed(
+    augmentation: Augmentation, parameters: Mapping[str, float], y: np.ndarray, log_density: Callable[..., Any]
+) -> np.ndarray:
     f = np.full((len(y), augmentation.size), 0.3) + 0.2 * np.arange(augmentation.size)
     env = Environment(y, f, parameters)
     allowed = np.ones(len(y), dtype=bool)
@@ -89,7 +93,7 @@ def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: np.
         allowed &= np.broadcast_to(np.all(holds, axis=-1), len(y))
     for _, rows in undefined_coefficients(augmentation.formula, env):
         allowed &= ~rows
-    return allowed & np.isfinite(np.asarray(augmentation.predictor_log_density(y, f, parameters)))
+    return allowed & np.isfinite(np.asarray(log_density(y, f)))
 
 
 CHECKS: tuple[Callable[[Case], Check], ...] = (

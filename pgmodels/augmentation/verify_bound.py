@@ -25,7 +25,7 @@ def bound_is_tight(case: Case) -> Check:
     f[1] = np.where(case.rng.uniform(size=f[1].shape) < 0.5, -40.0, 40.0)
     f[2] = -f[1]
     expected, error = case.log_density(f)
-    bound = case.augmentation.local_bound(f, np.zeros_like(f), case.y, case.parameters)
+    bound = case.local_bound(f, np.zeros_like(f))
     return case.judge(TIGHT, relative(bound, expected, error), ROUNDING, f, None, ~np.isnan(expected))
 
 
@@ -39,7 +39,7 @@ def bound_is_below(case: Case) -> Check:
     else:
         points, weights = trapezoid_normal(size, 401 if size == 1 else 65)
         nodes = points[:, None, :]
-    log_density = np.asarray(case.augmentation.predictor_log_density(case.y, m + np.sqrt(v) * nodes, case.parameters))
+    log_density = case.log_density_alone(m + np.sqrt(v) * nodes)
     # Where the formula underflows the point is left out, which leaves the expectation too large.
     log_density = np.where(np.isfinite(log_density), log_density, 0.0)
     expected = weights @ log_density
@@ -47,7 +47,7 @@ def bound_is_below(case: Case) -> Check:
     if size > 2:
         pairs = 0.5 * (log_density[:2048] + log_density[2048:])
         slack = slack + STANDARD_ERRORS * pairs.std(axis=0) / 2048**0.5
-    bound = np.asarray(case.augmentation.local_bound(m, v, case.y, case.parameters))
+    bound = case.local_bound(m, v)
     excess = np.maximum(bound - expected - slack, 0.0)
     return case.judge(BELOW, np.where(np.isnan(excess), np.inf, excess), EXPECTATION, m)
 
@@ -56,7 +56,7 @@ def site_is_gradient(case: Case) -> Check:
     """h = ∂B/∂m and w = -2 ∂B/∂s by finite differences, and w >= 0."""
     size = case.augmentation.size
     m, v = case.f, case.rng.uniform(0.2, 1.6, case.f.shape)
-    h, w = (np.asarray(x) for x in case.augmentation.local_sites(m, v, case.y, case.parameters))
+    h, w = case.local_sites(m, v)
     step = 1e-3
     offset = np.array([-1.0, -0.5, 0.5, 1.0])[:, None, None] * step
     by_m, by_s, largest = np.zeros_like(h), np.zeros_like(w), np.zeros((ROWS, 1))
@@ -65,7 +65,7 @@ def site_is_gradient(case: Case) -> Check:
         # In m at fixed s, where v = s - m^2 falls by 2 m δ + δ^2; then in s.
         means = np.concatenate([m + one, np.broadcast_to(m, (4, *m.shape))])
         variances = np.concatenate([v - 2 * m * one - one**2, v + one])
-        bound = np.asarray(case.augmentation.local_bound(means, variances, case.y, case.parameters))
+        bound = case.local_bound(means, variances)
         far, half = bound[[3, 7]] - bound[[0, 4]], bound[[2, 6]] - bound[[1, 5]]
         by_m[:, latent], by_s[:, latent] = (8.0 * half - far) / (6.0 * step)
         largest = np.maximum(largest, np.abs(bound).max(axis=0)[:, None])
@@ -84,7 +84,7 @@ def elbo_rises(case: Case) -> Check:
     m, covariance = mean.copy(), np.stack([prior] * size)
 
     def elbo() -> float:
-        bound = case.augmentation.local_bound(m, _variances(covariance), case.y, case.parameters)
+        bound = case.local_bound(m, _variances(covariance))
         shift = (m - mean).T
         distance = sum(s @ np.linalg.solve(prior, s) for s in shift)
         distance += sum(np.trace(np.linalg.solve(prior, part)) for part in covariance)
@@ -94,10 +94,10 @@ def elbo_rises(case: Case) -> Check:
     trace = [elbo()]
     for _ in range(10):
         for block in case.augmentation.blocks:
-            h, w = case.augmentation.local_sites(m, _variances(covariance), case.y, case.parameters)
+            h, w = case.local_sites(m, _variances(covariance))
             for latent in block:
                 # (K^-1 + W)^-1 = K - K W^1/2 (I + W^1/2 K W^1/2)^-1 W^1/2 K; a w below zero is rounding, checked above.
-                h_l, w_l = np.asarray(h)[:, latent], np.maximum(np.asarray(w)[:, latent], 0.0)
+                h_l, w_l = h[:, latent], np.maximum(w[:, latent], 0.0)
                 scaled = np.sqrt(w_l)[:, None] * prior
                 covariance[latent] = prior - scaled.T @ np.linalg.solve(np.eye(ROWS) + scaled * np.sqrt(w_l), scaled)
                 m[:, latent] = mean[:, latent] + covariance[latent] @ (h_l - w_l * mean[:, latent])

@@ -1,8 +1,8 @@
 """What the checks of a derivation are made on, and how far off they may be."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -56,13 +56,21 @@ class Case:
     y: np.ndarray
     f: np.ndarray
     rng: np.random.Generator
+    _programs: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns, as one program a shape: operation by operation it would be a hundred."""
+        if function not in self._programs:
+            # By a function of its own: JAX would share programs with earlier checks, whatever the rules have become.
+            self._programs[function] = jax.jit(lambda *traced: function(*traced))
+        return self._programs[function](*arguments)
 
     @cached_property
     def chains(self) -> list[dict[str, np.ndarray]]:
         """DRAWS draws, for each block, of the auxiliaries that it needs given f."""
         f = np.broadcast_to(self.f, (DRAWS, *self.f.shape))
         chains = [
-            self.augmentation.draw_chain(self._key(), f, self.y, self.parameters, block)
+            self.run(partial(self.augmentation.draw_chain, block=block), self._key(), f, self.y, self.parameters)
             for block in range(len(self.augmentation.blocks))
         ]
         return [{name: np.asarray(value) for name, value in chain.items()} for chain in chains]
@@ -87,16 +95,31 @@ class Case:
         A formula such as 1 - sigmoid(f) cancels at large f as it is written. The error is found from the same formula
         in single precision, whose rounding unit is 2^29 times larger.
         """
-        exact = np.asarray(self.augmentation.predictor_log_density(self.y, f, self.parameters))
+        exact = self.log_density_alone(f)
         with jax.enable_x64(False):
-            single = self.augmentation.predictor_log_density(
-                self.y.astype(np.float32), f.astype(np.float32), self.parameters
-            )
+            single = self.log_density_alone(f)
         exact, single = np.broadcast_arrays(exact, np.asarray(single, np.float64))
         exact, single = np.broadcast_to(exact, f.shape[:-1]), np.broadcast_to(single, f.shape[:-1])
         with np.errstate(invalid="ignore"):
             error = 32.0 * np.abs(exact - single) * 2.0**-29
         return np.where(np.isfinite(error), exact, np.nan), error
+
+    def local_bound(self, m: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """B(m, v + m^2) of each datum."""
+        return np.asarray(self.run(self.augmentation.local_bound, m, v, self.y, self.parameters))
+
+    def local_sites(self, m: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
+        """The potentials and the precisions that the bound asks for."""
+        return [np.asarray(part) for part in self.run(self.augmentation.local_sites, m, v, self.y, self.parameters)]
+
+    def sites_given(self, auxiliaries: Mapping[str, Any], f: np.ndarray, block: int) -> list[np.ndarray]:
+        """The sites that auxiliaries leave for a block of latents."""
+        sites = partial(self.augmentation.sites_given, block=block)
+        return [np.asarray(part) for part in self.run(sites, auxiliaries, f, self.y, self.parameters)]
+
+    def log_density_alone(self, z: np.ndarray) -> np.ndarray:
+        """The same in the precision that is set, without its error."""
+        return np.asarray(self.run(self.augmentation.predictor_log_density, self.y, z, self.parameters))
 
     def judge(
         self, name: str, discrepancy: Any, tolerance: float, f: Any, rule: Rule | None = None, known: Any = True

@@ -1,11 +1,13 @@
 """The checks of the auxiliaries: their laws, their densities, the sites that they leave."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.rules.rule import Rule
 from pgmodels.augmentation.verify_case import (
@@ -22,15 +24,12 @@ from pgmodels.augmentation.verify_case import (
     Check,
     relative,
 )
+from pgmodels.language.expression import Environment
 
 
 def integrates_back(case: Case) -> Check:
     """Each rule's auxiliary integrates out to the rule's factor, and the factors' product is the formula."""
-    env = case.env(case.f)
-    total = case.augmentation.base.log_evaluate(env)[..., 0]
-    for rule in case.augmentation.rules:
-        if rule.parent is None:
-            total = total + jnp.sum(rule.log_factor(env), axis=-1)
+    total = case.run(partial(_log_product, case.augmentation), case.env(case.f))
     expected, error = case.log_density(case.f)
     checks = [case.judge(INTEGRATES, relative(total, expected, error), QUADRATURE, case.f, None, ~np.isnan(expected))]
     drawn = {name: value for chain in case.chains for name, value in chain.items()}
@@ -45,6 +44,15 @@ def integrates_back(case: Case) -> Check:
     return Check(INTEGRATES, max(check.figure for check in checks), QUADRATURE)
 
 
+def _log_product(augmentation: Augmentation, env: Environment) -> Any:
+    """The log of what no rule takes and of the rules' factors, (n,)."""
+    total = augmentation.base.log_evaluate(env)[..., 0]
+    for rule in augmentation.rules:
+        if rule.parent is None:
+            total = total + jnp.sum(rule.log_factor(env), axis=-1)
+    return total
+
+
 def _integral(
     case: Case, rule: Rule, values: dict[str, np.ndarray], centre: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,7 +64,7 @@ def _integral(
     log_joint = np.broadcast_to(np.asarray(log_joint), grid.values.shape)
     log_terms = np.where(np.isnan(log_joint), -np.inf, log_joint + grid.log_measure)
     log_integral = np.logaddexp.reduce(log_terms, axis=0)
-    log_factor = np.broadcast_to(np.asarray(rule.factor.log_evaluate(env)), centre.shape)
+    log_factor = np.broadcast_to(np.asarray(case.run(rule.factor.log_evaluate, env)), centre.shape)
     # A factor to the power zero has no auxiliary: what is written for it must be 1.
     off = np.broadcast_to(law.off(env), centre.shape)
     return np.where(off, log_joint[0], log_integral), log_factor, grid.known
@@ -102,8 +110,8 @@ def site_is_joint(case: Case) -> Check:
         own = list(case.augmentation.blocks[block])
         f = np.broadcast_to(case.f, (POINTS, *case.f.shape)).copy()
         f[:, :, own] = case.points(3.0)[..., own]
-        h, w = case.augmentation.sites_given(auxiliaries, case.f, case.y, case.parameters, block)
-        site = np.asarray(h * f - 0.5 * w * f**2)[..., own]
+        h, w = case.sites_given(auxiliaries, case.f, block)
+        site = (h * f - 0.5 * w * f**2)[..., own]
         joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
         constant = joint - site.sum(axis=-1)
         scale = 1.0 + np.max(np.abs(joint) + np.abs(site).sum(axis=-1), axis=0)
@@ -122,8 +130,7 @@ def draws_follow_conditional(case: Case) -> Check:
     here, here_error = case.log_density(case.f)
     checks = []
     for block, latents in enumerate(case.augmentation.blocks):
-        h, w = case.augmentation.sites_given(case.chains[block], f, case.y, case.parameters, block)
-        h, w = (np.broadcast_to(np.asarray(x), f.shape) for x in (h, w))
+        h, w = (np.broadcast_to(x, f.shape) for x in case.sites_given(case.chains[block], f, block))
         slope, rare = h - w * case.f, (2.0 / DRAWS if case.chains[block] else 0.0)
         reach = 0.6 / np.maximum(1.0, np.maximum(slope.std(axis=0), np.sqrt(w.mean(axis=0))))
         for latent in latents:

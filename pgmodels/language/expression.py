@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -22,6 +23,7 @@ from pgmodels.language.notation import Tree
 from pgmodels.language.text import to_text
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Environment:
     """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
