@@ -1,5 +1,7 @@
 """The exact law of PG(b, c) for tests of draws: cumulants, distribution functions, a check."""
 
+from functools import cache
+
 import jax
 import numpy as np
 from scipy.integrate import cumulative_simpson
@@ -19,6 +21,7 @@ def draw_all(backend, size, seed):
     return {(b, c): drawn[j][i] for i, b in enumerate(SHAPES) for j, c in enumerate(TILTS)}
 
 
+@cache
 def cumulants(b, c, count):
     """From PG(b, c) = Σ_k Gamma(b, 1) s_k, s_k = 1/(2π² (k - 1/2)² + c²/2): κ_n = b (n-1)! Σ_k s_k^n."""
     k = np.arange(1, 200_001) - 0.5
@@ -55,6 +58,7 @@ def _log_cosh(u):
     return u + np.log1p(np.exp(-2 * u)) - np.log(2)
 
 
+@cache
 def exact_cdf(b, c):
     """By inversion where the alternating series has lost its digits; both fail elsewhere, which is asserted."""
     omega, cdf = (transform_cdf if b * np.exp(-abs(c)) > 1 and b > 20 else series_cdf)(b, c)

@@ -8,7 +8,7 @@ from mpmath import mp
 
 import pgmodels as pgm
 
-SCALE, VARIANCE, N = 1e-4, 1e4, 120
+SCALE, VARIANCE, N = 1e-4, 1e4, 60
 
 
 @pytest.fixture(scope="module")

@@ -111,10 +111,14 @@ def test_printed_sites_are_those_of_gibbs(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])
     f, _ = marginals(augmentation)
     for block, latents in enumerate(augmentation.blocks):
-        auxiliaries = augmentation.draw_chain(jax.random.key(block), f, y, VALUES, block)
-        got = evaluate_sites(augmentation, Environment(y, f, VALUES | auxiliaries), block, averaged=False)
-        expected = augmentation.sites_given(auxiliaries, f, y, VALUES, block)
-        for one, other in zip(got, expected, strict=True):
+
+        @jax.jit
+        def printed_and_computed(f, block=block):
+            auxiliaries = augmentation.draw_chain(jax.random.key(block), f, y, VALUES, block)
+            printed = evaluate_sites(augmentation, Environment(y, f, VALUES | auxiliaries), block, averaged=False)
+            return printed, augmentation.sites_given(auxiliaries, f, y, VALUES, block)
+
+        for one, other in zip(*printed_and_computed(f), strict=True):
             other = jnp.broadcast_to(other, f.shape)
             # Both sides are the same few operations in another order.
             np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-12, atol=1e-13)
@@ -125,12 +129,18 @@ def test_printed_sites_are_those_of_gibbs(name):
 def test_printed_updates_are_those_of_cavi(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])
     m, v = marginals(augmentation)
-    values = VALUES | {VARIANCE: v}
-    for symbol, value in expectations(augmentation):
-        values[symbol.name] = value.evaluate(Environment(y, m, values))
-    expected = augmentation.local_sites(m, v, y, VALUES)
-    for block, latents in enumerate(augmentation.blocks):
-        got = evaluate_sites(augmentation, Environment(y, m, values), block, averaged=True)
+
+    @jax.jit
+    def printed_and_computed(m, v):
+        values = VALUES | {VARIANCE: v}
+        for symbol, value in expectations(augmentation):
+            values[symbol.name] = value.evaluate(Environment(y, m, values))
+        env, blocks = Environment(y, m, values), range(len(augmentation.blocks))
+        printed = [evaluate_sites(augmentation, env, block, averaged=True) for block in blocks]
+        return printed, augmentation.local_sites(m, v, y, VALUES)
+
+    printed, expected = printed_and_computed(m, v)
+    for got, latents in zip(printed, augmentation.blocks, strict=True):
         for one, other in zip(got, expected, strict=True):
             # h is a gradient plus w m in the code, direct here: a few roundings of numbers up to 10.
             np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-9, atol=1e-11)
@@ -146,11 +156,10 @@ def test_printed_bound_is_the_bound(name):
 
 
 def evaluate_sites(augmentation, env, block, averaged):
-    h, w = (np.zeros(env.f.shape) for _ in range(2))
+    h, w = (jnp.zeros(env.f.shape) for _ in range(2))
     for site in conditional_sites(augmentation, block, averaged):
         at = slice(None) if isinstance(site.latent, Latents) else slice(site.latent.position, site.latent.position + 1)
-        h[:, at] += site.potential.evaluate(env)
-        w[:, at] += site.precision.evaluate(env)
+        h, w = h.at[:, at].add(site.potential.evaluate(env)), w.at[:, at].add(site.precision.evaluate(env))
     return h, w
 
 

@@ -33,7 +33,10 @@ def softmax(y, f):
     return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
 
 
-def problems(name, n=12):
+N = 12  # of nearly all tests, which then share their programs
+
+
+def problems(name, n=N):
     """A model with unequal lengthscales and nonzero means, and data of it."""
     rng = np.random.default_rng(7)
     if name in ("log_poisson", "softmax"):
@@ -56,10 +59,11 @@ def expected_log_density(model, nodes, weights, m, V, y):
     return weights @ formula.log_evaluate(Environment(y, f, model.parameters))[..., 0].sum(axis=-1)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"])
 def test_it_is_the_closest_of_all_gaussians(name):
     """L-BFGS over the mean and the root of one joint Gaussian of all latents, from a start of its own."""
-    model, X, y = problems(name, n=6)
+    model, X, y = problems(name, n=4)
     result = pgm.gaussian_vi(model, X, y, tolerance=1e-14)
     size, n = model.num_latents, len(X)
     total = size * n
@@ -121,10 +125,10 @@ def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_
     np.testing.assert_allclose(sums, other.variance[:, 0], rtol=1e-4)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", [*NAMES, "log_poisson", "softmax"])
 def test_its_bound_never_falls_and_is_above_that_of_cavi(name):
-    model, X, y = problems(name, n=20)
+    model, X, y = problems(name)
     result = pgm.gaussian_vi(model, X, y)
     assert result.converged
     assert np.diff(result.elbo_trace).min(initial=0.0) > -1e-11 * (1 + abs(result.elbo))
@@ -194,7 +198,7 @@ def response_by_differences(problem, sites, entry, size=0.02):
     return np.asarray((4.0 * near - far) / 3.0)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(14)
 @pytest.mark.parametrize("kind", ["cavi", "gaussian_vi"])
 @pytest.mark.parametrize("name", [*NAMES, "log_poisson", "softmax"])
 def test_linear_response_is_the_derivative_of_a_tilted_optimum(name, kind):
@@ -224,7 +228,7 @@ def test_linear_response_is_the_derivative_of_a_tilted_optimum(name, kind):
 
 @cache
 def corrected(name):
-    model, X, y = problems(name, n=25)
+    model, X, y = problems(name)
     result = pgm.gaussian_vi(model, X, y)
     return X, y, result, pgm.correct(result)
 
@@ -267,7 +271,7 @@ def test_latents_of_a_datum_depend_on_each_other():
 def test_against_draws():
     """Several thousand Gibbs draws: variances within a few of their standard errors, where CAVI's are off by half."""
     case = CASES["bernoulli"]
-    X, y = case.data(60, seed=5)
+    X, y = case.data(30, seed=5)
     model = case.model(variance=4.0, lengthscale=0.8)
     draws = pgm.gibbs(model, X, y, num_samples=2000, num_warmup=200, num_chains=4, seed=2)
     vi, result = pgm.cavi(model, X, y), pgm.gaussian_vi(model, X, y)
@@ -337,7 +341,7 @@ def test_wrong_calls_are_refused():
 @pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "softmax"])
 def test_the_learned_bound_has_the_gradient_of_the_converged_one(name):
     """By differences of the ELBO at other hyperparameters, each at its own optimum."""
-    model, X, y = problems(name, n=10)
+    model, X, y = problems(name)
     with jax.enable_x64(True):
         model = model.resolve(X)
         bound = PenalisedBound(learned(model), Data(X, y), engine.quadrature_of(model))

@@ -159,7 +159,7 @@ def boxes(figure):
     return [(text, text.get_window_extent(renderer)) for text in texts if text not in hidden]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("name", FIGURES)
 def test_everything_can_be_read(name):
     figure = FIGURES[name]()

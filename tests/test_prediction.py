@@ -264,7 +264,7 @@ def test_bad_input_is_refused():
         _ = predictive(NegativeBinomial(1.0)).probabilities
 
 
-N = 6_000
+N = 3_000
 # Draws are tested at p > 1e-4: with 13 tests, a false alarm in a thousand seeds; the seed is fixed.
 ALPHA = 1e-4
 

@@ -1,6 +1,6 @@
 """What is printed and what is typeset are read as numbers, and are what is computed."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,8 @@ def observed(name):
     f = jnp.asarray(np.random.default_rng(5).normal(0.6, 1.5, (5, augmentation.size)))
     auxiliaries = {}
     for block in range(len(augmentation.blocks)):
-        auxiliaries |= augmentation.draw_chain(jax.random.key(block), f, y, VALUES, block)
+        draw = jax.jit(partial(augmentation.draw_chain, block=block))
+        auxiliaries |= draw(jax.random.key(block), f, y, VALUES)
     return augmentation, Environment(y, f, VALUES | auxiliaries), auxiliaries
 
 

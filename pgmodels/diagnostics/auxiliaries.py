@@ -1,8 +1,10 @@
 """Posterior means of the auxiliary variables that a derivation introduced."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,6 +13,7 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
@@ -67,15 +70,23 @@ def _expected(
     result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, an auxiliary after those it needs."""
-    augmentation, y = result.model.augmentation, jnp.asarray(result.y)
-    values = {**parameters, VARIANCE: jnp.asarray(variance)}
-    found = {}
-    for symbol, formula in expectations(augmentation):
-        value = formula.evaluate(Environment(y, jnp.asarray(mean), values))
-        values[symbol.name] = value
+    augmentation, found = result.model.augmentation, {}
+    arrays = (jnp.asarray(part) for part in (mean, variance, result.y))
+    values = _evaluated(augmentation, *arrays, parameters)
+    for symbol, _ in expectations(augmentation):
+        value = values[symbol.name]
         full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))
         found[symbol.auxiliary.name] = full if symbol.is_vector else full[..., 0]  # type: ignore[attr-defined]
     return found
+
+
+@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The expectations by the names of their symbols, each from those before it."""
+    values = {**parameters, VARIANCE: v}
+    for symbol, formula in expectations(augmentation):
+        values[symbol.name] = formula.evaluate(Environment(y, m, values))
+    return values
 
 
 def _without_mean(draws: Draws) -> set[str]:

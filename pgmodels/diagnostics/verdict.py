@@ -114,6 +114,9 @@ def _judge_draws(draws: Draws, comparison: Comparison, own: _Findings) -> _Findi
         np.abs(draws.mean - reference.mean) / np.hypot(mean_error, comparison.mcse_mean),
         np.abs(draws.variance - reference.variance) / np.hypot(variance_error, comparison.mcse_variance),
     )
+    if np.isnan(scores).all():
+        found.add(2, f"It and {comparison.reference} cannot be compared: one has too few draws for standard errors.")
+        return found
     worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(scores), scores.shape))
     figure = f"{scores[worst]:.1f} joint standard errors at {_place(draws, *worst)}"
     if not same_hyperparameters(draws, reference):
