@@ -39,8 +39,12 @@ def write_distribution(distribution: Distribution) -> str:
 def _write_argument(value: Any) -> str:
     if isinstance(value, Distribution):
         return write_distribution(value)
-    text = write_value(value)
-    return f"array({text})" if np.ndim(value) else text
+    if value is None or isinstance(value, (bool, int, float)):
+        return write_value(value)
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return f"array({write_value(value)})" if value.ndim else write_value(value)
+    # In words that are the same in another process.
+    return f"{type(value).__name__}(...)"
 
 
 def write_constraint(constraint: Constraint) -> str:

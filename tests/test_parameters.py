@@ -5,7 +5,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import ExpTransform
+from numpyro.distributions.transforms import AffineTransform, ExpTransform
 from scipy import stats
 
 import pgmodels as pgm
@@ -156,4 +156,8 @@ def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
     assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
     moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
     assert repr(moved) == "RBF(variance=Parameter(0.333333, prior=LogNormal(0.0, 1.0)), lengthscale=None)"
+    # What has no words of its own has some that are the same in another process: runs are told apart by them.
+    shifted = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [AffineTransform(1.0, 2.0), ExpTransform()])
+    kernel = pgm.RBF(pgm.Parameter(2.0, prior=shifted), 1.0)
+    assert repr(kernel) == "RBF(variance=Parameter(2.0, prior=TransformedDistribution(...)), lengthscale=1.0)"
     assert repr(graded()) == "graded(cuts=Parameter([-1.0, 0.8], constraint=ordered_vector))"

@@ -108,8 +108,12 @@ class CoupledPosterior(Module):
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
         """The covariance of the latents at new inputs."""
-        factors, own = self.prior.factors_at(X_new), np.arange(self.potential.shape[1])
-        return self._between(factors, factors).at[own, :, own].add(self.prior.residual_covariances(X_new))
+        factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
+        C = self._between(factors, factors)
+        for part, residual in zip(self.prior.slices(), residuals, strict=True):
+            own = np.arange(part.start, part.stop)
+            C = C.at[own, :, own].add(residual)
+        return C
 
     def covariance(self) -> Float[Array, "L n L n"]:
         """The covariance of the latents at the data."""

@@ -48,11 +48,11 @@ def draw_given(
     prior: JointPrior, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l"]
 ) -> Float[Array, "*batch m l"]:
     """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
-    roots = []
-    for C in prior.residual_covariances(X_new):
+    deviations = []
+    for part, C in zip(prior.slices(), prior.residual_covariances(X_new), strict=True):
         values, vectors = jnp.linalg.eigh(C)
-        roots.append(vectors * jnp.sqrt(jnp.maximum(values, 0.0)))
-    return prior.at(X_new, coordinates) + jnp.einsum("lmk,...kl->...ml", jnp.stack(roots), noise)
+        deviations.append((vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ noise[..., part])
+    return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)

@@ -98,11 +98,10 @@ class JointPrior(Module):
         parts = [group.factor_at(X_new)[0] for group in self.groups if isinstance(group, FactoredPrior)]
         return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
 
-    def residual_covariances(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
-        """The covariance of each latent at new inputs, given its coordinates."""
+    def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
+        """The covariance of the latents of each group at new inputs, given their coordinates."""
         self.factors()
-        parts = [group.residual_covariance(X_new) for group in self.groups if isinstance(group, FactoredPrior)]
-        return jnp.stack([C for C, size in zip(parts, self.sizes, strict=True) for _ in range(size)])
+        return [group.residual_covariance(X_new) for group in self.groups if isinstance(group, FactoredPrior)]
 
     def at(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
         """The mean of the latents at new inputs, given coordinates."""
