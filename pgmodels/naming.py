@@ -10,8 +10,8 @@ import jax
 from pgmodels.model import Model
 from pgmodels.parameters import is_parameter
 
-# What samplers and ArviZ call the latents and the observations.
-_TAKEN = ("f", "y")
+# What samplers and ArviZ call latents, observations and dimensions.
+_TAKEN = ("f", "y", "chain", "draw", "datum", "latent", "column")
 
 
 class _Place(NamedTuple):

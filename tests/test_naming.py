@@ -10,8 +10,8 @@ from pgmodels.unknowns import Unknowns, learned, uncertain
 
 
 @pgm.likelihood(support=pgm.Real())
-def awkward(y, f, variance=pgm.Parameter(1.0), y_0=pgm.Parameter(1.0), mean=pgm.Parameter(0.0, positive=False)):
-    return pgm.normal_pdf(y, f + mean, variance * y_0)
+def awkward(y, f, variance=pgm.Parameter(1.0), draw=pgm.Parameter(1.0), mean=pgm.Parameter(0.0, positive=False)):
+    return pgm.normal_pdf(y, f + mean, variance * draw)
 
 
 class Odd(pgm.Kernel):
@@ -58,7 +58,7 @@ NAMED = {
     "names that meet": (
         awkward(),
         pgm.GP(RBF),
-        ["likelihood.variance", "y_0", "likelihood.mean", "RBF.variance", "lengthscale", "GP.mean"],
+        ["likelihood.variance", "likelihood.draw", "likelihood.mean", "RBF.variance", "lengthscale", "GP.mean"],
     ),
     "names of others": (
         pgm.Bernoulli(),
