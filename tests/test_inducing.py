@@ -16,6 +16,9 @@ from pgmodels.latent.inducing import ADAPTIVE, Inducing, inducing_at
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
+from pgmodels.plots.latents import plot_latent
+from pgmodels.plots.maps import plot_probability_map
+from pgmodels.results import approximation as approximation_module
 from pgmodels.unknowns import learned
 from tests.registry import CASES
 from tests.test_latent import MEAN, SquaredExponential, draw, joint_twin, predictive_twin, some_sites
@@ -314,7 +317,7 @@ def test_gibbs_samples_the_sparse_model():
 def test_gibbs_says_what_it_cannot_do():
     form = pgm.Inducing(X[:7])
     sampled = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, dist.LogNormal(0.0, 0.5)), form=form))
-    with pytest.raises(ValueError, match=r"cannot sample kernel.lengthscale here.*SparsePrior.*pgm.Dense"):
+    with pytest.raises(ValueError, match=r"cannot sample lengthscale here.*SparsePrior.*pgm.Dense"):
         pgm.gibbs(sampled, X, LABELS)
     with pytest.raises(ValueError, match=r"SparsePrior has no factor matrix.*another form"):
         pgm.gibbs(varying(form), X, PAIRS)
@@ -398,3 +401,40 @@ def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
     by_variance, by_data = (pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", ADAPTIVE))
     assert by_data.elbo >= by_variance.elbo
     assert by_data.model != by_variance.model
+
+
+def test_figures_show_the_inducing_inputs(sparse):
+    for result in (sparse, pgm.gibbs(sparse.model, X, LABELS, num_samples=4, num_warmup=0, num_chains=1)):
+        (crosses,) = (line for line in plot_probability_map(result).axes[0].lines if line.get_marker() == "x")
+        assert sorted(map(tuple, np.transpose(crosses.get_data()))) == sorted(sparse.model.gps[0].form.inputs)
+    line = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.5), form=pgm.Inducing(9))), X[:, :1], LABELS)
+    figure = plot_latent(line)
+    (ticks,) = (drawn for drawn in figure.axes[0].lines if drawn.get_marker() == "|")
+    np.testing.assert_array_equal(ticks.get_xdata(), np.sort(np.ravel(line.model.gps[0].form.inputs)))
+
+
+def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
+    corrected = pgm.correct(sparse)
+    whole = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
+    monkeypatch.setattr(approximation_module, "at_a_time", lambda width: 2)
+    parts = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
+    # Another shape, another order of sums.
+    np.testing.assert_allclose(parts, whole, atol=1e-13)
+
+
+def test_joint_draws_of_the_sampler_at_new_inputs(sparse):
+    draws = pgm.gibbs(sparse.model, X, LABELS, num_samples=400, num_warmup=0, num_chains=1)
+    places = np.concatenate([X_NEW, X_NEW[:1] + 1e-4])
+    f = draws.draw_latents(places, num_draws=400)[..., 0]
+    # Functions are smooth, whatever the residual is.
+    assert np.abs(f[:, -1] - f[:, 0]).max() < 0.01
+    mean, variance = draws.predict_latent(places)
+    assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5 * np.sqrt(variance[:, 0] / 400))
+
+
+def test_draws_before_data(sparse):
+    form = pgm.Inducing(9)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, dist.LogNormal(0.0, 0.3)), form=form))
+    f = pgm.prior_predictive(model, X, num_draws=300).latents[..., 0]
+    # Whatever the inducing inputs leave is in the variance: 300 draws at five standard errors.
+    np.testing.assert_allclose(f.var(axis=0) / 1.7, 1.0, atol=5 * np.sqrt(2 / 300))

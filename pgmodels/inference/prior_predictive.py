@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.inference.inducing import choose_inputs, with_inputs
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_whole_number
@@ -35,6 +36,7 @@ def prior_predictive(
     model = require_model(model).unweighted
     inputs = model.check_inputs(X)
     model = model.resolve(inputs)
+    model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = uncertain(model)
     values = _draw_unknowns(unknowns, num_draws, seed)
     if values:

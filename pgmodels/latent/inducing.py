@@ -105,11 +105,11 @@ class Inducing(Form):
     """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration, 8 n M
     bytes.
 
-    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen: by ``select``, at k-means centres, at
-    rows of X drawn uniformly, at rows one by one where the prior ``"variance"`` that the others leave is largest, or
-    where that is largest in units of what the data say (``"heteroscedastic"``, in turns with the posterior). Where
-    there are no more distinct rows than that, all of them are taken, and the form is exact.
-    The ELBO is below that of the exact prior, and never falls by another inducing input.
+    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
+    rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in
+    turns with the posterior, where that is largest in units of what the data say, as long as the ELBO gains by it over
+    the centres (``"heteroscedastic"``). Where there are no more distinct rows than that, all of them are taken, and the
+    form is exact. The ELBO is below that of the exact prior, and never falls by another inducing input.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 

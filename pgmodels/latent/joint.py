@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
-from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites, no_factor
 from pgmodels.portable import Module
 
 # Coordinates of the latents, a group each.
@@ -84,11 +84,7 @@ class JointPrior(Module):
         found: list[Array] = []
         for group in self.groups:
             if not isinstance(group, FactoredPrior):
-                raise ValueError(
-                    f"the prior {type(group).__name__} has no factor matrix, which is needed where the formula "
-                    "combines latents, for moves about a fitted Gaussian and for joint draws at new inputs: choose "
-                    "another form of the GP, such as pgm.Dense()."
-                )
+                raise no_factor(group)
             found += [group.factor] * group.size
         return found
 
@@ -100,8 +96,7 @@ class JointPrior(Module):
 
     def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
         """The covariance of the latents of each group at new inputs, given their coordinates."""
-        self.factors()
-        return [group.residual_covariance(X_new) for group in self.groups if isinstance(group, FactoredPrior)]
+        return [group.residual_covariance(X_new) for group in self.groups]
 
     def at(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
         """The mean of the latents at new inputs, given coordinates."""

@@ -118,6 +118,10 @@ class LatentPrior(Module):
         noise = jax.random.normal(jax.random.fold_in(key, _SCATTER), latents.shape, latents.dtype)
         return latents + jnp.sqrt(residual)[:, None] * noise
 
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """The covariance of a latent at new inputs, given its coordinates; ValueError where a form has none."""
+        raise no_factor(self)
+
     @abstractmethod
     def sweep_operations(self) -> float:
         """Floating-point operations of conditioning one latent on sites and drawing from what comes out."""
@@ -131,3 +135,12 @@ class LatentPrior(Module):
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """Mean and variance of the latents at new inputs, given coordinates."""
+
+
+def no_factor(prior: LatentPrior) -> ValueError:
+    """What to raise where a prior's factor matrix is needed and it has none."""
+    return ValueError(
+        f"the prior {type(prior).__name__} has no factor matrix, which is needed where the formula combines latents, "
+        "for moves about a fitted Gaussian and for joint draws at new inputs: choose another form of the GP, such as "
+        "pgm.Dense()."
+    )

@@ -1,5 +1,6 @@
 """Which inducing inputs a data set gets: at most so many as asked for, in O(n M) memory."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from jaxtyping import Array, Float
 # A row whose variance given those chosen is below so much of the largest adds nothing.
 _NOTHING = 1e-10
 _SEED = 0
+# Rows that k-means looks at: so many, and for each centre.
+_ROWS, _ROWS_A_CENTRE = 20_000, 64
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
@@ -19,11 +22,17 @@ def distinct_rows(X: np.ndarray) -> np.ndarray:
 
 
 def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """The centres of k-means, k-means++ the start; the kernel has no say."""
+    """The centres of k-means on as many rows as tell them well, k-means++ the start; the kernel has no say."""
     del kernel, weights
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
-    return KMeans(count, n_init=1, random_state=_SEED).fit(X).cluster_centers_
+    rows = np.random.default_rng(_SEED).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
+    with warnings.catch_warnings():
+        # Of few distinct rows there are fewer centres, which is all that is wanted.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = KMeans(count, n_init=1, random_state=_SEED).fit(X[np.sort(rows)]).cluster_centers_
+    return found[distinct_rows(found)]
 
 
 def drawn(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
@@ -55,12 +64,17 @@ def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = 
     return X[chosen]
 
 
+def told(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Greedily by ``weights``; the centres of k-means where these are not known yet."""
+    return centres(kernel, X, count) if weights is None else greedy(kernel, X, count, weights)
+
+
 # Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
     "uniform": drawn,
     "variance": greedy,
-    "heteroscedastic": greedy,
+    "heteroscedastic": told,
 }
 
 

@@ -48,6 +48,10 @@ class SparsePrior(LatentPrior):
         """See LatentPrior."""
         return self.span.at(X_new, self._split(coordinates)[0])
 
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """See LatentPrior."""
+        return self.span.residual_covariance(X_new)
+
     def condition(self, sites: Sites) -> "SparsePosterior":
         """See LatentPrior."""
         potential, constant = centred(sites, self.mean)

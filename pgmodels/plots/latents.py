@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.plots.inputs import held_covariates, labelled, smooth_draws, thin
+from pgmodels.latent.inducing import Inducing
+from pgmodels.plots.inputs import held_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
@@ -20,6 +22,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 
 _NUM_POINTS = 200
+_TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
 _MAX_DRAWS = 2000
 # The ends of the central 50 and 90 % of the posterior.
 _LEVELS = (0.05, 0.25, 0.75, 0.95)
@@ -36,10 +39,11 @@ class _Curves(NamedTuple):
 def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figure:
     """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
-    A last panel holds the data and, where y is not one of several classes, each result's predictive mean. ``results``
-    is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1) are the inputs to draw at, by default 200
-    across the data. ``covariates`` are what the columns of y after the first are held at in that mean, one trial by
-    default. At most about 2,000 draws of a sampler are used, which the figure says.
+    Ticks at the bottom are inducing inputs. A last panel holds the data and, where y is not one of several classes,
+    each result's predictive mean. ``results`` is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1)
+    are the inputs to draw at, by default 200 across the data. ``covariates`` are what the columns of y after the first
+    are held at in that mean, one trial by default. At most about 2,000 draws of a sampler are used, which the figure
+    says.
     Raises ValueError where X has more than one column.
     """
     given = labelled(results)
@@ -66,8 +70,11 @@ def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figu
     rows = -(-(size + 1) // columns)
     figure = new_figure(7.0 if columns == 1 else 10.0, 2.3 * rows + 0.8)
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    inducing = _inducing(given)
     for latent in range(size):
         _latent(grid[latent], x[:, 0], curves, looks, latent, size)
+        if inducing.size:
+            grid[latent].plot(*inducing, transform=grid[latent].get_xaxis_transform(), **_TICK)
     _data(grid[size], x[:, 0], first, curves, looks)
     for axes in grid[size + 1 :]:
         axes.remove()
@@ -75,13 +82,22 @@ def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figu
         axes.set_xlabel("x")
         axes.tick_params(labelbottom=True)
     bands = [Patch(color="0.5", alpha=alpha) for alpha in (0.45, 0.2)]
+    ticks = {"inducing inputs": Line2D([], [], **_TICK)} if inducing.size else {}
     legend_below(
         figure,
-        [*(line_handle(looks[label]) for label in given), *bands],
-        [*map(literal, given), "central 50 %", "central 90 %"],
+        [*(line_handle(looks[label]) for label in given), *bands, *ticks.values()],
+        [*map(literal, given), "central 50 %", "central 90 %", *ticks],
         notes,
     )
     return figure
+
+
+def _inducing(given: dict[str, Result]) -> np.ndarray:
+    """Where the ticks of the inducing inputs of all results are, (2, k); none of exact priors."""
+    sparse = [result for result in given.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
+    found = [inducing_inputs(result)[0] for result in sparse]
+    x = np.unique(np.concatenate([np.zeros((0, 1)), *found]))
+    return np.stack([x, np.full(len(x), 0.02)])
 
 
 def _inputs(result: Result, X_new: Any) -> np.ndarray:

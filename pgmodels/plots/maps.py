@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pgmodels.integration import sobol_normals
 from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.latent.low_rank import LowRankPrior
-from pgmodels.plots.inputs import held_covariates, smooth_draws, thin
+from pgmodels.plots.inputs import held_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
@@ -41,7 +40,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
 
     A panel a class, or that of ``class_index`` alone; of two classes the second. Where y is not a class, the predictive
     mean of y; ``covariates`` are what the columns of y after the first are held at, one trial by default. Crosses are
-    the pivots of a low-rank prior's factor, its inducing inputs. At most about 1,000 draws of a
+    inducing inputs, or the pivots of a low-rank prior's factor. At most about 1,000 draws of a
     sampler are used, which the figure says. Raises ValueError where X has other than two columns or there is no such
     class.
     """
@@ -136,7 +135,7 @@ def _draw(
     if classes is None:
         every = np.concatenate([maps[0].values.ravel(), y])
         levels = MaxNLocator(20).tick_values(every.min(), every.max())
-    pivots = _inducing_inputs(result)
+    pivots, name = inducing_inputs(result)
     for axes, one in zip(shown, maps, strict=True):
         filled = axes.contourf(first, second, one.values, levels=levels, cmap=_COLOURS)
         if classes is not None and one.values.min() < 0.5 < one.values.max():
@@ -156,7 +155,7 @@ def _draw(
     handles = _legend(classes, len(maps), top)
     if len(pivots):
         cross = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
-        handles["inducing inputs (pivots of the factor)"] = cross
+        handles[name] = cross
     legend_below(figure, list(handles.values()), list(handles), notes)
     return figure
 
@@ -205,10 +204,3 @@ def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
         )
     }
     return found | ({"probability 1/2": Line2D([], [], color="black", linewidth=1.4)} if top > 0.5 else {})
-
-
-def _inducing_inputs(result: Result) -> np.ndarray:
-    """The pivots of low-rank priors, (k, 2), each once; none of dense ones."""
-    groups = [group for group in result.prior.groups if isinstance(group, LowRankPrior)]
-    pivots = [np.asarray(group.Z)[np.asarray(group.active) > 0] for group in groups]
-    return np.unique(np.concatenate([np.zeros((0, 2)), *pivots]), axis=0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_gaussian, draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
@@ -110,8 +111,17 @@ class Approximation(Result):
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
-        mean, variance = _marginals(self.posterior, jnp.asarray(self.check_inputs(X_new)))
-        return np.asarray(mean), np.asarray(variance)
+        inputs = self.check_inputs(X_new)
+        # Covariances with all data or coordinates are held for so many rows at a time.
+        width = max(len(self.X), *(group.rank for group in self.prior.groups)) * self.mean.shape[1]
+        chunks = equal_chunks(np.arange(len(inputs)), min(len(inputs), at_a_time(width)))
+        parts = zip(*(self._moments_at(jnp.asarray(inputs[rows])) for rows in chunks), strict=True)
+        mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
+        return mean, variance
+
+    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+        """``_marginals_at`` of some rows."""
+        return _marginals(self.posterior, inputs)
 
     @double_precision
     def _nodes(self, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
@@ -201,10 +211,8 @@ class PerturbativeApproximation(CorrectedApproximation):
     shift: np.ndarray
     curvature: np.ndarray
 
-    @double_precision
-    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        inputs = jnp.asarray(self.check_inputs(X_new))
-        moments, expansion = super()._marginals_at(X_new), (self.shift, self.curvature)
+    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+        moments, expansion = super()._moments_at(inputs), (self.shift, self.curvature)
         return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
@@ -239,10 +247,8 @@ class LinearResponse(CorrectedApproximation):
         Phi = _each_latent(self.covariance) if self.mixing is None else self.mixing
         return PredictorNodes(self.mean, self.covariance, Phi)
 
-    @double_precision
-    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        inputs, moments = jnp.asarray(self.check_inputs(X_new)), super()._marginals_at(X_new)
-        Phi = mixing(self.model, self.y)
+    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+        moments, Phi = super()._moments_at(inputs), mixing(self.model, self.y)
         mean, covariance = respond_at(self.posterior, inputs, moments, self.shift, self.response, Phi)
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
