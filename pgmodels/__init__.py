@@ -18,6 +18,7 @@ from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.inference.integrate import integrate
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.interop.arviz import to_arviz
@@ -62,6 +63,8 @@ from pgmodels.parameters import Fixed, Parameter
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.results.marginal import Marginal
 from pgmodels.results.predictive import PredictionWarning, Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
@@ -123,11 +126,13 @@ __all__ = [
     "Given",
     "HeteroscedasticGaussian",
     "Inducing",
+    "IntegratedApproximation",
     "Kernel",
     "Laplace",
     "Likelihood",
     "Linear",
     "LogisticSoftmax",
+    "Marginal",
     "Matern12",
     "Matern32",
     "Matern52",
@@ -167,6 +172,7 @@ __all__ = [
     "gamma",
     "gaussian_vi",
     "gibbs",
+    "integrate",
     "likelihood",
     "load",
     "log",

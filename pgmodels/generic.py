@@ -56,5 +56,11 @@ def extend(thing: object, num_samples: int, progress: bool | None) -> Any:
     raise _unanswered("extend", thing)
 
 
+@singledispatch
+def moments_at(thing: object, X_new: Any) -> Any:
+    """Means and covariances of a thing's latents at new inputs, for each of its parts."""
+    raise _unanswered("moments_at", thing)
+
+
 def _unanswered(name: str, thing: object) -> NotImplementedError:
     return NotImplementedError(f"nothing is registered with generic.{name} for {type(thing).__name__}.")

@@ -96,7 +96,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     if approximation.objective != "cavi" or objective.size > 1:
         # The variational Gaussian's means need none, and those of several latents are off by what q cannot couple.
         shift = jnp.zeros_like(shift)
-    mean, covariance = _corrected_moments(posterior, shift, T, *Phi)
+    mean, covariance = corrected_moments(posterior, shift, T, *Phi)
     variance = np.diagonal(np.asarray(covariance), axis1=1, axis2=2)
     positive = _is_positive(np.asarray(S), objective.size)
     return LinearResponse(
@@ -203,7 +203,7 @@ _METHODS = {"linear_response": correct_by_response, "perturbative": correct_pert
 
 
 @jax.jit
-def _corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
     if isinstance(posterior, CoupledPosterior):
         mean, V = posterior.marginals()

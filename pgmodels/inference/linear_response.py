@@ -1,6 +1,5 @@
 """Linear response: the covariance of a posterior from how a variational optimum moves when it is tilted."""
 
-from functools import partial
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
@@ -93,8 +92,7 @@ def respond(V: Float[Array, "n P n P"], found: Sensitivity, joint: bool) -> Floa
     return 0.5 * (M + M.T)
 
 
-@partial(jax.jit, static_argnames=("objective", "joint"), compiler_options=ASCENT_OPTIONS)
-def response(
+def linear_response(
     objective: Objective,
     joint: bool,
     posterior: JointPosterior | CoupledPosterior,
@@ -123,6 +121,10 @@ def response(
     half = U.T @ M
     T = M + half.T @ jnp.linalg.solve(S, half)
     return 0.5 * (T + T.T), S, shift
+
+
+# The same, compiled.
+response = jax.jit(linear_response, static_argnames=("objective", "joint"), compiler_options=ASCENT_OPTIONS)
 
 
 def at_data(

@@ -15,6 +15,7 @@ from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
@@ -22,7 +23,11 @@ from pgmodels.unknowns import uncertain
 
 # Densities evaluated at a time: 16 MB an array.
 _VALUES = 2_000_000
-_SAMPLERS = {"gibbs": "Gibbs sampling", "nuts": "NUTS"}
+_SAMPLERS = {
+    "gibbs": "Gibbs sampling",
+    "nuts": "NUTS",
+    "integrate": "nested approximation; latents of each datum independent of the others' given hyperparameters",
+}
 
 
 class InteropWarning(UserWarning):
@@ -48,15 +53,18 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     Draws keep all their chains and draws, of which posterior_predictive takes about ``num_draws``, evenly spaced,
     where counts or real values are drawn (by numerical inversion, which is slow). An approximation becomes
     ``num_draws`` independent draws of q, and a corrected one draws of its marginals, independent of each other: it has
-    no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``. Which of these it is
-    stands in the attribute ``draws_of``. Warns with InteropWarning and leaves posterior_predictive out where the
-    likelihood does not say how to draw y. Warns with PredictionWarning where the formula is not known to be normalised
-    in y: log_likelihood then lacks a factor, its attribute ``normalised`` says so, and no score of predictions such as
-    elpd_loo is to be read from it. Raises ValueError for corrected variances that are not positive.
+    no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``, as it does of an
+    integrated one, with draws of its hyperparameters. Which of these it is stands in the attribute ``draws_of``. Warns
+    with InteropWarning and leaves posterior_predictive out where the likelihood does not say how to draw y. Warns with
+    PredictionWarning where the formula is not known to be normalised in y: log_likelihood then lacks a factor, its
+    attribute ``normalised`` says so, and no score of predictions such as elpd_loo is to be read from it. Raises
+    ValueError for corrected variances that are not positive.
     """
     import arviz_base as az
 
     check_whole_number(num_draws, "num_draws", 1)
+    if isinstance(result, IntegratedApproximation):
+        result = _drawn(result, int(num_draws), seed)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
     likelihood, y = result.likelihood, result.observations
     several = y.ndim == 2
@@ -138,6 +146,19 @@ def prior_to_arviz(draws: PriorPredictive) -> Any:
         coords={"datum": np.arange(len(draws.X)), "latent": np.arange(draws.latents.shape[-1])},
         dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
         attrs={"/": about} | {group: about for group in groups},
+    )
+
+
+def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
+    """One chain of draws of the hyperparameters, and of the latents given them."""
+    f, values = result.draw_at_data(num_draws, seed)
+    return Draws(
+        **{name: getattr(result, name) for name in ("model", "X", "y", "seconds", "method", "columns", "prior")},
+        whitened=None,
+        stored_latents=f[None],
+        hyperparameters={name: value[None] for name, value in values.items()},
+        log_likelihood_trace=np.zeros((1, num_draws)),
+        num_warmup=0,
     )
 
 

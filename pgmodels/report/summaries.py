@@ -15,6 +15,7 @@ from pgmodels.model import Model
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.unknowns import Unknowns
 from pgmodels.writing import write_distribution
@@ -28,6 +29,7 @@ _METHODS = {
     "perturbative": "Corrected to second order",
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
+    "integrate": "Hyperparameters integrated out",
 }
 
 
@@ -60,6 +62,8 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
         facts += [("draws", _chains(result)), *_mixing(result)]
     elif isinstance(result, Approximation):
         facts += _iterations(result)
+    elif isinstance(result, IntegratedApproximation):
+        facts += _points(result)
     return [*facts, ("time", f"{result.seconds:.3g} s")]
 
 
@@ -99,7 +103,10 @@ def _figure(value: float, form: str, otherwise: str) -> str:
 def _spread(values: np.ndarray) -> str:
     """The median and the central 90 % of draws, an element each."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1)
-    low, middle, high = np.quantile(flat, (0.05, 0.5, 0.95), axis=0)
+    return _ranges(*np.quantile(flat, (0.05, 0.5, 0.95), axis=0))
+
+
+def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
     return ", ".join(f"{m:.4g} ({a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
 
 
@@ -111,6 +118,17 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
         facts.append(("hyperparameters", "learned" if result.fit.converged else f"not optimal: {result.fit.message}"))
+    return facts
+
+
+def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
+    state = "which hold the mass" if result.holds_mass else "which do not hold all of the mass"
+    points = f"{len(result.shares)}, {state}" + (f", and {result.num_failed} that failed" * bool(result.num_failed))
+    facts = [("points", points), ("log evidence", f"{result.log_evidence:.4f} nats")]
+    for name, marginal in result.hyperparameters.items():
+        facts.append((name, _ranges(*map(np.ravel, marginal.quantiles([0.05, 0.5, 0.95])))))
+    if result.unreliable:
+        facts.append(("mass at points with a Pareto k-hat above its limit", f"{result.unreliable:.0%}"))
     return facts
 
 

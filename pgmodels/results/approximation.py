@@ -13,6 +13,7 @@ from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_gaussian, draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.correction import correct_at, mixing, respond_at, respond_jointly, warn_nonpositive
@@ -82,7 +83,8 @@ class Approximation(Result):
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
         depends on them raises ValueError where they are left out.
         """
-        return Predictive(self.likelihood, self._nodes(*self._marginals_at(X_new), covariates), covariates)
+        nodes = nodes_at(self.model.unweighted, *self._marginals_at(X_new), covariates)
+        return Predictive(self.likelihood, nodes, covariates)
 
     @cached_property
     @double_precision
@@ -122,20 +124,6 @@ class Approximation(Result):
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""
         return _marginals(self.posterior, inputs)
-
-    @double_precision
-    def _nodes(self, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
-        """What integrates over the latents of each row."""
-        if variance.ndim == 2:
-            return IndependentNodes(mean, variance)
-        predictors, rows = self.model.unweighted.predictors, len(mean)
-        if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
-            # There are none, or what they are at these rows is not known yet: every latent by itself.
-            Phi = _each_latent(variance)
-        else:
-            y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
-            Phi = np.asarray(predictors.matrix(y, self.model.parameters))
-        return PredictorNodes(mean, variance, Phi)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
@@ -260,6 +248,21 @@ class LinearResponse(CorrectedApproximation):
             )
         Phi = mixing(self.model, self.y)
         return respond_jointly(self.posterior, X_new, super()._covariance_at(X_new), self.response, Phi)
+
+
+@double_precision
+def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
+    """What integrates over the latents of each row, by variances (m, latents) or covariances; no weights."""
+    if variance.ndim == 2:
+        return IndependentNodes(mean, variance)
+    predictors, rows = model.predictors, len(mean)
+    if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
+        # There are none, or what they are at these rows is not known yet: every latent by itself.
+        Phi = _each_latent(variance)
+    else:
+        y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
+        Phi = np.asarray(predictors.matrix(y, model.parameters))
+    return PredictorNodes(mean, variance, Phi)
 
 
 @eqx.filter_jit

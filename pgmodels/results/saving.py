@@ -28,13 +28,15 @@ from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 2
 _DOCUMENT = "pgmodels"
 _RESULTS: dict[str, type[Result]] = {
-    cls.__name__: cls for cls in (Approximation, LinearResponse, PerturbativeApproximation, Draws)
+    cls.__name__: cls
+    for cls in (Approximation, LinearResponse, PerturbativeApproximation, IntegratedApproximation, Draws)
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
     cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, SparsePrior)
@@ -45,6 +47,7 @@ _WAYS = ("bound", "compiled", "generative")
 _REBUILT = ("model", "prior", "posterior", "run")
 
 Arrays = dict[str, np.ndarray]
+Loaded = Approximation | IntegratedApproximation | Draws
 
 
 @generic.save.register(Result)
@@ -64,7 +67,7 @@ def save(result: Result, path: Any) -> Path:
         "version": version("pgmodels"),
         "kind": kind,
         "model": describe(result.model),
-        "prior": _encode_prior(result, arrays),
+        "prior": None if isinstance(result, IntegratedApproximation) else _encode_prior(result, arrays),
         "fields": {
             field.name: _encode(getattr(result, field.name), field.name, arrays)
             for field in fields(result)
@@ -78,7 +81,7 @@ def save(result: Result, path: Any) -> Path:
 
 
 @double_precision
-def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Approximation | Draws:
+def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
     """The result in a file that ``save`` wrote, with the same predictions.
 
     ``likelihood`` is the likelihood, or its family, where the formula is one's own: a file holds no code. What is not
@@ -95,8 +98,10 @@ def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> 
     model = build(document["model"], likelihood)
     parts = {name: _decode(value, arrays) for name, value in document["fields"].items()}
     parts = _renamed(parts, model)
-    prior = _decode_prior(document["prior"], model, parts["X"], arrays)
     cls: Any = _RESULTS[document["kind"]]
+    if cls is IntegratedApproximation:
+        return cls(model=model, **parts)
+    prior = _decode_prior(document["prior"], model, parts["X"], arrays)
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **parts)
     return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **parts)

@@ -1,0 +1,351 @@
+"""Hyperparameters integrated out without sampling: nested approximation by the variational Gaussian, corrected."""
+
+import math
+import time
+import warnings
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy.optimize import minimize
+
+from pgmodels import generic
+from pgmodels.inference import gaussian_vi as engine
+from pgmodels.inference.cavi import ConvergenceWarning
+from pgmodels.inference.correction import corrected_moments
+from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
+from pgmodels.inference.drive import stretch
+from pgmodels.inference.evidence import EvidenceWarning, propose
+from pgmodels.inference.fit import collapsed_bound
+from pgmodels.inference.inducing import settled
+from pgmodels.inference.linear_response import linear_response
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.smoothing import smoothed
+from pgmodels.interop.numpyro_model import checked_unknowns
+from pgmodels.language.expression import Environment
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.model import Data, Model, require_model
+from pgmodels.objectives.protocol import Objective
+from pgmodels.options import check_whole_number
+from pgmodels.portable import Module
+from pgmodels.precision import double_precision
+from pgmodels.progress import ProgressBar, progress_bar
+from pgmodels.results.correction import added_moments
+from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.threads import one_thread_if_small
+from pgmodels.unknowns import Unknowns, with_values
+
+# Of the ELBO. At a point the evidence is weighed, whatever q is; for the mode's gradient q is nearer to its optimum.
+_TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-9
+_ITERATIONS, _MODE_STEPS = 500, 100
+# Steps of the unconstrained hyperparameters between which the gradient at the mode is taken.
+_STEP = 0.05
+# The least curvature that is believed: a deviation of at most three in logarithms.
+_LEAST_CURVATURE = 0.1
+# Draws that weigh the evidence of a point, and how many are placed at a time.
+_DRAWS, _AT_A_TIME = 512, 256
+# They are made a little wider than the corrected Gaussian, whose tails are too light where the data say little.
+_SHARE = 0.9
+# Of points whose weights are not to be trusted, this share of the mass is borne in silence.
+_BORNE = 0.05
+
+
+class _Given(Module):
+    """What a point depends on besides its hyperparameters: the model without priors, what moves in it, and the data."""
+
+    objective: Objective = eqx.field(static=True)
+    unknowns: Unknowns = eqx.field(static=True)
+    joint: bool = eqx.field(static=True)
+    model: Model
+    X: Array
+    y: Array
+
+    def problem(self, vector: Array) -> Problem:
+        """The problem at unconstrained hyperparameters."""
+        model = with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+        return Problem(self.objective, model.traced_prior(self.X), self.y, model.parameters, self.joint)
+
+
+class _Point(NamedTuple):
+    """The corrected Gaussian at a point: its sites, moments of the latents, and what its draws weigh.
+
+    ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
+    the log prior of the hyperparameters; ``is_positive`` says whether linear response is a covariance.
+    """
+
+    sites: Sites
+    mean: Array
+    covariance: Array
+    elbo: Array
+    log_ratios: Array
+    is_positive: Array
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _ascend(given: _Given, vector: Array, start: Sites, tolerance: Any) -> tuple[Sites, Array, Array]:
+    """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
+    problem = given.problem(vector)
+    state = _optimum(problem, start, tolerance)
+
+    def penalised(vector: Array) -> Array:
+        return collapsed_bound(given.problem(vector), state) + given.unknowns.log_prior_unconstrained(vector)
+
+    value = state.elbo + given.unknowns.log_prior_unconstrained(vector)
+    return state.sites, value, jax.grad(penalised)(vector)
+
+
+def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianState:
+    first = engine.state_of(problem, start)
+    return stretch(engine.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point:
+    """The corrected Gaussian at a point, and the weights of its draws, one a key."""
+    problem = given.problem(vector)
+    state = _optimum(problem, start, _TOLERANCE)
+    posterior, Phi, T, is_positive = _corrected(problem, state.sites)
+    still, beside = jnp.zeros(len(T)), (() if Phi is None else (Phi,))
+    proposal = propose(posterior, Phi, still, T, _SHARE)
+    likelihood = given.model.likelihood
+    formula = likelihood.formula(given.model.num_latents)
+
+    def weigh(keys: Array) -> Array:
+        noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
+        f, log_ratio = proposal.place(keys, noise)
+        return log_ratio + jnp.sum(formula.log_evaluate(Environment(given.y, f, problem.parameters))[..., 0], axis=-1)
+
+    log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
+    mean, covariance = corrected_moments(posterior, still, T, *beside)
+    log_prior = given.unknowns.log_prior_unconstrained(vector)
+    return _Point(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
+
+
+def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Any, Array, Array]:
+    """The posterior that sites imply, Φ, and linear response, zero where it is no covariance; whether it is one."""
+    posterior, predictors = problem.condition(sites), problem.objective.predictors
+    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
+    T, S, _ = linear_response(problem.objective, problem.joint, posterior, Phi, problem.y, problem.parameters)
+    is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(S)))
+    return posterior, Phi, jnp.where(is_positive, T, 0.0), is_positive
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+    """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
+    posterior, Phi, T, _ = _corrected(given.problem(vector), sites)
+    cross = posterior.cross_covariance(X_new)
+    _, added = added_moments(cross, jnp.zeros(len(T)), T, *(() if Phi is None else (Phi,)))
+    if isinstance(posterior, CoupledPosterior):
+        mean, covariance = posterior.marginals_at(X_new)
+        return mean, covariance + added
+    mean, variance = posterior.predict(X_new)
+    return mean, jax.vmap(jnp.diag)(variance) + added
+
+
+class _Search:
+    """The bound with the log prior, negative, with its gradient; q of the best point so far starts the next."""
+
+    def __init__(self, given: _Given, start: Sites):
+        self.given, self.sites = given, start
+        self.best, self.vector = math.inf, given.unknowns.start()
+
+    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        sites, bound, slope = _ascend(self.given, vector, self.sites, _MODE_TOLERANCE)
+        value, gradient = -float(bound), -np.asarray(slope)
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+            # A bowl about the best point sends a line search back.
+            away, height = vector - self.vector, 1.0 + abs(self.best)
+            return (self.best + height, 2.0 * height * away / (away @ away)) if away.any() else (math.inf, away)
+        if value <= self.best:
+            self.best, self.vector, self.sites = value, np.array(vector), sites
+        return value, gradient
+
+
+@double_precision
+@one_thread_if_small
+def integrate(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    num_draws: int = _DRAWS,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> IntegratedApproximation:
+    """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
+
+    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. At points about the mode of the hyperparameters,
+    a grid for up to three numbers and a central composite design for more, the latents' posterior is that of
+    ``gaussian_vi`` with linear response, and the evidence is weighed with ``num_draws`` draws of it, made from
+    ``seed``, the same at all points. What has no prior is held. Warns with EvidenceWarning where the points do not hold
+    the mass, or weights are not reliable. Raises ValueError for bad data, where nothing has a prior, and for priors on
+    parameters of a formula that may leave out a factor that depends on them.
+    Source: Rue, Martino and Chopin 2009.
+    """
+    begin = time.perf_counter()
+    model, data = require_model(model).given(X, y, weights)
+    check_whole_number(num_draws, "num_draws", _AT_A_TIME)
+    check_whole_number(seed, "seed", 0)
+    model = settled(model.resolve(data.X), data, engine.nearly_converged)
+    unknowns = checked_unknowns(model)
+    if not unknowns.places:
+        raise ValueError(
+            "integrate: nothing in the model has a prior, so there is nothing to integrate out. Give hyperparameters "
+            "NumPyro distributions, as in pgm.RBF(variance=numpyro.distributions.LogNormal(0.0, 1.0)), or take "
+            "pgm.correct(pgm.gaussian_vi(model, X, y))."
+        )
+    return _Integration(model, data, unknowns, num_draws, seed).run(begin, progress)
+
+
+class _Integration:
+    """One call of ``integrate``: the points seen so far, and what is made of them."""
+
+    def __init__(self, model: Model, data: Data, unknowns: Unknowns, num_draws: int, seed: int):
+        self.model, self.data, self.unknowns = model, data, unknowns
+        problem = engine.gaussian_problem(model, data, model.compiled_prior(data.X))
+        problem, found = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
+        if not np.isfinite(float(found.state.elbo)):
+            raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
+        self.given = given_of(model, data.X, data.y, unknowns, problem.joint)
+        self.first = found.state.sites
+        count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
+        self.keys = jax.random.split(jax.random.key(seed), count)
+        self.mode, self.axes = unknowns.start(), np.eye(len(unknowns.start()))
+        self.points: list[_Point] = []
+        self.usable: list[bool] = []
+        self.k_hats: list[float] = []
+
+    def run(self, begin: float, progress: bool | None) -> IntegratedApproximation:
+        """Mode, points, and the result."""
+        size = len(self.mode)
+        with progress_bar("integrate", 100, progress) as bar:
+            converged = self._find_mode(bar)
+            make, spread = (grid, grid_support) if size in SPACINGS else (composite, composite_support)
+            design = make(partial(self._density, bar), size)
+        kept = np.isfinite(design.log_densities)
+        if not kept[0]:
+            raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
+        support = spread(design)
+        points = [point for point, own in zip(self.points, kept, strict=True) if own]
+        k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
+        unreliable = float(support.weights[k_hats > limit].sum())
+        self._warn(design, converged, unreliable)
+        columns = {name: np.stack([np.asarray(getattr(point, name)) for point in points])
+                   for name in ("mean", "covariance", "elbo")}  # fmt: skip
+        middle = [np.asarray(value) for value in self.unknowns.constrain(jnp.asarray(self.mode))]
+        return IntegratedApproximation(
+            model=self.unknowns.with_values(middle),
+            X=self.data.X,
+            y=self.data.y,
+            columns=self.data.columns,
+            seconds=time.perf_counter() - begin,
+            method="integrate",
+            vectors=self._vectors(design.points[kept]),
+            shares=support.weights,
+            log_densities=design.log_densities[kept],
+            elbos=columns["elbo"],
+            k_hats=k_hats,
+            means=columns["mean"],
+            covariances=columns["covariance"],
+            potential=np.stack([np.asarray(point.sites.potential) for point in points]),
+            precision=np.stack([np.asarray(point.sites.precision) for point in points]),
+            support=self._vectors(support.points),
+            mass=support.mass,
+            owners=support.owners,
+            log_evidence=support.log_total + float(np.linalg.slogdet(self.axes)[1]),
+            converged=converged,
+            holds_mass=design.is_whole,
+            num_failed=int(np.sum(~kept)),
+            unreliable=unreliable,
+        )
+
+    def _find_mode(self, bar: ProgressBar) -> bool:
+        """Set the mode and the axes of standardised coordinates; whether the search converged."""
+        search = _Search(self.given, self.first)
+        options = {"maxiter": _MODE_STEPS, "ftol": 1e-7, "gtol": 1e-2}
+        found = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
+                         callback=lambda x: bar.advance(1, "mode"))  # fmt: skip
+        self.mode, self.first = search.vector, search.sites
+        steps = _STEP * np.eye(len(self.mode))
+        differences = [search(self.mode + step)[1] - search(self.mode - step)[1] for step in steps]
+        H = np.array(differences) / (2.0 * _STEP)
+        values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+        self.axes = vectors / np.sqrt(np.maximum(values, _LEAST_CURVATURE))
+        return bool(found.success)
+
+    def _vectors(self, points: np.ndarray) -> np.ndarray:
+        """The unconstrained hyperparameters of standardised coordinates."""
+        return self.mode + points @ self.axes.T
+
+    def _density(self, bar: ProgressBar, point: np.ndarray, near: int | None) -> float:
+        """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
+        start = self.first if near is None or not self.usable[near] else self.points[near].sites
+        found = _evaluate(self.given, jnp.asarray(self._vectors(point)), start, self.keys)
+        ratios = np.asarray(found.log_ratios)
+        usable = bool(np.isfinite(ratios).all())
+        weights = smoothed(ratios) if usable else None
+        self.points.append(found)
+        self.usable.append(usable)
+        self.k_hats.append(math.inf if weights is None else weights.k)
+        bar.advance(1, f"point {len(self.points)}")
+        return -math.inf if weights is None else weights.log_mean
+
+    def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
+        """Say what is not as it should be."""
+        if not converged:
+            warnings.warn(
+                "integrate: the search for the mode of the hyperparameters stopped early; the points are about where "
+                "it stopped. Give priors to what the data do not determine, or start values nearer to it.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        if not design.is_whole:
+            warnings.warn(
+                "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
+                "narrower priors, or draw with gibbs.",
+                EvidenceWarning,
+                stacklevel=6,
+            )
+        failed = len(self.usable) - sum(self.usable)
+        if failed:
+            warnings.warn(
+                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: nothing "
+                "is known of the posterior there.",
+                EvidenceWarning,
+                stacklevel=6,
+            )
+        if unreliable > _BORNE:
+            warnings.warn(
+                "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
+                f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
+                "with draws of gibbs.",
+                EvidenceWarning,
+                stacklevel=6,
+            )
+
+
+def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joint: bool) -> _Given:
+    """What the points of a resolved model and checked data share."""
+    objective = engine.quadrature_of(model)
+    return _Given(objective, unknowns, joint, model.bare(), jnp.asarray(X), jnp.asarray(y))
+
+
+@generic.moments_at.register(IntegratedApproximation)
+@double_precision
+def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
+    unknowns = checked_unknowns(result.model)
+    given = given_of(result.model, result.X, result.y, unknowns, result.precision.ndim == 4)
+    inputs, parts = jnp.asarray(X_new), []
+    for vector, h, w in zip(result.vectors, result.potential, result.precision, strict=True):
+        parts.append(_predict(given, jnp.asarray(vector), Sites(jnp.asarray(h), jnp.asarray(w)), inputs))
+    means, covariances = zip(*parts, strict=True)
+    return np.stack([np.asarray(m) for m in means]), np.stack([np.asarray(V) for V in covariances])

@@ -1,0 +1,142 @@
+"""Gaussians mixed over hyperparameters."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels import generic
+from pgmodels.latent.joint import JointPrior
+from pgmodels.precision import double_precision
+from pgmodels.results.approximation import nodes_at
+from pgmodels.results.marginal import Marginal
+from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
+from pgmodels.results.predictive import Predictive
+from pgmodels.results.result import Result
+from pgmodels.unknowns import uncertain
+
+# Components of less weight are left out of predictions, all of them together no more than the second.
+_LEAST, _LEFT_OUT = 1e-3, 5e-3
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class IntegratedApproximation(Result):
+    """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
+
+    ``vectors`` (K, d) are the points, unconstrained, and ``shares`` their weights. ``log_densities`` is log p(y, θ)
+    there, ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto's of the weights by which that was estimated.
+    ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are of each datum's latents, ``potential``
+    and ``precision`` the sites. ``support`` (S, d) and ``mass`` (S,) are what marginals of hyperparameters are made of,
+    and ``owners`` (S,) the points that stand for them. ``log_evidence`` is log p(y). ``model`` has the hyperparameters'
+    mode; ``converged`` says whether its search did, ``holds_mass`` whether the points hold the mass, ``num_failed``
+    counts those without a finite evidence, and ``unreliable`` is the mass where k-hat is above its limit.
+    """
+
+    vectors: np.ndarray
+    shares: np.ndarray
+    log_densities: np.ndarray
+    elbos: np.ndarray
+    k_hats: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    potential: np.ndarray
+    precision: np.ndarray
+    support: np.ndarray
+    mass: np.ndarray
+    owners: np.ndarray
+    log_evidence: float
+    converged: bool
+    holds_mass: bool
+    num_failed: int
+    unreliable: float
+
+    @cached_property
+    @double_precision
+    def prior(self) -> JointPrior:
+        """See Result; at the mode."""
+        return self.model.compiled_prior(self.X)
+
+    @cached_property
+    def hyperparameters(self) -> dict[str, Marginal]:
+        """The marginals of the hyperparameters that were integrated out, by name."""
+        return {name: Marginal(values, self.mass) for name, values in self._values(self.support).items()}
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Posterior means of the latents at the data, (n, latents)."""
+        return self._moments[0]
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Posterior variances of the latents at the data, (n, latents)."""
+        return self._moments[1]
+
+    def quantiles(self, levels: Any, X_new: Any = None) -> np.ndarray:
+        """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
+        means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)
+        return mixed_quantiles(levels, self.shares, means, _variances(covariances))
+
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        means, covariances = self._moments_at(X_new)
+        return mixed_moments(self.shares, means, _variances(covariances))
+
+    @double_precision
+    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+        """The predictive distribution of y at X_new (m, d), averaged over the points.
+
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
+        depends on them raises ValueError where they are left out.
+        """
+        means, covariances = self._moments_at(X_new)
+        kept = self._kept()
+        parts = []
+        for k in kept:
+            model = self._model_at(k).unweighted
+            spread = covariances[k] if covariances.shape[-1] > 1 else covariances[k][:, :, 0]
+            parts.append(Predictive(model.likelihood, nodes_at(model, means[k], spread, covariates), covariates))
+        return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), parts)
+
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
+
+        Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
+        """
+        rng = np.random.default_rng(seed)
+        chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
+        own = self.owners[chosen]
+        noise = rng.standard_normal((num_draws, *self.means.shape[1:]))
+        f = self.means[own] + np.einsum("snlk,snk->snl", np.linalg.cholesky(self.covariances)[own], noise)
+        return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return mixed_moments(self.shares, self.means, _variances(self.covariances))
+
+    def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        return generic.moments_at(self, self.check_inputs(X_new))
+
+    def _kept(self) -> np.ndarray:
+        """The components that predictions are made of: all but the lightest."""
+        order = np.argsort(self.shares)
+        light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
+        return np.sort(order[~light])
+
+    @double_precision
+    def _values(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        """The hyperparameters of unconstrained vectors (points, d), by name."""
+        unknowns = uncertain(self.model)
+        values = jax.vmap(unknowns.constrain)(jnp.asarray(vectors))
+        return {name: np.asarray(value) for name, value in zip(unknowns.names, values, strict=True)}
+
+    def _model_at(self, point: int) -> Any:
+        """The model at a point."""
+        values = self._values(self.vectors[point : point + 1])
+        return uncertain(self.model).with_values([value[0] for value in values.values()])
+
+
+def _variances(covariances: np.ndarray) -> np.ndarray:
+    return np.diagonal(covariances, axis1=-2, axis2=-1)

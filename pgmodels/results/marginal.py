@@ -1,0 +1,76 @@
+"""The marginal of a hyperparameter, by points and their mass."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgmodels.arrays import as_numbers
+
+# Deviations of the normal that each point is spread by: it adds 2 % to the variance of a density that is shown.
+_BANDWIDTH = 0.15
+
+
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
+
+    What is computed of it is for each entry of the hyperparameter by itself.
+    """
+
+    values: np.ndarray
+    mass: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The posterior mean."""
+        return np.tensordot(self.mass, self.values, axes=1)
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """The posterior standard deviation."""
+        return np.sqrt(np.tensordot(self.mass, (self.values - self.mean) ** 2, axes=1))
+
+    @property
+    def logarithm(self) -> "Marginal":
+        """The marginal of the logarithm."""
+        return Marginal(np.log(self.values), self.mass)
+
+    def quantiles(self, levels: Any) -> np.ndarray:
+        """Quantiles at levels between 0 and 1, (levels, ...)."""
+        given = check_levels(levels)
+        flat = self.values.reshape(len(self.values), -1)
+        found = np.empty((len(given), flat.shape[1]))
+        for entry, values in enumerate(flat.T):
+            order = np.argsort(values)
+            mass = self.mass[order]
+            found[:, entry] = np.interp(given, np.cumsum(mass) - 0.5 * mass, values[order])
+        return found.reshape(len(given), *self.values.shape[1:])
+
+    def density(self, at: Any) -> np.ndarray:
+        """The density of a hyperparameter of one number at given values, smoothed in logarithms where it is positive.
+
+        Raises ValueError for a hyperparameter with several entries: take those of ``Marginal(values[:, i], mass)``.
+        """
+        at = as_numbers(at, "at")
+        if self.values.size != len(self.values):
+            raise ValueError(
+                f"density is of one number; this hyperparameter has shape {self.values.shape[1:]}: take an entry, as "
+                "in Marginal(values[:, 0], mass)."
+            )
+        values, is_positive = self.values.ravel(), bool(np.all(self.values > 0))
+        inside = at > 0 if is_positive else np.full(at.shape, True)
+        x = np.log(np.where(inside, at, 1.0)) if is_positive else at
+        centres = np.log(values) if is_positive else values
+        width = _BANDWIDTH * float(Marginal(centres, self.mass).deviation)
+        scores = (x[..., None] - centres) / width
+        density = np.exp(-0.5 * scores**2) @ self.mass / (width * np.sqrt(2.0 * np.pi))
+        return np.where(inside, density / np.where(inside, at, 1.0) if is_positive else density, 0.0)
+
+
+def check_levels(levels: Any) -> np.ndarray:
+    """Levels of quantiles as numbers (levels,), or ValueError."""
+    given = np.atleast_1d(as_numbers(levels, "levels"))
+    if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
+        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
+    return given

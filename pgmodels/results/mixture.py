@@ -1,0 +1,79 @@
+"""Mixtures: of Gaussian marginals, and of predictive distributions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, ndtr
+
+from pgmodels.options import check_whole_number
+from pgmodels.results.marginal import check_levels
+from pgmodels.results.predictive import Predictive
+
+_HALVINGS = 60
+
+
+def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance (...) of mixtures of what has these means and variances, (components, ...)."""
+    mean = np.tensordot(weights, means, axes=1)
+    return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
+
+
+def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
+    given, scales = check_levels(levels), np.sqrt(variances)
+    reach = 10.0 * scales
+    shape = (len(given), *means.shape[1:])
+    low, high = (np.broadcast_to(end, shape).copy() for end in ((means - reach).min(0), (means + reach).max(0)))
+    target = given.reshape(-1, *[1] * (means.ndim - 1))
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        below = np.tensordot(weights, ndtr((middle[None] - means[:, None]) / scales[:, None]), axes=1) < target
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+class MixedPredictive(Predictive):
+    """A mixture of predictive distributions, each with parameters of its own; ``weights`` sum to 1."""
+
+    def __init__(self, weights: np.ndarray, parts: Sequence[Predictive]):
+        self.weights, self.parts = weights, tuple(parts)
+        first = parts[0]
+        self.likelihood, self.support, self.covariates = first.likelihood, first.support, first.covariates
+
+    @property
+    def mean(self) -> np.ndarray:
+        """See Predictive."""
+        return self._mix([part.mean for part in self.parts])
+
+    @property
+    def variance(self) -> np.ndarray:
+        """See Predictive."""
+        means, variances = (np.stack([getattr(part, name) for part in self.parts]) for name in ("mean", "variance"))
+        return mixed_moments(self.weights, means, variances)[1]
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """See Predictive."""
+        return self._mix([part.probabilities for part in self.parts])
+
+    def log_density(self, y_new: Any) -> np.ndarray:
+        """See Predictive."""
+        return logsumexp(np.stack([part.log_density(y_new) for part in self.parts]), axis=0, b=self.weights[:, None])
+
+    def probabilities_of(self, values: Any) -> np.ndarray:
+        """See Predictive."""
+        return self._mix([part.probabilities_of(values) for part in self.parts])
+
+    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """See Predictive: draws of each part, as many as its weight has, in a random order."""
+        check_whole_number(num_draws, "num_draws", 1)
+        rng = np.random.default_rng(seed)
+        counts = rng.multinomial(num_draws, self.weights)
+        seeds = rng.integers(1 << 31, size=len(counts))
+        chosen = [(part, int(count), int(own)) for part, count, own in zip(self.parts, counts, seeds, strict=True)]
+        drawn = np.concatenate([part.draw(count, own) for part, count, own in chosen if count])
+        return rng.permutation(drawn)
+
+    def _mix(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        return np.tensordot(self.weights, np.stack(values), axes=1)
