@@ -62,5 +62,11 @@ def moments_at(thing: object, X_new: Any) -> Any:
     raise _unanswered("moments_at", thing)
 
 
+@singledispatch
+def joint_moments_at(thing: object, X_new: Any, point: int) -> Any:
+    """Means and joint covariance of a thing's latents at new inputs, at one of its points."""
+    raise _unanswered("joint_moments_at", thing)
+
+
 def _unanswered(name: str, thing: object) -> NotImplementedError:
     return NotImplementedError(f"nothing is registered with generic.{name} for {type(thing).__name__}.")

@@ -22,7 +22,7 @@ SHOWN = {
     "heteroscedastic_regression": ["Held-out data", "corrected:"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
     "additive": ["where z = f[0] + f[1] + f[2]", "f[2].variance", "gibbs (ref.)"],
-    "ordered_ratings": ["Learned: ordered(cuts=[", "gibbs (ref.)"],
+    "ordered_ratings": ["Learned: ordered(cuts=Parameter([", "gibbs (ref.)"],
     "zero_inflated_counts": ["zero-inflated: ELBO", "gibbs (ref.)"],
     "survival": ["of the times are censored", "the ELBO rises", "Learned: log_logistic(shape=", "gibbs (ref.)"],
     "tobit": ["are at the limit", "Tobit: tobit(scale=", "gibbs (ref.)"],

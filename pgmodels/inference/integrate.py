@@ -36,7 +36,7 @@ from pgmodels.options import check_whole_number
 from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.progress import ProgressBar, progress_bar
-from pgmodels.results.correction import added_moments
+from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, with_values
@@ -147,6 +147,14 @@ def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[
         return mean, covariance + added
     mean, variance = posterior.predict(X_new)
     return mean, jax.vmap(jnp.diag)(variance) + added
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _predict_jointly(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+    """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
+    posterior, Phi, T, _ = _corrected(given.problem(vector), sites)
+    covariance = joint_covariance(posterior, X_new, T, *(() if Phi is None else (Phi,)))
+    return posterior.predict(X_new)[0], covariance
 
 
 class _Search:
@@ -342,10 +350,26 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joi
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
-    unknowns = checked_unknowns(result.model)
-    given = given_of(result.model, result.X, result.y, unknowns, result.precision.ndim == 4)
-    inputs, parts = jnp.asarray(X_new), []
-    for vector, h, w in zip(result.vectors, result.potential, result.precision, strict=True):
-        parts.append(_predict(given, jnp.asarray(vector), Sites(jnp.asarray(h), jnp.asarray(w)), inputs))
+    given, inputs = _given_again(result), jnp.asarray(X_new)
+    parts = [_predict(given, *_place(result, k), inputs) for k in range(len(result.shares))]
     means, covariances = zip(*parts, strict=True)
     return np.stack([np.asarray(m) for m in means]), np.stack([np.asarray(V) for V in covariances])
+
+
+@generic.joint_moments_at.register(IntegratedApproximation)
+@double_precision
+def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
+    found = _predict_jointly(_given_again(result), *_place(result, point), jnp.asarray(X_new))
+    return np.asarray(found[0]), np.asarray(found[1])
+
+
+def _given_again(result: IntegratedApproximation) -> _Given:
+    """What the points of a result share."""
+    return given_of(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
+
+
+def _place(result: IntegratedApproximation, point: int) -> tuple[Array, Sites]:
+    """The hyperparameters and the sites of a point."""
+    sites = Sites(jnp.asarray(result.potential[point]), jnp.asarray(result.precision[point]))
+    return jnp.asarray(result.vectors[point]), sites

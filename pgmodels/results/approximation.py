@@ -16,7 +16,7 @@ from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
-from pgmodels.results.correction import correct_at, mixing, respond_at, respond_jointly, warn_nonpositive
+from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
@@ -246,8 +246,7 @@ class LinearResponse(CorrectedApproximation):
                 "draw_latents: the covariance by linear response is not positive definite, so that there is nothing to "
                 "draw from. Draw from the uncorrected result, or with gibbs."
             )
-        Phi = mixing(self.model, self.y)
-        return respond_jointly(self.posterior, X_new, super()._covariance_at(X_new), self.response, Phi)
+        return np.asarray(_response_at(self.posterior, X_new, self.response, *mixing(self.model, self.y)))
 
 
 @double_precision
@@ -268,6 +267,11 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
 @eqx.filter_jit
 def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
+
+
+@eqx.filter_jit
+def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, T: Any, *Phi: Any) -> Array:
+    return joint_covariance(posterior, X_new, jnp.asarray(T), *Phi)
 
 
 @eqx.filter_jit

@@ -76,22 +76,14 @@ def _with_predictors(cross: Any, *Phi: Any) -> Any:
     return cross.reshape(size, cross.shape[1], -1)
 
 
-def respond_jointly(
-    posterior: JointPosterior | CoupledPosterior,
-    X_new: Any,
-    covariance: np.ndarray,
-    T: np.ndarray,
-    Phi: tuple[Any, ...],
-) -> np.ndarray:
-    """The joint covariance at new inputs by linear response, (L, m, L, m), from q's."""
-    V = covariance if covariance.ndim == 4 else np.einsum("amk,ab->ambk", covariance, np.eye(len(covariance)))
-    return V + np.asarray(_added_jointly(posterior, X_new, jnp.asarray(T), *Phi))
-
-
-@jax.jit
-def _added_jointly(posterior: JointPosterior | CoupledPosterior, X_new: Any, T: Any, *Phi: Any) -> Any:
+def joint_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, T: Any, *Phi: Any) -> Any:
+    """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
+    V = posterior.covariance_at(X_new)
+    if V.ndim == 3:
+        own, (size, rows, _) = jnp.arange(len(V)), V.shape
+        V = jnp.zeros((size, rows, size, rows), V.dtype).at[own, :, own].set(V)
     flat = _with_predictors(posterior.cross_covariance(X_new), *Phi)
-    return jnp.einsum("amN,bkN->ambk", flat @ T, flat)
+    return V + jnp.einsum("amN,bkN->ambk", flat @ T, flat)
 
 
 def correct_at(

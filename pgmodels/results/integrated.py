@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPrior
+from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import nodes_at
 from pgmodels.results.marginal import Marginal
@@ -99,6 +101,21 @@ class IntegratedApproximation(Result):
             spread = covariances[k] if covariances.shape[-1] > 1 else covariances[k][:, :, 0]
             parts.append(Predictive(model.likelihood, nodes_at(model, means[k], spread, covariates), covariates))
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), parts)
+
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+
+        O(m^3) for each point.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        check_whole_number(seed, "seed", 0)
+        inputs, rng = self.check_inputs(X_new), np.random.default_rng(seed)
+        parts = []
+        for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
+            if count:
+                mean, covariance = generic.joint_moments_at(self, inputs, point)
+                parts.append(draw_gaussian(mean, covariance, int(count), rng))
+        return rng.permutation(np.concatenate(parts))
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
