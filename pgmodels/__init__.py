@@ -19,6 +19,7 @@ from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.inference.integrate import integrate
+from pgmodels.inference.natural_gradient import svi
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.interop.arviz import to_arviz
@@ -197,6 +198,7 @@ __all__ = [
     "sigmoid",
     "sqrt",
     "sum",
+    "svi",
     "to_arviz",
     "to_numpyro",
     "verdicts",

@@ -45,6 +45,8 @@ LIKELIHOODS = [
 MODELS = [pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)) for kernel in KERNELS] + [
     pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=size, form=pgm.Dense())) for likelihood, size in LIKELIHOODS
 ]
+FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]))
+MODELS += [pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form)) for form in FORMS]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)

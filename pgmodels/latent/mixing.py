@@ -29,9 +29,12 @@ def condition_predictors(
     prior: JointPrior, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
 ) -> CoupledPosterior:
     """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
+    return condition_coupled(prior, *pull_sites(Phi, sites), blocks)
+
+
+def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
+    """Potential and precision of sites on predictors, on the latents."""
     potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
     if sites.coupled:
-        precision = jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi)
-    else:
-        precision = jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
-    return condition_coupled(prior, potential, precision, blocks)
+        return potential, jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi)
+    return potential, jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
