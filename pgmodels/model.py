@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -25,9 +24,11 @@ from pgmodels.language.supports import Classes
 from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.rows import filled_size, live_rows, resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
+from pgmodels.precision import as_array
 
 
 class DataWarning(UserWarning):
@@ -251,34 +252,54 @@ class Model(Module):
         """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
         return JointPrior(tuple(gp.form.bind(gp.kernel, gp.mean.value, X, gp.size, neglected) for gp in self.gps))
 
-    def traced_prior(self, X: Any) -> JointPrior:
-        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
-        X = jnp.asarray(X)
-        return JointPrior(tuple(gp.form.traced(gp.kernel, jnp.asarray(gp.mean.value), X, gp.size) for gp in self.gps))
+    def traced_prior(self, X: Any, live: Any = None) -> JointPrior:
+        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters.
 
-    def prior_for_moments(self, X: Any) -> JointPrior:
+        ``live`` says which rows are data, see pgmodels.latent.rows; None where all are.
+        """
+        X, rows = as_array(X), {} if live is None else {"live": live}
+        pairs = ((gp, as_array(gp.mean.value)) for gp in self.gps)
+        return JointPrior(tuple(gp.form.traced(gp.kernel, mean, X, gp.size, **rows) for gp, mean in pairs))
+
+    def prior_for_moments(self, X: Any, live: Any = None) -> JointPrior:
         """``traced_prior``, where no draws are asked for."""
-        pairs = ((gp, jnp.asarray(gp.mean.value)) for gp in self.gps)
-        return JointPrior(tuple(gp.form.traced_for_moments(gp.kernel, mean, X, gp.size) for gp, mean in pairs))
+        X, rows = as_array(X), {} if live is None else {"live": live}
+        pairs = ((gp, as_array(gp.mean.value)) for gp in self.gps)
+        return JointPrior(tuple(gp.form.traced_for_moments(gp.kernel, mean, X, gp.size, **rows) for gp, mean in pairs))
 
     def compiled_prior(self, X: Any) -> JointPrior:
         """``traced_prior``, compiled."""
-        return _compiled_prior(self.bare(), X)
+        filled, live = self.filled(np.asarray(X))
+        return _compiled_prior(self.bare(), filled, live).resized(len(X))
+
+    @property
+    def fills(self) -> bool:
+        """Whether rows can fill up the data: see pgmodels.latent.rows."""
+        return all(gp.form.fills for gp in self.gps)
+
+    def filled(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Inputs filled up to one of few sizes, and which are data; as they are and None where a form cannot do it."""
+        if not self.fills:
+            return X, None
+        size = filled_size(len(X))
+        return resize_rows(X, size), live_rows(len(X), size)
 
     def bare(self) -> "Model":
         """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
-        return jax.tree.map(jnp.asarray, bare(self))
+        return jax.tree.map(as_array, bare(self))
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The values of the likelihood's parameters, as compiled code takes them."""
-        return {name: jnp.asarray(value) for name, value in self.likelihood.values.items()}
+        return {name: as_array(value) for name, value in self.likelihood.values.items()}
 
     def _check_allowed(self, y: np.ndarray, name: str) -> None:
         """ValueError where the formula does not allow observations, by what its rules need or by its density."""
+        # Rows that fill up are the first again, and no fault is found in them before it is found there.
+        y = resize_rows(y, filled_size(len(y)))
         f = np.zeros((len(y), self.num_latents))
         formula = self.likelihood.formula(self.num_latents)
-        for symbol, rows in entries_out_of_range(formula, Environment(y, jnp.asarray(f), self.likelihood.values)):
+        for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), self.likelihood.values)):
             raise ValueError(
                 f"{name} is outside what the formula allows: {symbol.text()} chooses among the {symbol.length} entries "
                 f"of {symbol.name}, 0 to {symbol.length - 1}, and none in row {np.flatnonzero(rows)[0]}."
@@ -351,5 +372,5 @@ def _required(
 
 
 @jax.jit
-def _compiled_prior(model: Model, X: Any) -> JointPrior:
-    return model.traced_prior(X)
+def _compiled_prior(model: Model, X: Any, live: Any) -> JointPrior:
+    return model.traced_prior(X, live)

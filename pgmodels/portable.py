@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
+from pgmodels.precision import as_array
+
 
 class Portable:
     """An object whose JAX arrays travel as NumPy's: revived by JAX itself, doubles would come back in single precision.
@@ -118,8 +120,8 @@ class _Resting(NamedTuple):
         """The array in JAX again, in double precision where it was."""
         with jax.enable_x64(True):
             if self.key_kind is not None:
-                return jax.random.wrap_key_data(jnp.asarray(self.value), impl=self.key_kind)
-            return jnp.asarray(self.value.item() if self.weak and not self.value.ndim else self.value)
+                return jax.random.wrap_key_data(as_array(self.value), impl=self.key_kind)
+            return as_array(self.value.item() if self.weak and not self.value.ndim else self.value)
 
 
 def _rest(array: jax.Array) -> _Resting:

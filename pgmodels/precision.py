@@ -3,9 +3,12 @@
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,3 +43,8 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def as_array(value: Any) -> Array:
+    """``jnp.asarray``, which compiles a program for each new shape of a NumPy array; this compiles nothing."""
+    return jax.device_put(value) if isinstance(value, (np.ndarray, np.generic)) else jnp.asarray(value)

@@ -12,6 +12,7 @@ from pgmodels.model import Model
 from pgmodels.naming import parameter_names
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.portable import Portable
+from pgmodels.precision import as_array
 
 
 class Unknowns(Portable):
@@ -58,7 +59,7 @@ class Unknowns(Portable):
 
     def start(self) -> np.ndarray:
         """The current values, unconstrained."""
-        parts = [p.transform.inv(jnp.asarray(p.value)) for p in self.parameters]
+        parts = [p.transform.inv(as_array(p.value)) for p in self.parameters]
         return np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
 
     def constrain(self, vector: Any) -> list[Any]:

@@ -151,7 +151,7 @@ def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
 
     def fitted(log_dispersion, start=None):
         model = pgm.Model(pgm.NegativeBinomial(float(np.exp(log_dispersion))), pgm.GP(pgm.RBF(1.0, 1.0)))
-        return fit_surrogate(model.augmentation, model.prior(X), jnp.asarray(y), model.parameters, start)
+        return fit_surrogate(model.augmentation, model.prior(X), jnp.asarray(y), None, model.parameters, start)
 
     fit = fitted(1.0)
     middle, scale = jnp.array([1.0]), jnp.array([[0.4]])

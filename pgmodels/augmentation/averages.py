@@ -13,6 +13,7 @@ from pgmodels.language.algebra import add, multiply, power
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.notation import Applied, Name, Part, Tree, call, expectation, indexed
 from pgmodels.language.symbols import Latent, Latents
+from pgmodels.precision import as_array
 
 VARIANCE = "Var[f]"
 
@@ -29,7 +30,7 @@ class Marginal(Expression):
         return (self.symbol, self.latent.key)
 
     def evaluate(self, env: Environment) -> Any:
-        values = env.f if self.symbol == "m" else jnp.asarray(env.parameters[VARIANCE])
+        values = env.f if self.symbol == "m" else as_array(env.parameters[VARIANCE])
         return self.latent.evaluate(Environment(env.y, values, env.parameters))
 
     def notation(self, precedence: int = 0) -> Tree:

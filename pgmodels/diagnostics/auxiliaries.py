@@ -14,7 +14,7 @@ from pgmodels.augmentation.sites import expectations
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
 from pgmodels.latent.sequential import ASCENT_OPTIONS
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
@@ -58,8 +58,8 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
     augmentation = draws.model.augmentation
     totals: dict[str, np.ndarray] = {}
     for rows in slices(len(f), f.shape[1] * f.shape[2], _VALUES):
-        parameters = draws.model.parameters | {name: jnp.asarray(values[rows]) for name, values in sampled.items()}
-        z = np.asarray(augmentation.predictor_values(jnp.asarray(f[rows]), jnp.asarray(draws.y), parameters))
+        parameters = draws.model.parameters | {name: as_array(values[rows]) for name, values in sampled.items()}
+        z = np.asarray(augmentation.predictor_values(as_array(f[rows]), as_array(draws.y), parameters))
         for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():
             totals[name] = totals.get(name, 0.0) + value.sum(axis=0)
     infinite = _without_mean(draws)
@@ -71,7 +71,7 @@ def _expected(
 ) -> dict[str, np.ndarray]:
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, an auxiliary after those it needs."""
     augmentation, found = result.model.augmentation, {}
-    arrays = (jnp.asarray(part) for part in (mean, variance, result.y))
+    arrays = (as_array(part) for part in (mean, variance, result.y))
     values = _evaluated(augmentation, *arrays, parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
@@ -112,4 +112,4 @@ def _present(result: Result) -> dict[str, np.ndarray]:
 def _environment(result: Result) -> Environment:
     """What coefficients free of the latents are evaluated in."""
     zeros = jnp.zeros((len(result.y), result.model.augmentation.size))
-    return Environment(jnp.asarray(result.y), zeros, result.model.parameters)
+    return Environment(as_array(result.y), zeros, result.model.parameters)

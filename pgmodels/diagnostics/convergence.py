@@ -62,9 +62,14 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     means, variances = [], []
     for part in slices(x.shape[-1], chains * draws):
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
-        means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(x[..., part]))))
-        variances.append(squares.std(axis=(0, 1)) / np.sqrt(effective_sample_size(_split(squares))))
+        means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(_effective(x[..., part])))
+        variances.append(squares.std(axis=(0, 1)) / np.sqrt(_effective(squares)))
     return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
+
+
+def _effective(x: np.ndarray) -> np.ndarray:
+    """The effective sample size of (chains, draws, k): one at least, for of few draws its estimate may be negative."""
+    return np.maximum(effective_sample_size(_split(x)), 1.0)
 
 
 def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

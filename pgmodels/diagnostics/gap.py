@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.integration import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
+from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
@@ -60,10 +60,10 @@ class _Divergence:
         self.likelihood, self.y = model.likelihood, approximation.y
         self.nodes, self.mixing = approximation.nodes, approximation.mixing
         mean, self.variance = approximation.predictor_moments()
-        terms = _bound_and_sites(
-            model.augmentation, jnp.asarray(mean), jnp.asarray(self.variance), jnp.asarray(self.y), model.parameters
-        )
-        self.bound, h, self.curvature = (np.asarray(term) for term in terms)
+        n = len(self.y)
+        filled = (resize_rows(part, filled_size(n)) for part in (mean, self.variance, self.y))
+        terms = _bound_and_sites(model.augmentation, *filled, model.parameters)
+        self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 
     def at(self, rows: np.ndarray, standard: np.ndarray) -> np.ndarray:

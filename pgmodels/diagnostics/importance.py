@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
@@ -100,14 +99,15 @@ class _Weighted(NamedTuple):
 def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
     f, coordinates = proposal.draw_at_data(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
-    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior))
+    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior.filled()))
     return _Weighted(f, smoothed(log_ratios))
 
 
 @double_precision
 def _widened(approximation: Approximation, share: float) -> Approximation:
     """The Gaussian with q's mean and the precisions of its sites times ``share``; only its posterior is set."""
-    return replace(approximation, posterior=_tempered(approximation.posterior, share))
+    posterior = approximation.posterior
+    return replace(approximation, posterior=_tempered(posterior.filled(), share).resized(len(approximation.y)))
 
 
 def _divergence_error(own: _Weighted, used: _Weighted, log_evidence_error: float) -> float:
@@ -147,5 +147,10 @@ def _log_ratios(approximation: Approximation, f: np.ndarray, coordinates: tuple[
 
     q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
     """
-    log_factor = np.asarray(_log_factor(approximation.posterior, jnp.asarray(f), coordinates))
+    posterior = approximation.posterior.filled()
+    # Rows that fill up have no factor, whatever f is there, and coordinates of their own have none.
+    filled = np.pad(f, ((0, 0), (0, posterior.prior.num_rows - f.shape[1]), (0, 0)))
+    ranks = [group.rank for group in posterior.prior.groups]
+    whitened = tuple(np.pad(v, ((0, 0), (0, r - v.shape[1]), (0, 0))) for v, r in zip(coordinates, ranks, strict=True))
+    log_factor = np.asarray(_log_factor(posterior, filled, whitened))
     return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor

@@ -163,13 +163,13 @@ def _replicate(
 ) -> tuple[np.ndarray, ...]:
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
     found = []
-    model, prior = approximation.model, approximation.prior
+    model, prior = approximation.model, approximation.prior.filled()
     with progress_bar("simulated data", len(y), progress) as bar:
         for replicate, observations in enumerate(y):
             data = Data(X, observations)
             posterior, mean, variance, done = _find(model, data, prior, approximation)
             draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, replicate)
-            found.append([np.asarray(part) for part in (mean, variance, draws, done)])
+            found.append([np.asarray(part) for part in (mean, variance, draws[:, : len(X)], done)])
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))
 
@@ -187,4 +187,6 @@ def _find(
         state, trace, converged = ascend(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
     posterior, mean, variance = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
-    return posterior, np.where(np.isfinite(trace[-1]), mean, np.nan), np.asarray(variance), converged
+    n = len(data.y)
+    mean = np.where(np.isfinite(trace[-1]), np.asarray(mean)[:n], np.nan)
+    return posterior, mean, np.asarray(variance)[:n], converged

@@ -152,14 +152,15 @@ def conclude(
         )
     warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=6)
     posterior, mean, variance = condition(problem, state.sites)
+    rows = len(data.y)
     return Approximation(
         model=model,
         X=data.X,
         y=data.y,
         columns=data.columns,
-        posterior=posterior,
-        mean=np.asarray(mean),
-        variance=np.asarray(variance),
+        posterior=posterior.resized(rows),
+        mean=np.asarray(mean)[:rows],
+        variance=np.asarray(variance)[:rows],
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,

@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
 from pgmodels.inference.linear_response import response
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
-from pgmodels.precision import double_precision
+from pgmodels.latent.rows import live_rows, of_data, resize_rows
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import (
     Approximation,
     CorrectedApproximation,
@@ -89,27 +91,35 @@ def correct(approximation: Approximation, *, method: str = "linear_response") ->
 def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
-    model, posterior = approximation.model, approximation.posterior
-    y, Phi = jnp.asarray(approximation.y), mixing(model, approximation.y)
+    model, posterior, n = approximation.model, approximation.posterior.filled(), len(approximation.y)
+    y, live = _filled(approximation, posterior.prior.num_rows)
+    Phi = mixing(model, y)
     objective = quadrature_of(model) if approximation.objective == "gaussian_vi" else model.augmentation
-    T, S, shift = response(objective, is_joint(approximation), posterior, Phi[0] if Phi else None, y, model.parameters)
+    joint, across = is_joint(approximation), Phi[0] if Phi else None
+    T, S, shift = response(objective, joint, posterior, across, y, live, model.parameters)
     if approximation.objective != "cavi" or objective.size > 1:
         # The variational Gaussian's means need none, and those of several latents are off by what q cannot couple.
         shift = jnp.zeros_like(shift)
-    mean, covariance = corrected_moments(posterior, shift, T, *Phi)
-    variance = np.diagonal(np.asarray(covariance), axis1=1, axis2=2)
-    positive = _is_positive(np.asarray(S), objective.size)
+    moments = corrected_moments(posterior, shift, T, *Phi)
+    mean, covariance = (np.asarray(part)[:n] for part in moments)
+    variance, count = np.diagonal(covariance, axis1=1, axis2=2), n * objective.size
+    positive = _is_positive(np.asarray(S)[:count, :count], objective.size)
     return LinearResponse(
         **_shared(approximation, start),
         method="linear_response",
-        mean=np.asarray(mean),
+        mean=mean,
         variance=variance,
-        shift=np.asarray(shift),
-        covariance=np.asarray(covariance),
-        response=np.asarray(T),
+        shift=np.asarray(shift)[:count],
+        covariance=covariance,
+        response=np.asarray(T)[:count, :count],
         is_positive=positive,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(np.sum(variance <= 0)),
     )
+
+
+def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
+    """Observations filled up to so many rows, and which of them are data."""
+    return resize_rows(approximation.y, size), as_array(live_rows(len(approximation.y), size))
 
 
 def _is_positive(S: np.ndarray, size: int) -> bool:
@@ -165,37 +175,42 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             "moments of one block only and the second-order formula does not hold. Use the default, "
             "method='linear_response', or gibbs."
         )
-    posterior, Phi = approximation.posterior, mixing(model, approximation.y)
-    shift, curvature = _expansion(approximation, Phi)
+    posterior, n = approximation.posterior.filled(), len(approximation.y)
+    size = posterior.prior.num_rows
+    y, live = _filled(approximation, size)
+    Phi = mixing(model, y)
+    shift, curvature = (np.asarray(of_data(live, part)) for part in _expansion(approximation, posterior, y, Phi))
     if isinstance(posterior, CoupledPosterior):
         f, V = _marginals(posterior)
         mean, covariance = correct_coupled(f, V, _covariance(posterior, *Phi), shift, curvature)
         variance = np.diagonal(covariance, axis1=1, axis2=2)
     else:
-        m, v = approximation.mean, approximation.variance
+        m, v = (resize_rows(part, size) for part in (approximation.mean, approximation.variance))
         mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     return PerturbativeApproximation(
         **_shared(approximation, start),
         method="perturbative",
-        mean=mean,
-        variance=variance,
-        shift=np.asarray(shift),
-        curvature=np.asarray(curvature),
-        num_nonpositive=warn_nonpositive(variance, "the data"),
+        mean=mean[:n],
+        variance=variance[:n],
+        shift=np.asarray(shift)[:n],
+        curvature=np.asarray(curvature)[:n],
+        num_nonpositive=warn_nonpositive(variance[:n], "the data"),
     )
 
 
-def _expansion(approximation: Approximation, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound."""
-    model, posterior, y = approximation.model, approximation.posterior, jnp.asarray(approximation.y)
-    residual = posterior.prior.residual_variances()
-    residual = jnp.zeros(approximation.mean.shape) if residual is None else residual
+def _expansion(
+    approximation: Approximation, posterior: JointPosterior | CoupledPosterior, y: np.ndarray, Phi: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a filled posterior."""
+    model = approximation.model
+    m, v = (resize_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
+    found = posterior.prior.residual_variances()
+    residual = as_array(np.zeros(m.shape)) if found is None else found
     if isinstance(posterior, CoupledPosterior):
         f, V = _marginals(posterior)
-        m, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
+        z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
         beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
-        return joint_expansion(model.augmentation, m, S, beside, y, model.parameters)
-    m, v = jnp.asarray(approximation.mean), jnp.asarray(approximation.variance)
+        return joint_expansion(model.augmentation, z, S, beside, y, model.parameters)
     return expansion(model.augmentation, m, v, residual, y, model.parameters)
 
 

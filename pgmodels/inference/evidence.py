@@ -20,7 +20,7 @@ from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Module
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import mixing
 
@@ -149,7 +149,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
     own = float(corrected.is_positive)
     Phi = mixing(result.model, result.y)
-    about = Phi[0] if Phi else None, own * jnp.asarray(corrected.shift), own * jnp.asarray(corrected.response)
+    about = Phi[0] if Phi else None, own * as_array(corrected.shift), own * as_array(corrected.response)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(_weigh(corrected, _propose(corrected.posterior, *about, share), num_draws, seed))

@@ -9,7 +9,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from scipy.optimize import minimize
@@ -27,6 +26,7 @@ from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.protocol import LatentPrior
+from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import GP, Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
@@ -34,7 +34,7 @@ from pgmodels.objectives.quadrature import Quadrature
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.parameters import Parameter, is_parameter
 from pgmodels.portable import Module
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
@@ -109,27 +109,28 @@ def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
         # Ranks change from step to step: few of them, so that few programs are compiled.
         missing = (1 << (group.rank - 1).bit_length()) - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
-        found.append((jnp.asarray(Z), jnp.asarray(np.pad(np.asarray(group.active), (0, missing)))))
+        found.append((as_array(Z), as_array(np.pad(np.asarray(group.active), (0, missing)))))
     return tuple(found)
 
 
-def _problem(objective: Objective, model: Model, X: Any, y: Any, pivots: tuple[Pivots, ...]) -> Problem:
+def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...]) -> Problem:
     # Latents that predictors or sites couple need their priors' factors.
     coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
 
     def group(gp: GP, own: Pivots) -> LatentPrior:
-        mean = jnp.asarray(gp.mean.value)
+        mean = as_array(gp.mean.value)
         if own is not None:
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
             return at(gp.kernel, mean, X, *own, gp.size)
-        return (gp.form.traced if coupling else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size)
+        rows = {} if live is None else {"live": live}
+        return (gp.form.traced if coupling else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
 
     pairs = list(zip(model.gps, pivots, strict=True))
     prior = JointPrior(tuple(group(*pair) for pair in pairs))
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
     widths = [gp.size * (len(own[0]) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
-    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT)
+    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live)
 
 
 class _Given(Module):
@@ -140,11 +141,12 @@ class _Given(Module):
     model: Model
     X: Array
     y: Array
+    live: Array | None
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.X, self.y, pivots)
+        return _problem(self.objective, model, self.X, self.y, self.live, pivots)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
@@ -182,7 +184,9 @@ class PenalisedBound:
         model = learnable.model
         self.inputs = choose_inputs(model, data.X)
         terms = objective or model.augmentation
-        self.given = _Given(terms, learnable, model.bare(), jnp.asarray(data.X), jnp.asarray(data.y))
+        X, live = model.filled(data.X)
+        arrays = (X, resize_rows(data.y, len(X)), live)
+        self.given = _Given(terms, learnable, model.bare(), *jax.tree.map(as_array, arrays))
         self.state: State | None = None
         self.best = np.inf
         self.vector = learnable.start()
@@ -209,7 +213,7 @@ class PenalisedBound:
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
-        return self.learnable.with_values(self.learnable.constrain(jnp.asarray(vector)))
+        return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
 
     def choose_again(self, tolerance: float) -> bool:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
@@ -217,7 +221,7 @@ class PenalisedBound:
             return False
         held, before = self.inputs, self.best
         pivots = _pivots(self.at(self.vector).bare(), self.X, held)
-        problem = self.given.problem(jnp.asarray(self.vector), pivots)
+        problem = self.given.problem(as_array(self.vector), pivots)
         self.inputs = choose_inputs(self.at(self.vector), self.X, problem.precisions(self.state.sites))
         value = self(self.vector)[0]
         if not value <= before:
@@ -300,7 +304,7 @@ def fit(
                 num_steps += int(solution.nit)
                 again = num_steps < max_iterations and bound.choose_again(_CHOICE_GAIN)
         message, converged = str(solution.message), bool(solution.success)
-    values = learnable.constrain(jnp.asarray(bound.vector))
+    values = learnable.constrain(as_array(bound.vector))
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
     # From q(f) at the optimum: a start of its own could end in another one.
     result = _engine(terms).converge(final, data, bound.state, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)

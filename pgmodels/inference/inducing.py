@@ -16,10 +16,13 @@ _TURNS, _GAIN = 10, 1e-4
 
 
 def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = None) -> Inputs:
-    """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents)."""
+    """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents).
+
+    Precisions of rows that fill up the data are left out.
+    """
     found: list[np.ndarray | None] = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
-        weights = None if precisions is None else np.maximum(precisions[:, part], 0.0).sum(axis=1)
+        weights = None if precisions is None else np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
         found.append(gp.form.choose(gp.kernel, X, weights) if isinstance(gp.form, Inducing) else None)
     return tuple(found)
 

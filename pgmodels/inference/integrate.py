@@ -29,12 +29,13 @@ from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Module
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.progress import ProgressBar, progress_bar
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
@@ -65,11 +66,14 @@ class _Given(Module):
     model: Model
     X: Array
     y: Array
+    live: Array | None
 
     def problem(self, vector: Array) -> Problem:
         """The problem at unconstrained hyperparameters."""
         model = with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
-        return Problem(self.objective, model.traced_prior(self.X), self.y, model.parameters, self.joint)
+        return Problem(
+            self.objective, model.traced_prior(self.X, self.live), self.y, model.parameters, self.joint, self.live
+        )
 
 
 class _Point(NamedTuple):
@@ -119,7 +123,8 @@ def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point
     def weigh(keys: Array) -> Array:
         noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
         f, log_ratio = proposal.place(keys, noise)
-        return log_ratio + jnp.sum(formula.log_evaluate(Environment(given.y, f, problem.parameters))[..., 0], axis=-1)
+        terms = formula.log_evaluate(Environment(given.y, f, problem.parameters))[..., 0]
+        return log_ratio + jnp.sum(of_data(given.live, terms.T), axis=0)
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, T, *beside)
@@ -131,7 +136,9 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Any, Array, Array]:
     """The posterior that sites imply, Φ, and linear response, zero where it is no covariance; whether it is one."""
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-    T, S, _ = linear_response(problem.objective, problem.joint, posterior, Phi, problem.y, problem.parameters)
+    T, S, _ = linear_response(
+        problem.objective, problem.joint, posterior, Phi, problem.y, problem.live, problem.parameters
+    )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(S)))
     return posterior, Phi, jnp.where(is_positive, T, 0.0), is_positive
 
@@ -246,9 +253,12 @@ class _Integration:
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
-        columns = {name: np.stack([np.asarray(getattr(point, name)) for point in points])
-                   for name in ("mean", "covariance", "elbo")}  # fmt: skip
-        middle = [np.asarray(value) for value in self.unknowns.constrain(jnp.asarray(self.mode))]
+        n = len(self.data.y)
+        means, covariances, potentials, precisions = (
+            np.stack([np.asarray(part)[:n] for part in parts])
+            for parts in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
+        )
+        middle = [np.asarray(value) for value in self.unknowns.constrain(as_array(self.mode))]
         return IntegratedApproximation(
             model=self.unknowns.with_values(middle),
             X=self.data.X,
@@ -259,12 +269,12 @@ class _Integration:
             vectors=self._vectors(design.points[kept]),
             shares=support.weights,
             log_densities=design.log_densities[kept],
-            elbos=columns["elbo"],
+            elbos=np.array([float(point.elbo) for point in points]),
             k_hats=k_hats,
-            means=columns["mean"],
-            covariances=columns["covariance"],
-            potential=np.stack([np.asarray(point.sites.potential) for point in points]),
-            precision=np.stack([np.asarray(point.sites.precision) for point in points]),
+            means=means,
+            covariances=covariances,
+            potential=potentials,
+            precision=precisions,
             support=self._vectors(support.points),
             mass=support.mass,
             owners=support.owners,
@@ -296,7 +306,7 @@ class _Integration:
     def _density(self, bar: ProgressBar, point: np.ndarray, near: int | None) -> float:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
-        found = _evaluate(self.given, jnp.asarray(self._vectors(point)), start, self.keys)
+        found = _evaluate(self.given, as_array(self._vectors(point)), start, self.keys)
         ratios = np.asarray(found.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         weights = smoothed(ratios) if usable else None
@@ -343,24 +353,29 @@ class _Integration:
 def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joint: bool) -> _Given:
     """What the points of a resolved model and checked data share."""
     objective = engine.quadrature_of(model)
-    return _Given(objective, unknowns, joint, model.bare(), jnp.asarray(X), jnp.asarray(y))
+    inputs, live = model.filled(X)
+    data = jax.tree.map(as_array, (inputs, resize_rows(y, len(inputs)), live))
+    return _Given(objective, unknowns, joint, model.bare(), *data)
 
 
 @generic.moments_at.register(IntegratedApproximation)
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
-    given, inputs = _given_again(result), jnp.asarray(X_new)
-    parts = [_predict(given, *_place(result, k), inputs) for k in range(len(result.shares))]
-    means, covariances = zip(*parts, strict=True)
-    return np.stack([np.asarray(m) for m in means]), np.stack([np.asarray(V) for V in covariances])
+    given, inputs = _given_again(result), as_array(resize_rows(X_new, filled_size(len(X_new))))
+    parts = [_predict(given, *_place(result, given, k), inputs) for k in range(len(result.shares))]
+    means, covariances = (
+        np.stack([np.asarray(part)[: len(X_new)] for part in found]) for found in zip(*parts, strict=True)
+    )
+    return means, covariances
 
 
 @generic.joint_moments_at.register(IntegratedApproximation)
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
-    found = _predict_jointly(_given_again(result), *_place(result, point), jnp.asarray(X_new))
+    given = _given_again(result)
+    found = _predict_jointly(given, *_place(result, given, point), as_array(X_new))
     return np.asarray(found[0]), np.asarray(found[1])
 
 
@@ -369,7 +384,7 @@ def _given_again(result: IntegratedApproximation) -> _Given:
     return given_of(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
-def _place(result: IntegratedApproximation, point: int) -> tuple[Array, Sites]:
-    """The hyperparameters and the sites of a point."""
-    sites = Sites(jnp.asarray(result.potential[point]), jnp.asarray(result.precision[point]))
-    return jnp.asarray(result.vectors[point]), sites
+def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, Sites]:
+    """The hyperparameters and the sites of a point, at the rows of what is given."""
+    parts = (resize_zeros(part[point], len(given.X)) for part in (result.potential, result.precision))
+    return as_array(result.vectors[point]), Sites(*map(as_array, parts))

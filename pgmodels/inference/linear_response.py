@@ -12,8 +12,10 @@ from pgmodels.inference.gaussian_vi import positive_part
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.mixing import push_covariance, push_moments, push_values
+from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.objectives.protocol import Objective
+from pgmodels.precision import as_array
 
 # Relative to the variances: V has no more digits than that, and its root needs it where latents are nearly one.
 _JITTER = 1e-10
@@ -61,7 +63,7 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     points, n = jnp.concatenate([mean, u], axis=1), len(mean)
     # In pieces of one length, the last of which repeats the last row: one program, and little memory.
     rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
-    pieces = jax.lax.map(lambda own: jax.vmap(derivatives)(points[own], jnp.asarray(y)[own]), rows_of)
+    pieces = jax.lax.map(lambda own: jax.vmap(derivatives)(points[own], as_array(y)[own]), rows_of)
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if joint else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
@@ -98,10 +100,12 @@ def linear_response(
     posterior: JointPosterior | CoupledPosterior,
     Phi: Any,
     y: Any,
+    live: Any,
     parameters: Any,
 ) -> tuple[Float[Array, "N N"], Float[Array, "N N"], Float[Array, " N"]]:
     """The T with Cov(f_*) = V_** + V_*z T V_z*, and I - UᵀMU for V = UUᵀ, which must be positive definite.
 
+    ``live`` is 0 at rows that fill up the data: there M and T are zero, and I - UᵀMU is I.
     Also, of one predictor a datum, the shift E[∂Q/∂z] = 4 v B_mv of the expansion to second order (math: section 5);
     zero of several.
     """
@@ -110,6 +114,7 @@ def linear_response(
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if joint else positive_part(precision)
     found = sensitivity(objective, mean, spread, precision, y, parameters)
+    found = Sensitivity(*(of_data(live, part) for part in found))
     M = respond(V, found, joint)
     # The variance that sites move: marginals may have a residual beside it.
     shift = jnp.zeros(n * size) if size > 1 else 4.0 * jnp.einsum("ipip->i", V) * found.mixed[:, 0, 0]

@@ -26,11 +26,12 @@ from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.mixing import pull_sites, push_moments
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.portable import Module
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
@@ -175,7 +176,7 @@ def first_state(whole: Sparse, batches: Array) -> SviState:
     for index in range(len(whole.objective.blocks)):
         own = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in places(whole, index)]
         squares = sum(jnp.sum(leaf**2) for place in places(whole, index) for leaf in every[place]) / len(batches)
-        averages.append(Averages(own, jnp.asarray(squares), jnp.asarray(float(len(batches)))))
+        averages.append(Averages(own, as_array(squares), as_array(float(len(batches)))))
     return SviState(naturals, tuple(averages), jnp.zeros(()), jnp.ones(()))
 
 
@@ -299,7 +300,7 @@ def converge(
     problem = problem_of(model, data)
     problem.prior.factors()
     whole = Sparse(
-        model.augmentation, problem.prior, jnp.asarray(data.X), jnp.asarray(data.y), model.parameters, decay is None
+        model.augmentation, problem.prior, as_array(data.X), as_array(data.y), model.parameters, decay is None
     )
     converged, state = _ascend(whole, key, batch_size, decay, max_passes, tolerance, progress)
     if not converged:
@@ -333,11 +334,11 @@ def _ascend(
     def shuffled() -> Array:
         # On all rows at once sums have one order.
         order = np.arange(n) if size == n else rng.permutation(n)
-        return jnp.asarray(order[: count * size].reshape(count, size))
+        return as_array(order[: count * size].reshape(count, size))
 
     state = _first(whole, shuffled()[:_FIRST])
     # Without noise nothing is to be averaged out.
-    given = jnp.asarray((1.0, 0.0) if decay is None or size == n else decay)
+    given = as_array((1.0, 0.0) if decay is None or size == n else decay)
     before, converged = None, False
     with progress_bar("svi", max_passes, progress) as bar:
         for _ in range(max_passes):
@@ -360,9 +361,10 @@ def _state_at_all(problem: Problem, whole: Sparse, state: SviState) -> CaviState
     """q's moments at all rows, and the optimal sites there."""
     n, width = len(whole.y), sum(group.rank * group.size for group in whole.prior.groups)
     chunks = equal_chunks(np.arange(n), min(n, at_a_time(width)))
-    parts = zip(*(_moments(whole, state.naturals, jnp.asarray(rows)) for rows in chunks), strict=True)
-    mean, variance = (jnp.concatenate(both)[:n] for both in parts)
-    return CaviState(mean, variance, problem.sites(mean, variance), jnp.asarray(-jnp.inf))
+    parts = zip(*(_moments(whole, state.naturals, as_array(rows)) for rows in chunks), strict=True)
+    size = problem.prior.num_rows
+    mean, variance = (as_array(resize_rows(np.concatenate(both)[:n], size)) for both in parts)
+    return CaviState(mean, variance, problem.sites(mean, variance), as_array(-jnp.inf))
 
 
 def _decay(rate: Any) -> tuple[float, float] | None:

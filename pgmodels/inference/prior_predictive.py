@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.inference.inducing import choose_inputs, with_inputs
@@ -11,7 +10,7 @@ from pgmodels.latent.drawing import draw_latents
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import Parameter, Within
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
@@ -41,7 +40,7 @@ def prior_predictive(
     values = _draw_unknowns(unknowns, num_draws, seed)
     if values:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
-        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, jnp.asarray(inputs), keys))
+        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, as_array(inputs), keys))
     else:
         f, _ = draw_latents(model.prior(inputs), num_draws, seed)
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
@@ -89,4 +88,4 @@ def _latents_of(model: Model, X: Any, key: Any) -> Any:
 def _draw_each(model: Model, places: tuple[int, ...], values: Any, X: Any, keys: Any) -> Any:
     """The latents of each draw of the values, (draws, n, latents)."""
     one = lambda draw: _latents_of(with_values(model, places, draw[0]), X, draw[1])  # noqa: E731
-    return jax.lax.map(one, ([jnp.asarray(value) for value in values], keys))
+    return jax.lax.map(one, ([as_array(value) for value in values], keys))

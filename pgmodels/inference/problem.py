@@ -1,5 +1,6 @@
 """What an engine works on: an objective, its data, and the latents' prior at them."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -13,9 +14,11 @@ from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_c
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import condition_predictors, push_covariance, push_moments, push_values
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import live_rows, of_data, resize_rows
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.portable import Module
+from pgmodels.precision import as_array
 
 # Variances of predictors, or covariances of those of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
@@ -25,7 +28,8 @@ class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
     Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
-    variances (n, p) throughout.
+    variances (n, p) throughout. ``live`` is 1 for data and 0 for rows that fill them up, which have no term and whose
+    sites say nothing; None where all are data.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -33,14 +37,24 @@ class Problem(Module):
     y: Array
     parameters: dict[str, Any]
     joint: bool = eqx.field(static=True, default=False)
+    live: Float[Array, " n"] | None = None
 
     def jointly(self) -> "Problem":
         """The same with sites that couple the predictors of a datum."""
-        return Problem(self.objective, self.prior, self.y, self.parameters, True)
+        return replace(self, joint=True)
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites where the predictors have these marginals."""
-        return Sites(*self.objective.local_sites(mean, variance, self.y, self.parameters))
+        variance = self._safe(variance)
+        sites = self.objective.local_sites(mean, variance, self.y, self.parameters)
+        return Sites(*(of_data(self.live, part) for part in sites))
+
+    def _safe(self, variance: Spread) -> Spread:
+        """The variances, 1 in rows that are no data: what is dropped later has to be finite, and its derivative too."""
+        if self.live is None:
+            return variance
+        live = self.live.reshape(-1, *[1] * (variance.ndim - 1)) > 0
+        return jnp.where(live, variance, jnp.eye(variance.shape[-1]) if self.joint else 1.0)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Mean and variance of the predictors before any data."""
@@ -92,7 +106,8 @@ class Problem(Module):
 
         Source: math, section 4.
         """
-        bound = jnp.sum(self.objective.local_bound(mean, variance, self.y, self.parameters))
+        terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
+        bound = jnp.sum(of_data(self.live, terms))
         h, w = sites
         second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)
         return log_normalizer + bound - jnp.sum(h * mean) + 0.5 * jnp.sum(w * second)
@@ -101,9 +116,16 @@ class Problem(Module):
 def problem_of(
     model: Model, data: Data, prior: JointPrior | None = None, objective: Objective | None = None
 ) -> Problem:
-    """The problem of a resolved model and checked data: with its prior at them and its augmentation, or with others."""
-    prior = model.prior(data.X) if prior is None else prior
-    return Problem(objective or model.augmentation, prior, jnp.asarray(data.y), model.parameters)
+    """The problem of a resolved model and checked data: with its prior at them and its augmentation, or with others.
+
+    Rows are filled up to few sizes, where the prior can be.
+    """
+    prior, live = model.prior(data.X) if prior is None else prior, None
+    if model.fills:
+        prior = prior.filled()
+        live = as_array(live_rows(len(data.y), prior.num_rows))
+    y = as_array(resize_rows(data.y, prior.num_rows))
+    return Problem(objective or model.augmentation, prior, y, model.parameters, live=live)
 
 
 def condition(

@@ -20,10 +20,12 @@ from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
+from pgmodels.latent.rows import filled_size, live_rows, of_data, resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.parameters import Parameter, is_parameter
+from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, constrain, free_shape
 
 ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
@@ -65,7 +67,7 @@ def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
     """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
     model = learnable.model
     ones = jax.tree.map(lambda p: p.with_value(np.ones(np.shape(p.value))), model, is_leaf=is_parameter)
-    deviations = [np.sqrt(np.mean(np.asarray(gp.kernel.diagonal(X)))) for gp in model.gps]
+    deviations = [np.sqrt(_mean_variance(gp.kernel, X)) for gp in model.gps]
     means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
     pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
@@ -94,13 +96,13 @@ def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> Level
 
 
 @partial(jax.jit, static_argnames="objective", compiler_options=ASCENT_OPTIONS)
-def _bound(objective: Objective, parameters: Any, y: Any, location: Any, variance: Any) -> tuple[Any, ...]:
+def _bound(objective: Objective, parameters: Any, y: Any, live: Any, location: Any, variance: Any) -> tuple[Any, ...]:
     # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
     def total(parameters: Any, m: Any, v: Any) -> Any:
         if objective.predictors is not None:
             Phi = objective.predictors.matrix(y, parameters)
             m, v = push_values(Phi, m), push_values(Phi**2, v)
-        return jnp.sum(objective.local_bound(m, v, y, parameters))
+        return jnp.sum(of_data(live, objective.local_bound(m, v, y, parameters)))
 
     shape = (y.shape[0], objective.num_latents)
     m, v = jnp.broadcast_to(location, shape), jnp.broadcast_to(variance, shape)
@@ -111,7 +113,8 @@ def _bound(objective: Objective, parameters: Any, y: Any, location: Any, varianc
 def _local(objective: Objective, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
     """The bound at constant marginals, its gradient in the parameters, and the sites (n, L)."""
     arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
-    return _bound(objective, arrays, jnp.asarray(y), jnp.asarray(m), jnp.asarray(v))
+    size = filled_size(len(y))
+    return _bound(objective, arrays, resize_rows(y, size), live_rows(len(y), size), as_array(m), as_array(v))
 
 
 def _likeliest(
@@ -131,14 +134,14 @@ def _likeliest(
         return dict(zip(free, constrain(list(free.values()), vector), strict=True))
 
     def pack(values: dict[str, Any]) -> np.ndarray:
-        return np.concatenate([np.ravel(p.transform.inv(jnp.asarray(values[name]))) for name, p in free.items()])
+        return np.concatenate([np.ravel(p.transform.inv(as_array(values[name]))) for name, p in free.items()])
 
     given = pack({name: p.value for name, p in free.items()})
     sizes = [int(np.prod(free_shape(p))) for p in free.values()]
     bounded = np.repeat([p.positive or p.constraint is not None for p in free.values()], sizes)
 
     def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        moved, pull_back = jax.vjp(unpack, jnp.asarray(vector))
+        moved, pull_back = jax.vjp(unpack, as_array(vector))
         value, by_parameter, _, _ = _local(objective, parameters | moved, y, location, variance)
         slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
         away = np.where(bounded, (vector - given) / _LEEWAY, 0.0)
@@ -150,7 +153,7 @@ def _likeliest(
     # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
     bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, bounded, strict=True)]
     solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
-    moved = {name: np.asarray(value) for name, value in unpack(jnp.asarray(solution.x)).items()}
+    moved = {name: np.asarray(value) for name, value in unpack(as_array(solution.x)).items()}
     return parameters | moved, -float(solution.fun)
 
 
@@ -165,12 +168,17 @@ def _levelled(model: Model, X: np.ndarray, level: Level) -> Model:
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
         amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
-        now = float(np.mean(np.asarray(gp.kernel.diagonal(X))))
+        now = _mean_variance(gp.kernel, X)
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
         kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
         gps.append(GP(kernel, mean, gp.size, gp.form))
     free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if is_free(p)}
     return Model(model.likelihood.with_values(free), gps)
+
+
+def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
+    """The mean prior variance at the data."""
+    return float(np.mean(np.asarray(kernel.diagonal(resize_rows(X, filled_size(len(X)))))[: len(X)]))
 
 
 def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:

@@ -4,15 +4,15 @@ import warnings
 from importlib.metadata import version
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
 from pgmodels.integration import slices
 from pgmodels.language.density import log_density
 from pgmodels.language.sampling import draw_observations
+from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.options import check_whole_number
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
@@ -164,12 +164,15 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
 
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
-    flat = f.reshape(-1, *f.shape[-2:])
+    flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
+    # Rows are filled up to few sizes, for which the formula is compiled.
+    y = resize_rows(result.y, filled_size(n))
     values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
     parts = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
         given = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
-        parts.append(log_density(given, result.y, flat[rows]))
+        filled = np.moveaxis(resize_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
+        parts.append(log_density(given, y, filled)[..., :n])
     return np.concatenate(parts).reshape(f.shape[:-1])
 
 
@@ -216,7 +219,7 @@ def _log_prior(draws: Draws) -> np.ndarray:
     total = np.zeros(draws.log_likelihood_trace.shape)
     parameters = uncertain(draws.model).parameters if draws.hyperparameters else []
     for parameter, values in zip(parameters, draws.hyperparameters.values(), strict=True):
-        density = np.asarray(parameter.prior.log_prob(jnp.asarray(values)))
+        density = np.asarray(parameter.prior.log_prob(as_array(values)))
         total += density.reshape(*total.shape, -1).sum(axis=-1)
     return total
 

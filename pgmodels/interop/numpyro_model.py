@@ -17,7 +17,7 @@ from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.form import Dense
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters import bare, is_parameter
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.unknowns import Unknowns, is_uncertain, uncertain
 
 # Sites of whitened coordinates are whitened_0, whitened_1, ...
@@ -75,7 +75,7 @@ class Program:
 
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
-        self.X, self.y = jnp.asarray(data.X), jnp.asarray(data.y)
+        self.X, self.y = as_array(data.X), as_array(data.y)
         # A root that depends on nothing sampled is factorised here, once.
         self.roots = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), self.X) for gp in model.gps]
 
@@ -96,7 +96,7 @@ class Program:
         parts = []
         for gp, root, v in zip(model.gps, self.roots, whitened, strict=True):
             root = whitened_root(bare(gp.kernel), self.X)[0] if root is None else root
-            parts.append(jnp.asarray(gp.mean.value) + root @ v)
+            parts.append(as_array(gp.mean.value) + root @ v)
         return jnp.concatenate(parts, axis=1)
 
 

@@ -6,13 +6,13 @@ from typing import Any, final
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel, as_kernel
+from pgmodels.precision import as_array
 
 
 class Restricted(Kernel):
@@ -91,7 +91,7 @@ class Difference(Restricted):
         return self.kernel(a, c) - self.kernel(a, d) - self.kernel(b, c) + self.kernel(b, d)
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        a, b = (jnp.asarray(part) for part in self._parts(X))
+        a, b = (as_array(part) for part in self._parts(X))
         across = jax.vmap(lambda x, z: self.kernel(x[None], z[None])[0, 0])(a, b)
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
 

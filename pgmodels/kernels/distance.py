@@ -6,6 +6,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from pgmodels.precision import as_array
+
 Inputs = Array | np.ndarray
 
 # Pairs of at most this many rows give the median distance: half a million distances, well below a second.
@@ -52,7 +54,7 @@ def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, A
 
 def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[Array, "n m"]:
     """Squared distances in units of one lengthscale, or of one for each column."""
-    X, Z = jnp.asarray(X), jnp.asarray(Z)
+    X, Z = as_array(X), as_array(Z)
     if lengthscale.ndim:
         return squared_distance(X / lengthscale, Z / lengthscale)
     return squared_distance(X, Z) / lengthscale**2

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters import Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import ByValue, Module
+from pgmodels.precision import as_array
 
 
 class Kernel(Module):
@@ -133,7 +134,7 @@ class CallableKernel(Kernel):
         return {"function": ByValue(self.function)}
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        matrix = jnp.asarray(self.function(X, Z))
+        matrix = as_array(self.function(X, Z))
         if matrix.shape != (X.shape[0], Z.shape[0]):
             raise ValueError(
                 f"{self!r} returned shape {matrix.shape} for X with {X.shape[0]} row(s) and Z with {Z.shape[0]}: "
@@ -142,7 +143,7 @@ class CallableKernel(Kernel):
         return matrix
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(jnp.asarray(X))
+        return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(as_array(X))
 
     def __repr__(self) -> str:
         inner = self.function.func if isinstance(self.function, jax.tree_util.Partial) else self.function
@@ -164,7 +165,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
     settled = jax.tree.map(
         lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
     )
-    values = jax.tree.map(jnp.asarray, bare(settled))
+    values = jax.tree.map(as_array, bare(settled))
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
         matrix, diagonal = jax.eval_shape(lambda k, X, Z: (k(X, Z), k.diagonal(X)), values, X, Z)
@@ -189,7 +190,7 @@ def _is_setting(value: Any) -> bool:
 
 def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
     """The same variance at each row."""
-    return jnp.broadcast_to(jnp.asarray(variance.value), (X.shape[0],))
+    return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
 
 
 def scalar(value: Any, name: str, owner: Kernel) -> Parameter:

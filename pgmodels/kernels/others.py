@@ -9,6 +9,7 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.parameters import Parameter, as_parameter
+from pgmodels.precision import as_array
 
 
 @final
@@ -26,14 +27,14 @@ class Periodic(Kernel):
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on one circle for each column.
-        lengthscale = jnp.asarray(self.lengthscale.value)
+        lengthscale = as_array(self.lengthscale.value)
         if lengthscale.ndim:
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
         squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
-        return jnp.asarray(self.variance.value) * jnp.exp(-0.5 * squared)
+        return as_array(self.variance.value) * jnp.exp(-0.5 * squared)
 
     def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2*d"]:
-        angles = 2.0 * jnp.pi * jnp.asarray(X) / jnp.asarray(self.period.value)
+        angles = 2.0 * jnp.pi * as_array(X) / as_array(self.period.value)
         return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
@@ -50,10 +51,10 @@ class Linear(Kernel):
         self.variance = as_parameter(variance, "variance of Linear")
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        return (jnp.asarray(X) * jnp.asarray(self.variance.value)) @ jnp.asarray(Z).T
+        return (as_array(X) * as_array(self.variance.value)) @ as_array(Z).T
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return jnp.sum(jnp.asarray(self.variance.value) * jnp.square(jnp.asarray(X)), axis=1)
+        return jnp.sum(as_array(self.variance.value) * jnp.square(as_array(X)), axis=1)
 
 
 @final
@@ -66,7 +67,7 @@ class Constant(Kernel):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        return jnp.broadcast_to(jnp.asarray(self.variance.value), (X.shape[0], Z.shape[0]))
+        return jnp.broadcast_to(as_array(self.variance.value), (X.shape[0], Z.shape[0]))
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
@@ -85,8 +86,8 @@ class White(Kernel):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        equal = squared_distance(jnp.asarray(X), jnp.asarray(Z)) == 0.0
-        return jnp.where(equal, jnp.asarray(self.variance.value), 0.0)
+        equal = squared_distance(as_array(X), as_array(Z)) == 0.0
+        return jnp.where(equal, as_array(self.variance.value), 0.0)
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, safe_sqrt, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.parameters import Parameter, as_parameter
+from pgmodels.precision import as_array
 
 
 class Stationary(Kernel):
@@ -36,8 +37,8 @@ class Stationary(Kernel):
                 f"lengthscale of {type(self).__name__} is None, to be set from the data: call "
                 "kernel.resolve(X) first, or give a number."
             )
-        lengthscale = jnp.asarray(self.lengthscale.value)
-        return jnp.asarray(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
+        lengthscale = as_array(self.lengthscale.value)
+        return as_array(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
@@ -100,5 +101,5 @@ class RationalQuadratic(Stationary):
         self.alpha = scalar(alpha, "alpha", self)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        alpha = jnp.asarray(self.alpha.value)
+        alpha = as_array(self.alpha.value)
         return jnp.exp(-alpha * jnp.log1p(squared / (2.0 * alpha)))

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -13,7 +12,7 @@ from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.operations import Call, Product, Sum
 from pgmodels.language.symbols import ParameterSymbol
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 
 
 @double_precision
@@ -22,9 +21,9 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
 
     ``y`` is (..., n), or (..., n, columns) where the formula reads columns; its leading axes broadcast against f's.
     """
-    f = jnp.asarray(f)
+    f = as_array(f)
     return np.asarray(
-        _log_density(likelihood.function, f.shape[-1], likelihood.symbols, jnp.asarray(y), f, likelihood.values)
+        _log_density(likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values)
     )
 
 

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from pgmodels.language import density
 from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.pieces import LogDensity, Piece, cover, steps
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 
 # Heavy tails beyond the points leave up to 1e-3; a missing factor leaves much more.
 _TOLERANCE = 5e-3
@@ -47,7 +47,7 @@ def _moved(likelihood: Likelihood, step: int) -> Likelihood:
     """The likelihood with each parameter moved within what it can be, its entries by different amounts."""
     values = {}
     for name, parameter in likelihood.parameters.items():
-        start = parameter.transform.inv(jnp.asarray(parameter.value))
+        start = parameter.transform.inv(as_array(parameter.value))
         shares = jnp.arange(start.size).reshape(start.shape) / start.size
         values[name] = parameter.transform(start + 0.3 * step * (1.0 + shares))
     return likelihood.with_values(values)
@@ -81,5 +81,5 @@ def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarra
     """The declared mean of a datum that can be any real number, else None."""
     if np.isfinite(low).any() or np.isfinite(high).any():
         return None
-    given = likelihood.moments(jnp.asarray(y), jnp.asarray(f)[None], len(f))
+    given = likelihood.moments(as_array(y), as_array(f)[None], len(f))
     return None if given is None else np.asarray(given[0])

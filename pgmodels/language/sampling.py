@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.integration import padded_chunks
@@ -14,7 +13,7 @@ from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.pieces import Piece, cover, steps
 from pgmodels.language.supports import Support, Undeclared
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 
 # Densities evaluated at a time: 16 MB an intermediate array.
 _VALUES = 2_000_000
@@ -149,7 +148,7 @@ class _Items:
     def moments(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """E[y | f] and Var[y | f] of some rows, None where the likelihood declares none."""
         y = np.zeros(len(rows)) if self.covariates is None else np.pad(self.covariates[rows], ((0, 0), (1, 0)))
-        given = self._given(rows).moments(jnp.asarray(y), jnp.asarray(self.f[rows]), self.f.shape[1])
+        given = self._given(rows).moments(as_array(y), as_array(self.f[rows]), self.f.shape[1])
         return None if given is None else (np.asarray(given[0]), np.asarray(given[1]))
 
     def _given(self, rows: np.ndarray) -> Likelihood:

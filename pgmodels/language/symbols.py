@@ -13,6 +13,7 @@ from jax import Array
 
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.notation import Name, Tree, indexed
+from pgmodels.precision import as_array
 
 
 class Constant(Expression):
@@ -59,7 +60,7 @@ class Observation(Expression):
         return 1
 
     def evaluate(self, env: Environment) -> Array:
-        y = jnp.asarray(env.y)
+        y = as_array(env.y)
         return (y if self.column is None else y[..., self.column])[..., None]
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -86,7 +87,7 @@ class ParameterSymbol(Expression):
         return self.positive
 
     def evaluate(self, env: Environment) -> Array:
-        value = jnp.asarray(env.parameters[self.name])
+        value = as_array(env.parameters[self.name])
         value = value if value.ndim > 1 else value.reshape(1, -1)
         if self.entry is None:
             return value

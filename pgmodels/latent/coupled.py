@@ -10,9 +10,11 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.protocol import Key
+from pgmodels.latent.joint import JointPrior, resized_sites
+from pgmodels.latent.protocol import Key, Sites
+from pgmodels.latent.rows import filled_size
 from pgmodels.portable import Module
+from pgmodels.precision import as_array, double_precision
 
 # Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 72 MB a root.
 JOINT_LIMIT = 3000
@@ -37,6 +39,29 @@ class CoupledPosterior(Module):
     roots: tuple[Array, ...]
     log_evidence: Array
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    @double_precision
+    def resized(self, size: int) -> "CoupledPosterior":
+        """See JointPrior."""
+        prior = self.prior.resized(size)
+        if prior is self.prior:
+            return self
+        sites = resized_sites(Sites(self.potential, self.precision), size)
+        # Where the coordinates of one are among those of the other: a latent's first ones.
+        pairs = list(zip(_ranks(self.prior), _ranks(prior), strict=True))
+        centre, roots = np.zeros(sum(new for _, new in pairs)), []
+        kept, into = _shared(pairs)
+        centre[into] = np.asarray(self.centre)[kept]
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            kept, into = _shared([pairs[latent] for latent in block])
+            other = np.eye(sum(pairs[latent][1] for latent in block))
+            other[np.ix_(into, into)] = np.asarray(root)[np.ix_(kept, kept)]
+            roots.append(as_array(other))
+        return CoupledPosterior(prior, *sites, as_array(centre), tuple(roots), self.log_evidence, self.blocks)
+
+    def filled(self) -> "CoupledPosterior":
+        """See JointPrior."""
+        return self.resized(filled_size(self.prior.num_rows))
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
         """The log of the data's Gaussian factors at the latents of coordinates, f, averaged over what these leave."""
@@ -205,14 +230,21 @@ def _ranks(prior: JointPrior) -> list[int]:
     return [group.rank for group in prior.groups for _ in range(group.size)]
 
 
+def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the coordinates that two priors share, in each: of a latent the first ones."""
+    starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
+    places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
+    return tuple(np.concatenate(places).T)
+
+
 def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
     """A vector over all blocks, one after the other, in parts, one as long as each block's matrix."""
     return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
 
 
 def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
-    """All latents together where that is affordable, else each by itself."""
-    ranks = [len(factor) for factor in prior.factors()]
+    """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
+    ranks = [filled_size(len(factor)) for factor in prior.factors()]
     if sum(ranks) <= JOINT_LIMIT:
         return (tuple(range(len(ranks))),)
     return tuple((latent,) for latent in range(len(ranks)))

@@ -1,14 +1,18 @@
 """The prior with its dense covariance."""
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.latent import algebra
 from pgmodels.latent.factored import FactoredPrior, with_residual
+from pgmodels.latent.rows import resize_rows, resize_square, resize_zeros
+from pgmodels.precision import as_array
 
 # Jitter of a root that is made under jit, where none can be chosen by trial: relative to the mean variance.
 WHITENING_JITTER = 1e-8
@@ -25,8 +29,11 @@ class DensePrior(FactoredPrior):
     """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
 
     ``K`` is kernel(X, X) + jitter I and nothing else is used in its place; the jitter is independent noise of each
-    latent at X, so that covariances with new inputs do not have it.
+    latent at X, so that covariances with new inputs do not have it. ``live`` is 0 at rows that fill up the data, whose
+    latents are independent of all others.
     """
+
+    fills: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -34,7 +41,24 @@ class DensePrior(FactoredPrior):
     K: Float[Array, "n n"]
     root: Float[Array, "r r"]
     jitter: Float[Array, ""]
+    live: Float[Array, " n"]
     size: int = eqx.field(static=True)
+
+    def resized(self, size: int) -> "DensePrior":
+        """See LatentPrior."""
+        variance = float(np.asarray(self.K)[0, 0])
+        return replace(
+            self,
+            X=as_array(resize_rows(self.X, size)),
+            K=as_array(resize_square(self.K, size, variance)),
+            root=as_array(resize_square(self.root, size, variance**0.5)),
+            live=as_array(resize_zeros(self.live, size)),
+        )
+
+    def _resized_state(self, state: DenseState, size: int) -> DenseState:
+        scale, strong, root = state.factor
+        parts = resize_zeros(scale, size), resize_zeros(strong, size), resize_square(root, size, 1.0)
+        return DenseState(algebra.DenseFactor(*map(as_array, parts)), as_array(resize_zeros(state.weights, size)))
 
     @property
     def neglected(self) -> Float[Array, ""]:
@@ -87,7 +111,7 @@ class DensePrior(FactoredPrior):
         return algebra.dense_covariance(self.K, state.factor)
 
     def _cross(self, X_new: Array) -> tuple[Array, Array]:
-        return self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
+        return self.live[:, None] * self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
 
     def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
         K_cross, diagonal = cross
@@ -102,24 +126,43 @@ class DensePrior(FactoredPrior):
         return V.T @ V
 
 
-def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+def whitened_root(
+    kernel: Any, X: Float[Array, "n d"], live: Float[Array, " n"] | None = None
+) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
     """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
-    K = kernel(X, X)
-    jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
+    K = gram(kernel, X, live)
+    diagonal = jnp.diagonal(K)
+    jitter = WHITENING_JITTER * (jnp.mean(diagonal) if live is None else (live @ diagonal) / jnp.sum(live))
     return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype)), jitter
 
 
-def whitened_prior(kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> DensePrior:
+def gram(kernel: Any, X: Float[Array, "n d"], live: Float[Array, " n"] | None) -> Float[Array, "n n"]:
+    """kernel(X, X); rows that are not live have the first row's variance, and nothing in common with any other."""
+    K = kernel(X, X)
+    return K if live is None else live[:, None] * K * live + jnp.diag((1.0 - live) * K[0, 0])
+
+
+def whitened_prior(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+) -> DensePrior:
     """A dense prior with the root and the jitter of ``whitened_root``, whatever the cost; usable under ``jit``."""
-    root, jitter = whitened_root(kernel, X)
-    K = kernel(X, X) + jitter * jnp.eye(len(X))
-    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, size=size)
+    root, jitter = whitened_root(kernel, X, live)
+    K = gram(kernel, X, live) + jitter * jnp.eye(len(X))
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, live=_all_live(X, live), size=size)
 
 
-def covariance_prior(kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> DensePrior:
+def covariance_prior(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+) -> DensePrior:
     """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
 
     Its root is left empty, so that nothing can be drawn from it, and it carries no jitter, which moments do not need.
     """
-    K = kernel(X, X)
-    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=jnp.zeros((0, 0)), jitter=jnp.zeros(()), size=size)
+    K, none = gram(kernel, X, live), jnp.zeros((0, 0))
+    return DensePrior(
+        kernel=kernel, mean=mean, X=X, K=K, root=none, jitter=jnp.zeros(()), live=_all_live(X, live), size=size
+    )
+
+
+def _all_live(X: Array, live: Array | None) -> Array:
+    return jnp.ones(len(X)) if live is None else live

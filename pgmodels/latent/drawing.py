@@ -24,9 +24,13 @@ def draw_latents(
     Each has a key of its own: that of the seed, folded with the path and with the draw's number.
     """
     key = jax.random.key(seed)
+    prior = gaussian if isinstance(gaussian, JointPrior) else gaussian.prior
+    filled = gaussian.filled()
     chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
-    parts = [jax.tree.map(np.asarray, _draw(gaussian, key, path, chunk)) for chunk in chunks]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+    parts = [jax.tree.map(np.asarray, _draw(filled, key, path, chunk)) for chunk in chunks]
+    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+    ranks = [group.rank for group in prior.groups]
+    return f[:, : prior.num_rows], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
 
 def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,15 +1,19 @@
 """Priors with a factor A, f = mean + A^T v, and the posterior that sites make of them, latent by latent."""
 
 from abc import abstractmethod
+from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+from pgmodels.latent.rows import resize_zeros
 from pgmodels.latent.sequential import over_latents, over_states
+from pgmodels.precision import as_array
 
 
 class FactoredPrior(LatentPrior):
@@ -32,6 +36,14 @@ class FactoredPrior(LatentPrior):
 
         The residual is k(x, x) - sum A^2, zero where rounding makes it negative (by less than 1e-8 of k(x, x)).
         """
+
+    @abstractmethod
+    def resized(self, size: int) -> "FactoredPrior":
+        """See LatentPrior."""
+
+    @abstractmethod
+    def _resized_state(self, state: Any, size: int) -> Any:
+        """What ``_condition`` gives of the prior with other rows, whose sites are zero."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
@@ -124,6 +136,15 @@ class FactoredPosterior(Posterior):
     potential: Float[Array, "n l"]
     constant: Float[Array, " l"]
     states: Any
+
+    def resized(self, size: int) -> "FactoredPosterior":
+        """See Posterior."""
+        held = jax.tree.map(np.asarray, self.states)
+        states = [jax.tree.map(itemgetter(latent), held) for latent in range(self.prior.size)]
+        states = [self.prior._resized_state(state, size) for state in states]
+        potential = as_array(resize_zeros(self.potential, size))
+        stacked = jax.tree.map(lambda *leaves: as_array(np.stack(leaves)), *states)
+        return FactoredPosterior(self.prior.resized(size), potential, self.constant, stacked)
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See Posterior."""

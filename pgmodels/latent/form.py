@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import equinox as eqx
 import jax
@@ -16,7 +16,9 @@ from scipy.linalg.lapack import dpstrf
 from pgmodels.latent.dense import DensePrior, covariance_prior, whitened_prior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior
+from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.parameters import bare
+from pgmodels.precision import as_array
 
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 TOLERANCE = JITTERS[1]
@@ -29,8 +31,10 @@ class Form(ABC):
     """How a group of latents is held at the data: ``pgm.GP(kernel, form=...)``.
 
     A form of one's own is a hashable object with ``bind``, and with ``traced`` where hyperparameters are learned or
-    sampled.
+    sampled. Where it ``fills`` they take ``live``, see pgmodels.latent.rows, and what it binds can be ``resized``.
     """
+
+    fills: ClassVar[bool] = False
 
     @abstractmethod
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> LatentPrior:
@@ -40,13 +44,17 @@ class Form(ABC):
         Raises ValueError where the kernel's matrix is not finite, not symmetric or not positive semi-definite.
         """
 
-    def traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> LatentPrior:
+    def traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+    ) -> LatentPrior:
         """The prior in the form that it has at every value of the hyperparameters; can be compiled."""
-        return whitened_prior(kernel, mean, X, size)
+        return whitened_prior(kernel, mean, X, size, live)
 
-    def traced_for_moments(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> LatentPrior:
+    def traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+    ) -> LatentPrior:
         """``traced``, where no draws are asked for."""
-        return covariance_prior(kernel, mean, X, size)
+        return covariance_prior(kernel, mean, X, size, live)
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ class Dense(Form):
 
     The Cholesky root is tried with no jitter, then 1e-10 to 1e-6 of the mean variance; what was used is kept.
     """
+
+    fills: ClassVar[bool] = True
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior:
         """See Form."""
@@ -71,6 +81,8 @@ class Cheapest(Form):
     to rounding, and the low-rank form is taken where the dense one needs more jitter, whatever the cost.
     """
 
+    fills: ClassVar[bool] = True
+
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior | LowRankPrior:
         """See Form."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
@@ -85,9 +97,12 @@ class Cheapest(Form):
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
     """Kernel, mean and inputs as arrays, and the kernel's matrix, checked."""
-    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+    kernel = jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
     X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
-    K = np.asarray(gram(kernel, X))
+    filled = resize_rows(X, filled_size(len(X)))
+    K = np.asarray(gram(kernel, as_array(filled)))
+    if K.shape == 2 * (len(filled),):
+        K = K[: len(X), : len(X)]
     check_gram(kernel, K)
     return kernel, mean, X, K
 
@@ -95,7 +110,14 @@ def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.nd
 def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = _jittered_root(kernel, K)
     return DensePrior(
-        kernel=kernel, mean=mean, X=X, K=jnp.asarray(K), root=jnp.asarray(root), jitter=jnp.asarray(jitter), size=size
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        K=as_array(K),
+        root=as_array(root),
+        jitter=as_array(jitter),
+        live=as_array(np.ones(len(K))),
+        size=size,
     )
 
 
@@ -114,11 +136,11 @@ def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tole
         kernel=kernel,
         mean=mean,
         X=X,
-        A=jnp.asarray(np.pad(A, ((0, padding), (0, 0)))),
-        Z=jnp.asarray(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
-        root=jnp.asarray(root),
-        active=jnp.asarray((np.arange(rank) < len(A)).astype(np.float64)),
-        truncation=jnp.asarray(max(0.0, np.max(np.diagonal(residual)))),
+        A=as_array(np.pad(A, ((0, padding), (0, 0)))),
+        Z=as_array(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
+        root=as_array(root),
+        active=as_array((np.arange(rank) < len(A)).astype(np.float64)),
+        truncation=as_array(max(0.0, np.max(np.diagonal(residual)))),
         size=size,
     )
 

@@ -1,7 +1,7 @@
 """The prior by inducing inputs: its factor goes through the latents there, and what that leaves is a residual."""
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,10 +14,12 @@ from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import with_residual
 from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
 from pgmodels.latent.low_rank import LowRankPrior, LowRankState, low_rank_at
+from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import bare
+from pgmodels.precision import as_array
 
 DEFAULT = "heteroscedastic"
 # The selection that goes by what the data say.
@@ -41,6 +43,9 @@ class InducingPrior(LowRankPrior):
     """
 
     residual: Float[Array, " n"]
+
+    def _resized_rows(self, size: int) -> dict[str, Any]:
+        return {**super()._resized_rows(size), "residual": as_array(resize_rows(self.residual, size))}
 
     def residual_variance(self) -> Float[Array, " n"]:
         """See LatentPrior."""
@@ -92,12 +97,12 @@ def marked_inputs(kernel: Any, Z: Any, tolerance: float = TOLERANCE) -> tuple[Ar
     One whose variance given those before is below a tolerance relative to the largest adds nothing but rounding:
     a pivoted Cholesky factor leaves it out, so that no jitter is needed. Raises ValueError as ``Form.bind`` does.
     """
-    K = np.asarray(gram(kernel, jnp.asarray(Z)))
+    K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
     pivots = pivoted_cholesky(K, tolerance)[1]
     rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
     padded = np.pad(pivots, (0, rank - len(pivots)), mode="edge")
-    return jnp.asarray(np.asarray(Z)[padded]), jnp.asarray((np.arange(rank) < len(pivots)).astype(np.float64))
+    return as_array(np.asarray(Z)[padded]), as_array((np.arange(rank) < len(pivots)).astype(np.float64))
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +117,8 @@ class Inducing(Form):
     form is exact. The ELBO is below that of the exact prior, and never falls by another inducing input.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
+
+    fills: ClassVar[bool] = True
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: str | None = None
@@ -155,15 +162,18 @@ class Inducing(Form):
                 f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with the "
                 "columns of X, or their number."
             )
-        scale = float(np.max(np.asarray(kernel.diagonal(jnp.asarray(Z)))))
+        scale = float(np.max(np.asarray(kernel.diagonal(as_array(Z)))))
         tolerance = float(np.clip(neglected / scale, ROUNDING, TOLERANCE)) if scale > 0 else TOLERANCE
         return _bound(kernel, mean, X, *marked_inputs(kernel, Z, tolerance), size)
 
-    def traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> InducingPrior:
+    def traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
         """See Form: with the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z."""
+        del live
         if isinstance(self.inputs, int):
             raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
-        Z = jnp.asarray(np.asarray(self.inputs))
+        Z = as_array(np.asarray(self.inputs))
         root, jitter = whitened_root(kernel, Z)
         A = solve_triangular(root, kernel(Z, X), lower=True)
         ones = jnp.ones(len(Z))
@@ -171,9 +181,11 @@ class Inducing(Form):
             LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
         )
 
-    def traced_for_moments(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> InducingPrior:
+    def traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
         """See Form."""
-        return self.traced(kernel, mean, X, size)
+        return self.traced(kernel, mean, X, size, live)
 
 
 def _with_residual(span: LowRankPrior) -> InducingPrior:
@@ -188,7 +200,7 @@ def _bound(kernel: Any, mean: Array, X: Array, Z: Array, active: Array, size: in
 
 def _arrays(kernel: Any) -> Any:
     """A kernel with values alone, as arrays."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
 
 
 def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:

@@ -9,7 +9,9 @@ from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
 from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites, no_factor
+from pgmodels.latent.rows import filled_size, resize_zeros
 from pgmodels.portable import Module
+from pgmodels.precision import as_array, double_precision
 
 # Coordinates of the latents, a group each.
 Coordinates = tuple[Array, ...]
@@ -34,6 +36,27 @@ class JointPrior(Module):
     def neglected(self) -> float:
         """The largest variance that the groups' forms add to a latent or leave out."""
         return max(float(group.neglected) for group in self.groups)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, those that fill up the data included."""
+        return len(self.groups[0].X)
+
+    @property
+    def fills(self) -> bool:
+        """Whether rows can fill up the data: see pgmodels.latent.rows."""
+        return all(group.fills for group in self.groups)
+
+    @double_precision
+    def resized(self, size: int) -> "JointPrior":
+        """The same at the first ``size`` rows, or at rows that fill the data up, where that can be."""
+        if size == self.num_rows or not self.fills:
+            return self
+        return JointPrior(tuple(group.resized(size) for group in self.groups))
+
+    def filled(self) -> "JointPrior":
+        """The same, filled up to one of few sizes."""
+        return self.resized(filled_size(self.num_rows))
 
     def slices(self) -> list[slice]:
         """The columns of each group."""
@@ -131,6 +154,19 @@ class JointPosterior(Module):
     sites: Sites
     groups: tuple[Posterior, ...]
 
+    @double_precision
+    def resized(self, size: int) -> "JointPosterior":
+        """See JointPrior."""
+        prior = self.prior.resized(size)
+        if prior is self.prior:
+            return self
+        groups = tuple(group.resized(size) for group in self.groups)
+        return JointPosterior(prior, resized_sites(self.sites, size), groups)
+
+    def filled(self) -> "JointPosterior":
+        """See JointPrior."""
+        return self.resized(filled_size(self.prior.num_rows))
+
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance at the data."""
         means, variances = zip(*(group.moments() for group in self.groups), strict=True)
@@ -185,6 +221,11 @@ class JointPosterior(Module):
     def _factored(self) -> list[FactoredPosterior]:
         self.prior.factors()
         return [group for group in self.groups if isinstance(group, FactoredPosterior)]
+
+
+def resized_sites(sites: Sites, size: int) -> Sites:
+    """Those of the first rows, or all of them and sites that say nothing."""
+    return Sites(*(as_array(resize_zeros(part, size)) for part in sites))
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:

@@ -1,14 +1,18 @@
 """The prior by a pivoted Cholesky factor of its covariance."""
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.latent import algebra
 from pgmodels.latent.factored import FactoredPrior, with_residual
+from pgmodels.latent.rows import resize_rows
+from pgmodels.precision import as_array
 
 
 class LowRankState(NamedTuple):
@@ -22,8 +26,11 @@ class LowRankPrior(FactoredPrior):
     """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
 
     A = L_Z^-1 K(Z, X) with Z the pivots' inputs. A, Z and L_Z are padded to a multiple of 16 coordinates, which have
-    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program.
+    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program. Rows that fill up the
+    data are the first row again.
     """
+
+    fills: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -34,6 +41,18 @@ class LowRankPrior(FactoredPrior):
     active: Float[Array, " r"]
     truncation: Float[Array, ""]
     size: int = eqx.field(static=True)
+
+    def resized(self, size: int) -> "LowRankPrior":
+        """See LatentPrior."""
+        return replace(self, **self._resized_rows(size))
+
+    def _resized_rows(self, size: int) -> dict[str, Any]:
+        """What has a row a datum, at other rows."""
+        A = resize_rows(np.asarray(self.A).T, size).T
+        return {"X": as_array(resize_rows(self.X, size)), "A": as_array(A)}
+
+    def _resized_state(self, state: Any, size: int) -> Any:
+        return state
 
     @property
     def neglected(self) -> Float[Array, ""]:

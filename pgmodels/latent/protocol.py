@@ -6,7 +6,7 @@ known of the latents elsewhere.
 """
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -59,6 +59,10 @@ class Posterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """The mean of the latents' coordinates, and an exact joint draw of their deviation from it."""
 
+    def resized(self, size: int) -> "Posterior":
+        """The same with the prior at other rows, see LatentPrior: rows that fill up the data have no sites."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be filled up.")
+
 
 class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.
@@ -69,6 +73,15 @@ class LatentPrior(Module):
     mean: eqx.AbstractVar[Array]
     X: eqx.AbstractVar[Array]
     size: eqx.AbstractVar[int]
+    # Whether it has ``resized``.
+    fills: ClassVar[bool] = False
+
+    def resized(self, size: int) -> "LatentPrior":
+        """The same at the first ``size`` rows, or at rows that fill the data up; outside ``jit``.
+
+        See pgmodels.latent.rows. Engines do without where a form has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be filled up.")
 
     @property
     def neglected(self) -> Float[Array, ""]:

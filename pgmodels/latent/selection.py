@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from pgmodels.precision import as_array
 
 # A row whose variance given those chosen is below so much of the largest adds nothing.
 _NOTHING = 1e-10
@@ -48,7 +49,7 @@ def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = 
     A pivoted Cholesky factorisation whose columns are computed as they are chosen: O(n M^2) time. Ends early where no
     variance is left. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
-    inputs = jnp.asarray(X)
+    inputs = as_array(X)
     left = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
     weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
     least, A, chosen = _NOTHING * left.max(), np.empty((count, len(X))), []
@@ -57,7 +58,7 @@ def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = 
         row = int(np.argmax(score))
         if not score[row] > 0:
             break
-        A[j] = (np.asarray(_column(kernel, inputs, jnp.asarray(row))) - A[:j, row] @ A[:j]) / np.sqrt(left[row])
+        A[j] = (np.asarray(_column(kernel, inputs, as_array(row))) - A[:j, row] @ A[:j]) / np.sqrt(left[row])
         left = np.maximum(left - A[j] ** 2, 0.0)
         left[row] = 0.0
         chosen.append(row)

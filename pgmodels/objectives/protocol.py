@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from pgmodels.precision import as_array
+
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
@@ -61,4 +63,4 @@ class Objective(ABC):
         def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
             return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
 
-        return jax.vmap(one)(m, v, jnp.asarray(y))
+        return jax.vmap(one)(m, v, as_array(y))

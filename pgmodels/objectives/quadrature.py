@@ -11,6 +11,7 @@ import numpy as np
 from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, sobol_normals, trapezoid_normal
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.objectives.protocol import Objective
+from pgmodels.precision import as_array
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
@@ -62,7 +63,7 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        nodes, weights = (jnp.asarray(part) for part in _rule(self.size))
+        nodes, weights = (as_array(part) for part in _rule(self.size))
         half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
         return self._average(nodes[:, None, :], weights, m, half, y, parameters)
 
@@ -116,7 +117,7 @@ class Quadrature(Objective):
             places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / deviation))
         inner = jnp.sort(jnp.clip(jnp.stack(places), -_REACH, _REACH), axis=0)
         ends = jnp.concatenate([jnp.full((1, len(m)), -_REACH), inner, jnp.full((1, len(m)), _REACH)])
-        x, w = (jnp.asarray(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
+        x, w = (as_array(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
         centre, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * (ends[1:] - ends[:-1])
         nodes = (centre + reach * x).reshape(-1, len(m))
         weights = (reach * w).reshape(-1, len(m)) * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)

@@ -3,13 +3,13 @@
 from math import pi
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike
 from scipy.special import zeta
 
 from pgmodels.polya_gamma.namespace import namespace
+from pgmodels.precision import as_array
 
 # tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17.
 _ORDER = np.arange(1, 19)
@@ -19,12 +19,12 @@ _SWITCH = 0.5
 
 def mean(b: ArrayLike, c: ArrayLike) -> Array:
     """The mean b tanh(c/2)/(2c), b/4 at c = 0; ``b`` and ``c`` broadcast."""
-    return jnp.asarray(b) / 4 * relative_mean(jnp.asarray(c) / 2)
+    return as_array(b) / 4 * relative_mean(as_array(c) / 2)
 
 
 def variance(b: ArrayLike, c: ArrayLike) -> Array:
     """The variance b (tanh(c/2)/c - sech²(c/2)/2) / (2c²), b/24 at c = 0; ``b`` and ``c`` broadcast."""
-    return jnp.asarray(b) / 16 * relative_variance(jnp.asarray(c) / 2)
+    return as_array(b) / 16 * relative_variance(as_array(c) / 2)
 
 
 def relative_mean(u: Any) -> Any:

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -13,9 +12,10 @@ from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_gaussian, draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.rows import filled_size
 from pgmodels.model import Model
 from pgmodels.options import check_whole_number
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
@@ -101,7 +101,7 @@ class Approximation(Result):
     def mixing(self) -> np.ndarray | None:
         """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
         predictors = self.model.predictors
-        return None if predictors is None else np.asarray(predictors.matrix(jnp.asarray(self.y), self.model.parameters))
+        return None if predictors is None else np.asarray(predictors.matrix(as_array(self.y), self.model.parameters))
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances under q of what the likelihood's factors see: latents, or predictors."""
@@ -114,16 +114,16 @@ class Approximation(Result):
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
         inputs = self.check_inputs(X_new)
-        # Covariances with all data or coordinates are held for so many rows at a time.
+        # Covariances with all data or coordinates are held for so many rows at a time; the last are filled up.
         width = max(len(self.X), *(group.rank for group in self.prior.groups)) * self.mean.shape[1]
-        chunks = equal_chunks(np.arange(len(inputs)), min(len(inputs), at_a_time(width)))
-        parts = zip(*(self._moments_at(jnp.asarray(inputs[rows])) for rows in chunks), strict=True)
+        chunks = equal_chunks(np.arange(len(inputs)), min(filled_size(len(inputs)), at_a_time(width)))
+        parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
         return mean, variance
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""
-        return _marginals(self.posterior, inputs)
+        return _marginals(self.posterior.filled(), inputs)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
@@ -134,7 +134,7 @@ class Approximation(Result):
         check_whole_number(num_draws, "num_draws", 1)
         check_whole_number(seed, "seed", 0)
         mean, _ = self._marginals_at(X_new)
-        covariance = self._covariance_at(jnp.asarray(self.check_inputs(X_new)))
+        covariance = self._covariance_at(as_array(self.check_inputs(X_new)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
@@ -271,7 +271,7 @@ def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tupl
 
 @eqx.filter_jit
 def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, T: Any, *Phi: Any) -> Array:
-    return joint_covariance(posterior, X_new, jnp.asarray(T), *Phi)
+    return joint_covariance(posterior, X_new, as_array(T), *Phi)
 
 
 @eqx.filter_jit

@@ -9,7 +9,9 @@ import numpy as np
 
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.rows import filled_size, resize_rows, resize_square, resize_zeros
 from pgmodels.model import Model
+from pgmodels.precision import as_array
 
 
 class CorrectionWarning(UserWarning):
@@ -20,19 +22,25 @@ def correct_marginals(
     mean: Any, variance: Any, cross: Any, shift: Any, curvature: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Corrected mean and variance (m, latents), from Cov_q(f_*, f) (latents, m, n) (math: section 5)."""
-    moved = 0.5 * jnp.einsum("lmn,nl->ml", cross, shift)
-    quadratic = jnp.einsum("lmn,nl->ml", cross**2, curvature)
-    return np.asarray(mean + moved), np.asarray(variance + 0.5 * quadratic - moved**2)
+    cross, shift, curvature = (np.asarray(part) for part in (cross, shift, curvature))
+    moved = 0.5 * np.einsum("lmn,nl->ml", cross, shift)
+    quadratic = np.einsum("lmn,nl->ml", cross**2, curvature)
+    return np.asarray(mean) + moved, np.asarray(variance) + 0.5 * quadratic - moved**2
 
 
 def correct_coupled(
     mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
-    moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
-    quadratic = jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
+    moved, quadratic = (np.asarray(part) for part in _coupled_terms(cross, shift, curvature))
     outer = moved[:, :, None] * moved[:, None, :]
-    return np.asarray(mean + moved), np.asarray(covariance + 0.5 * quadratic - outer)
+    return np.asarray(mean) + moved, np.asarray(covariance) + 0.5 * quadratic - outer
+
+
+@jax.jit
+def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
+    moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
+    return moved, jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
 
 
 def respond_at(
@@ -46,8 +54,19 @@ def respond_at(
     """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments."""
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
-    moved, added = _added(posterior, X_new, jnp.asarray(shift), jnp.asarray(T), *Phi)
-    return mean + np.asarray(moved), V + np.asarray(added)
+    m, (filled, inputs, mixed) = len(mean), _filled(posterior, X_new, Phi)
+    count = len(shift) // posterior.prior.num_rows * filled.prior.num_rows
+    moved, added = _added(filled, inputs, resize_zeros(shift, count), resize_square(T, count, 0.0), *mixed)
+    return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
+
+
+def _filled(
+    posterior: JointPosterior | CoupledPosterior, X_new: Any, Phi: tuple[Any, ...]
+) -> tuple[JointPosterior | CoupledPosterior, np.ndarray, list[np.ndarray]]:
+    """A posterior, new inputs and Φ, each with its rows filled up."""
+    filled = posterior.filled()
+    mixed = [resize_rows(part, filled.prior.num_rows) for part in Phi]
+    return filled, resize_rows(X_new, filled_size(len(X_new))), mixed
 
 
 @jax.jit
@@ -97,15 +116,19 @@ def correct_at(
 
     ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
     """
-    cross = _cross_covariance(posterior, X_new, *Phi)
+    m, (filled, inputs, mixed) = len(moments[0]), _filled(posterior, X_new, Phi)
+    cross = _cross_covariance(filled, inputs, *mixed)
     corrected = correct_marginals if moments[1].ndim == 2 else correct_coupled
-    return corrected(*moments, cross, *expansion)
+    shift, curvature = (resize_zeros(part, filled.prior.num_rows) for part in expansion)
+    q_mean, q_spread = (resize_rows(part, len(inputs)) for part in moments)
+    mean, spread = corrected(q_mean, q_spread, cross, shift, curvature)
+    return mean[:m], spread[:m]
 
 
 def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
     """Φ at the data, nothing where no factor combines latents."""
     predictors = model.predictors
-    return () if predictors is None else (predictors.matrix(jnp.asarray(y), model.parameters),)
+    return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
 
 
 def warn_nonpositive(variance: np.ndarray, where: str) -> int:

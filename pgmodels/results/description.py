@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
@@ -23,6 +22,7 @@ from pgmodels.latent.form import Cheapest, Dense, Form
 from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Parameter, Prior, Within
+from pgmodels.precision import as_array
 
 # What JSON holds.
 Description: TypeAlias = Any
@@ -219,7 +219,7 @@ def _build_argument(description: Description, double: bool) -> Any:
         return description
     if "dtype" in description:
         with jax.enable_x64(True):
-            return jnp.asarray(np.asarray(description["values"], dtype=description["dtype"]))
+            return as_array(np.asarray(description["values"], dtype=description["dtype"]))
     arguments = {name: _build_argument(value, double) for name, value in description["arguments"].items()}
     with jax.enable_x64(double):
         return getattr(dist, description["class"])(**arguments)

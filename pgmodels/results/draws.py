@@ -6,13 +6,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
 from pgmodels.integration import power_of_two
 from pgmodels.latent.drawing import draw_given
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
@@ -57,8 +57,8 @@ class Draws(Result):
             return self.stored_latents
         if self.whitened is None:
             raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
-        parts = [_colour(group, v) for group, v in zip(self.prior.groups, self.whitened, strict=True)]
-        return np.concatenate(parts, axis=-1)
+        parts = [_colour(group, v) for group, v in zip(self.prior.filled().groups, self.whitened, strict=True)]
+        return np.concatenate(parts, axis=-1)[..., : len(self.X), :]
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
@@ -118,15 +118,17 @@ class Draws(Result):
         """
         check_whole_number(num_draws, "num_draws", 1)
         check_whole_number(seed, "seed", 0)
-        X_new, rng = jnp.asarray(self.check_inputs(X_new)), np.random.default_rng(seed)
+        X_new, rng = self.check_inputs(X_new), np.random.default_rng(seed)
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
         if not self.hyperparameters:
-            return np.asarray(_draw_given(self.prior, X_new, *map(_filled_up, (whitened, noise))))[:num_draws]
+            prior, noise = self.prior.filled(), resize_zeros(noise, power_of_two(num_draws))
+            filled = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
+            return np.asarray(_draw_given(prior, X_new, filled, noise))[:num_draws]
         places = uncertain(self.model).places
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
-        return np.asarray(_draw_each(bare(self.model), places, values, whitened, noise, jnp.asarray(self.X), X_new))
+        return np.asarray(_draw_each(bare(self.model), places, values, whitened, noise, self.X, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
@@ -154,15 +156,18 @@ class Draws(Result):
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
-        X_new, whitened = jnp.asarray(self.check_inputs(X_new)), self._flat_whitened()
+        X_new, whitened = self.check_inputs(X_new), self._flat_whitened()
+        count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
+        pairs = zip(self.prior.filled().groups, whitened, strict=True)
         if self.hyperparameters:
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
-            projected = _project(bare(self.model), places, values, whitened, jnp.asarray(self.X), X_new)
-            return [(np.asarray(centre), np.asarray(residual)) for centre, residual in projected]
-        pairs = zip(self.prior.groups, whitened, strict=True)
-        parts = [(len(v), *_at(group, X_new, _filled_up(v))) for group, v in pairs]
-        return [(np.asarray(centre)[:count], np.asarray(residual)[None]) for count, centre, residual in parts]
+            filled = [_with_rank(v, group.rank) for group, v in pairs]
+            projected = _project(bare(self.model), places, values, filled, *self.model.filled(self.X), inputs)
+            return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
+        parts = [_at(group, inputs, _filled_up(v, group.rank)) for group, v in pairs]
+        draws = len(whitened[0])
+        return [(np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count]) for centre, residual in parts]
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
@@ -187,11 +192,11 @@ def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, 
 
 
 @eqx.filter_jit
-def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, X_new: Any) -> Any:
+def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, live: Any, X_new: Any) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(X)
+        prior = with_values(model, places, draw[0]).traced_prior(X, live)
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
@@ -205,18 +210,18 @@ def _at(group: Any, X_new: Any, whitened: Any) -> Any:
 @double_precision
 def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
     flat = whitened.reshape(-1, *whitened.shape[-2:])
-    f = np.asarray(_latents(group, _filled_up(flat)))[: len(flat)]
+    f = np.asarray(_latents(group, _filled_up(flat, group.rank)))[: len(flat)]
     return f.reshape(*whitened.shape[:-2], *f.shape[1:])
 
 
-def _filled_up(draws: Any) -> Any:
-    """Arrays (draws, ...) with zeros after them, up to a power of two: any number of draws shares few programs."""
+def _filled_up(draws: np.ndarray, rank: int) -> np.ndarray:
+    """Draws (draws, coordinates, latents) with zeros after them, up to a power of two: few programs are shared."""
+    return resize_zeros(_with_rank(draws, rank), power_of_two(len(draws)))
 
-    def fill(values: np.ndarray) -> jax.Array:
-        missing = power_of_two(len(values)) - len(values)
-        return jnp.asarray(np.concatenate([values, np.zeros((missing, *values.shape[1:]))]))
 
-    return jax.tree.map(fill, draws)
+def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
+    """Draws with zeros for the coordinates of rows that fill up the data."""
+    return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 
 @eqx.filter_jit

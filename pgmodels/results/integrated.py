@@ -5,14 +5,13 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
 from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPrior
 from pgmodels.options import check_whole_number
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
@@ -146,7 +145,7 @@ class IntegratedApproximation(Result):
     def _values(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """The hyperparameters of unconstrained vectors (points, d), by name."""
         unknowns = uncertain(self.model)
-        values = jax.vmap(unknowns.constrain)(jnp.asarray(vectors))
+        values = jax.vmap(unknowns.constrain)(as_array(vectors))
         return {name: np.asarray(value) for name, value in zip(unknowns.names, values, strict=True)}
 
     def _model_at(self, point: int) -> Any:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
@@ -18,7 +17,7 @@ from pgmodels.language.sampling import draw_observations
 from pgmodels.language.supports import Support, Undeclared
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Portable
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import GaussianNodes, Nodes
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
@@ -178,7 +177,7 @@ class Predictive(Portable):
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(np.arange(self.nodes.num_rows), level):
             f, log_weights = self.nodes.at(rows, level)
-            given = self.given.moments(jnp.asarray(y[rows]), jnp.asarray(f), self.nodes.num_latents)
+            given = self.given.moments(as_array(y[rows]), as_array(f), self.nodes.num_latents)
             if given is None:
                 return None
             mean_f, variance_f = (np.asarray(part) for part in given)

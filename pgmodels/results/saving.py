@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pgmodels import generic
@@ -18,13 +17,13 @@ from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.inducing import InducingPrior
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.model import Model
 from pgmodels.naming import names_by_path
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
@@ -180,8 +179,10 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
     for i, kept in enumerate(document["groups"]):
         if kept is not None:
             own = groups[i]
-            stored = {name: jnp.asarray(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
+            stored = {name: as_array(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
             cls: Any = _PRIORS[kept["class"]]
+            if cls is DensePrior:
+                stored.setdefault("live", as_array(np.ones(len(X))))
             groups[i] = cls(kernel=own.kernel, mean=own.mean, X=own.X, size=own.size, **stored)
     return JointPrior(tuple(groups))
 
@@ -210,10 +211,13 @@ def _encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Arra
 
 
 def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPosterior | CoupledPosterior:
-    potential, precision = jnp.asarray(arrays["potential"]), jnp.asarray(arrays["precision"])
+    potential, precision = as_array(arrays["potential"]), as_array(arrays["precision"])
+    # By the program that the engines ran.
+    filled = prior.filled()
+    sites = resized_sites(Sites(potential, precision), filled.num_rows)
     if blocks is None:
-        return _condition(prior, Sites(potential, precision))
-    return _condition_coupled(prior, potential, precision, tuple(tuple(block) for block in blocks))
+        return _condition(filled, sites).resized(prior.num_rows)
+    return _condition_coupled(filled, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
 
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are

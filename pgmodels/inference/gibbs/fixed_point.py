@@ -11,7 +11,9 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.integration import at_a_time, normal_nodes
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import SETUP_OPTIONS
+from pgmodels.precision import as_array
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
 # whose last digits buy nothing.
@@ -23,10 +25,16 @@ _NODES = {1: 32, 2: 64}
 
 
 def fit_surrogate(
-    augmentation: Augmentation, prior: JointPrior, y: Any, parameters: Any, start: CoupledPosterior | None = None
+    augmentation: Augmentation,
+    prior: JointPrior,
+    y: Any,
+    live: Any,
+    parameters: Any,
+    start: CoupledPosterior | None = None,
 ) -> tuple[CoupledPosterior, Marginals]:
     """The fixed point h = E[g] + W m, W = -E[dg/df] (where positive semi-definite), g the gradient of log p(y | f).
 
+    ``live`` says which rows are data, None where all are; the others get no factors.
     Also returns the marginals at which its factors were made. ``start`` is one of another prior whose factors are near.
     Source: Opper and Archambeau 2009. With one latent a datum, E[dg/df] = E[(f - m) g] / v, which needs no second
     derivative and so sees kinks; with several it is the mean Hessian.
@@ -36,7 +44,7 @@ def fit_surrogate(
     before: Any = np.full((y.shape[0], augmentation.num_latents), np.inf)
     for step in range(_MAX_STEPS):
         length = _STEP if start is not None or step > 0 else 1.0
-        surrogate, marginals, moved = _refine(augmentation, prior, y, parameters, surrogate, before, length)
+        surrogate, marginals, moved = _refine(augmentation, prior, y, live, parameters, surrogate, before, length)
         before = marginals[0]
         if float(moved) <= _TOLERANCE:
             break
@@ -56,6 +64,7 @@ def _refine(
     augmentation: Augmentation,
     prior: JointPrior,
     y: Any,
+    live: Any,
     parameters: Any,
     surrogate: CoupledPosterior,
     before: Any,
@@ -66,20 +75,26 @@ def _refine(
     marginals = surrogate.marginals()
     deviation = jnp.sqrt(jnp.diagonal(marginals[1], axis1=1, axis2=2))
     moved = jnp.max(jnp.abs(marginals[0] - before) / deviation)
-    h_new, W_new = gaussian_factors(augmentation, y, parameters, marginals, blocks)
+    h_new, W_new = gaussian_factors(augmentation, y, live, parameters, marginals, blocks)
     h, W = h + step * (h_new - h), W + step * (W_new - W)
     return condition_coupled(prior, h, W, blocks), marginals, moved
 
 
 def gaussian_factors(
-    augmentation: Augmentation, y: Any, parameters: Any, marginals: Marginals, blocks: tuple[tuple[int, ...], ...]
+    augmentation: Augmentation,
+    y: Any,
+    live: Any,
+    parameters: Any,
+    marginals: Marginals,
+    blocks: tuple[tuple[int, ...], ...],
 ) -> tuple[Any, Any]:
     """The factors h (n, L) and W (n, L, L) that stand for p(y | f) where f has the given marginals."""
     size = augmentation.num_latents
-    nodes, weights = map(jnp.asarray, normal_nodes(size, num_nodes(size)))
+    nodes, weights = map(as_array, normal_nodes(size, num_nodes(size)))
     gradient, curvature = _expectations(augmentation, y, parameters, *marginals, nodes, weights)
     W = _within_blocks(_positive_part(curvature), blocks)
-    return gradient + jnp.einsum("ilk,ik->il", W, marginals[0]), W
+    h = gradient + jnp.einsum("ilk,ik->il", W, marginals[0])
+    return of_data(live, h), of_data(live, W)
 
 
 def _expectations(

@@ -16,6 +16,7 @@ from pgmodels.inference.gibbs.target import About, Chain, Target, prior_at, prio
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import COMPILER_OPTIONS, SETUP_OPTIONS
+from pgmodels.precision import as_array
 
 
 class State(NamedTuple):
@@ -100,7 +101,7 @@ def _step(target: Target, move: Move, turn: Turn, number: Any, chain: Chain, abo
         moved = move.step(target, turn.settings, chain, given, number)
         if Need.UNKNOWNS in move.needs:
             about = moved.own
-    return moved.chain, about, own, moved.info, jnp.asarray(moved.finite)
+    return moved.chain, about, own, moved.info, as_array(moved.finite)
 
 
 def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:
@@ -125,7 +126,7 @@ def _renewals(moves: Sequence[Move]) -> set[int]:
 def _needs_surrogate(schedule: Schedule) -> Any:
     """Whether any move about the surrogate is made."""
     pairs = zip(schedule.moves, schedule.turns, strict=True)
-    return sum((turn.repeats for move, turn in pairs if move.state is CoupledPosterior), jnp.asarray(0)) > 0
+    return sum((turn.repeats for move, turn in pairs if move.state is CoupledPosterior), as_array(0)) > 0
 
 
 def _renewed(target: Target, surrogate: Any, chain: Chain, about: About) -> About:

@@ -14,7 +14,7 @@ from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.gibbs.schedule import nothing_seen
 from pgmodels.inference.inducing import settled
 from pgmodels.model import Model, require_model
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 
 # Iterations of four chains that set how often which move is made, before NumPyro begins.
 _TUNING_ITERATIONS = 120
@@ -61,7 +61,7 @@ class GibbsKernel(MCMCKernel):
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
         keys = rng_key if several else rng_key[None]
         fitted = run.target.fitted
-        vector = jnp.asarray(run.unknowns.start()) if fitted is None else fitted.middle
+        vector = as_array(run.unknowns.start()) if fitted is None else fitted.middle
         engine = start_chains(run.target, run.schedule.moves, vector, keys)
         state = self._state(engine, jnp.zeros((), int))
         return state if several else self._single(state)

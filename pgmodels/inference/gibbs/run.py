@@ -25,14 +25,16 @@ from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_schedule, tune
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.rows import live_rows, resize_rows
 from pgmodels.model import Data, Model
 from pgmodels.portable import Portable
+from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
 
 # Of a saved state: one more for every change of what it holds.
-_FORMAT = 5
+_FORMAT = 6
 
 
 class SamplingError(ValueError):
@@ -65,17 +67,21 @@ class GibbsRun(Portable):
     def __init__(self, model: Model, data: Data, settings: Settings, moves: Sequence[Move] = MOVES):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: Unknowns = checked_unknowns(model)
-        vector = jnp.asarray(self.unknowns.start())
+        vector = as_array(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
         bound = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
-        self.prior: JointPrior = bound.generative()
+        self.prior: JointPrior = bound.generative().filled()
+        rows, live = self.prior.num_rows, None
+        if self.prior.fills:
+            live = as_array(live_rows(len(data.y), rows))
         self.target = Target(
             model=model.bare(),
-            X=jnp.asarray(data.X),
-            y=jnp.asarray(data.y),
+            X=as_array(resize_rows(data.X, rows)),
+            y=as_array(resize_rows(data.y, rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
             held=None if self._sampled else self.prior,
+            live=live,
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
         self.schedule: Schedule = default_schedule(self._possible(moves, vector), self.prior)
@@ -127,7 +133,8 @@ class GibbsRun(Portable):
             return
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
-            self.prior, fit = finer, first_fit(self.target, finer)
+            self.prior = finer.filled()
+            fit = first_fit(self.target, self.prior)
             self.precision = float(np.max(fit[0].precision))
         self.target = replace(self.target, held=fit[0])
 
@@ -157,7 +164,7 @@ class GibbsRun(Portable):
     def restore(self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]) -> None:
         """Take up a saved state."""
         tree = jax.tree.structure(self.arrays)
-        state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [jnp.asarray(x) for x in leaves])
+        state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [as_array(x) for x in leaves])
         self.target = replace(self.target, fitted=fitted)
         self.vectors = [np.asarray(past)]
         chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key))
@@ -203,8 +210,15 @@ class GibbsRun(Portable):
         records = jax.tree.map(joined, *self.records)
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values(self.unknowns.middle(list(hyperparameters.values())))
-        prior = self.prior if not hyperparameters else model.compiled_prior(self.data.X)
-        whitened = None if records.coordinates is None else _by_group(prior, records.coordinates)
+        count = len(self.data.y)
+        whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
+        prior = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
+        if whitened is not None:
+            ranks = [group.rank for group in prior.groups]
+            whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))
+        latents = records.latents
+        if latents is not None and self.settings.keep.what == "all":
+            latents = latents[:, :, :count]
         return Draws(
             model=model,
             X=self.data.X,
@@ -214,7 +228,7 @@ class GibbsRun(Portable):
             whitened=whitened,
             log_likelihood_trace=records.log_likelihood,
             hyperparameters=hyperparameters,
-            stored_latents=records.latents,
+            stored_latents=latents,
             rows=np.array(self.settings.keep.rows) if self.settings.keep.what == "rows" else None,
             moments=self._pooled_moments() if self.settings.keep.what != "all" else None,
             tuning=self.schedule.as_dict(),
@@ -228,7 +242,7 @@ class GibbsRun(Portable):
         """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
         if not self.unknowns.places:
             return {}
-        values = _constrain(self.unknowns, jnp.asarray(vectors.reshape(-1, vectors.shape[-1])))
+        values = _constrain(self.unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
         arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
         return dict(zip(self.unknowns.names, arrays, strict=True))
 
@@ -292,8 +306,8 @@ class GibbsRun(Portable):
     def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents over the draws of all chains."""
         count, means, squares = (np.asarray(part) for part in self.moments)
-        mean = means.mean(axis=0)
-        return mean, squares.mean(axis=0) / count + means.var(axis=0)
+        mean, rows = means.mean(axis=0), len(self.data.y)
+        return mean[:rows], (squares.mean(axis=0) / count + means.var(axis=0))[:rows]
 
     def _note(self) -> str:
         """How far the run is, in words."""

@@ -16,6 +16,7 @@ from pgmodels.inference.gibbs.moves.slice_unknowns_whitened import SliceUnknowns
 from pgmodels.inference.gibbs.moves.sweep import Sweep
 from pgmodels.inference.gibbs.target import Chain
 from pgmodels.portable import Module
+from pgmodels.precision import as_array
 
 # In the order in which an iteration makes them.
 MOVES: tuple[Move, ...] = (SliceUnknownsWhitened(), Hamiltonian(), SliceUnknowns(), Sweep(), SliceLatents())
@@ -34,7 +35,7 @@ class Schedule(Module):
 
     def change(self, kind: type[Move], **values: int) -> "Schedule":
         """With other entries of the turn of a kind, where there is one."""
-        new = {name: jnp.asarray(value) for name, value in values.items()}
+        new = {name: as_array(value) for name, value in values.items()}
         pairs = zip(self.moves, self.turns, strict=True)
         turns = tuple(turn._replace(**new) if isinstance(move, kind) else turn for move, turn in pairs)
         return Schedule(self.moves, turns)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,11 +11,12 @@ from pgmodels.inference.gibbs.response import Fit, Response, linear_response
 from pgmodels.inference.gibbs.target import Target
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
+from pgmodels.precision import as_array
 
 
 def first_fit(target: Target, prior: JointPrior) -> Fit:
     """The fitted Gaussian of the model's own values, at its prior."""
-    return fit_surrogate(target.augmentation, prior, target.y, target.model.parameters)
+    return fit_surrogate(target.augmentation, prior, target.y, target.live, target.model.parameters)
 
 
 def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Response | None, str]:
@@ -38,14 +40,19 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
         where = f"{sum(bad)} of {len(bad)} directions of the hyperparameters"
         fault = f"{where}: the Gaussian is held as it is along them"
     neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
-    return linear_response(fit, jnp.asarray(middle), jnp.asarray(scale), neighbours, framed), fault
+    return linear_response(fit, as_array(middle), as_array(scale), neighbours, framed), fault
 
 
 def _fit(target: Target, vector: Any, start: CoupledPosterior | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
-    drawn = target.drawn(jnp.asarray(vector))
-    prior = drawn.compiled_prior(target.X)
-    return fit_surrogate(target.augmentation, prior, target.y, drawn.parameters, start)
+    drawn = target.drawn(as_array(vector))
+    prior = _compiled_prior(drawn, target.X, target.live)
+    return fit_surrogate(target.augmentation, prior, target.y, target.live, drawn.parameters, start)
+
+
+@jax.jit
+def _compiled_prior(model: Any, X: Any, live: Any) -> JointPrior:
+    return model.traced_prior(X, live)
 
 
 def _is_finite(fit: Fit) -> bool:

@@ -10,6 +10,7 @@ from pgmodels.inference.gibbs.fixed_point import gaussian_factors
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import one_by_one
 from pgmodels.portable import Module
 from pgmodels.unknowns import Unknowns, with_values
@@ -32,6 +33,7 @@ class Target(Module):
 
     ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns; ``fitted`` are the
     marginals at which the surrogate's factors are made, and standard coordinates, None where no move needs them.
+    ``live`` is 0 at rows that fill up the data, see pgmodels.latent.rows; None where all are data.
     """
 
     model: Any
@@ -41,6 +43,7 @@ class Target(Module):
     unknowns: Unknowns = eqx.field(static=True)
     fitted: Response | None = None
     held: About | None = None
+    live: Any = None
 
     @property
     def response(self) -> Response:
@@ -59,11 +62,19 @@ class Target(Module):
 
     def log_likelihood(self, latents: Any, vector: Any) -> Any:
         """log p(y | f) of all data."""
-        return jnp.sum(self.augmentation.log_density(self.y, latents, self.parameters(vector)))
+        return self.log_density(latents, self.parameters(vector))
+
+    def log_density(self, latents: Any, parameters: Any) -> Any:
+        """log p(y | f) of all data at given parameters of the likelihood."""
+        return jnp.sum(self.of_data(self.augmentation.log_density(self.y, latents, parameters)))
+
+    def of_data(self, terms: Any) -> Any:
+        """Terms of each row, zero where it is no datum."""
+        return of_data(self.live, terms)
 
     def prior(self, vector: Any) -> JointPrior:
         """The latents' prior at given unknowns."""
-        return self.drawn(vector).traced_prior(self.X) if self.held is None else prior_of(self.held)
+        return self.drawn(vector).traced_prior(self.X, self.live) if self.held is None else prior_of(self.held)
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents of coordinates at given unknowns."""
@@ -85,7 +96,9 @@ class Target(Module):
             return self.held
         prior = self.prior(vector)
         blocks = choose_blocks(prior)
-        h, W = gaussian_factors(self.augmentation, self.y, self.parameters(vector), self.response.at(vector), blocks)
+        h, W = gaussian_factors(
+            self.augmentation, self.y, self.live, self.parameters(vector), self.response.at(vector), blocks
+        )
         return condition_coupled(prior, h, W, blocks)
 
     def about(self, vector: Any) -> About:

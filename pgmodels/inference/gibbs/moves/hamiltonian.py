@@ -13,6 +13,7 @@ from pgmodels.inference.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.gibbs.target import Chain, Target, latents_at
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.sequential import one_by_one
+from pgmodels.precision import as_array
 
 # How far the longest go, in standard deviations, and the mean of that; the length of the first; how many are to be
 # accepted.
@@ -114,7 +115,7 @@ def choose_step(step: float, probability: float) -> float:
 
 
 def _settings(step: float) -> HamiltonianSettings:
-    return HamiltonianSettings(jnp.asarray(_leapfrogs(step)), jnp.asarray(step))
+    return HamiltonianSettings(as_array(_leapfrogs(step)), as_array(step))
 
 
 def _leapfrogs(step: float) -> int:

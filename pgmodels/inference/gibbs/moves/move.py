@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
-import jax.numpy as jnp
-
 from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
+from pgmodels.precision import as_array
 
 
 class Need(Enum):
@@ -94,4 +93,4 @@ class Move(ABC):
 
 def turn_of(repeats: int, every: int, settings: Any = None) -> Turn:
     """A turn, as arrays."""
-    return Turn(jnp.asarray(repeats), jnp.asarray(every), settings)
+    return Turn(as_array(repeats), as_array(every), settings)

@@ -13,6 +13,7 @@ from pgmodels.inference.problem import condition
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import one_by_one
+from pgmodels.precision import as_array
 
 # The nearer to -1, the longer the draws go round in circles.
 _STRONGEST = -0.95
@@ -67,7 +68,8 @@ class Sweep(Move):
         for index, block in enumerate(augmentation.blocks):
             key, auxiliary_key, latent_key = jax.random.split(key, 3)
             z = augmentation.predictor_values(latents, target.y, parameters)
-            h, w = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
+            drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
+            h, w = (target.of_data(part) for part in drawn_sites)
             finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
             means, deviations = _mean_and_deviation(target, own, latent_key, Sites(h, w), parameters)
             spread = jnp.sqrt(1.0 - relaxation**2)
@@ -80,7 +82,7 @@ class Sweep(Move):
             coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in pairs)
             latents = jnp.where(columns, own.latents(drawn), latents)
         moved = chain._replace(key=key, latents=latents, coordinates=own.flatten(coordinates))
-        before = chain.latents
+        before, expected = target.of_data(chain.latents), target.of_data(expected)
         return Step(moved, own, SweepInfo(before, expected, before**2, before * expected), finite)
 
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
@@ -93,21 +95,21 @@ class Sweep(Move):
 
     def first(self) -> Turn:
         """See Move."""
-        return turn_of(1, 1, SweepSettings(jnp.asarray(0.0)))
+        return turn_of(1, 1, SweepSettings(as_array(0.0)))
 
     def tune(self, prior: JointPrior, sampled: bool, turn: Turn, seen: Seen) -> Turn:
         """See Move: the factor of overrelaxation."""
         del prior, sampled
-        return turn._replace(settings=SweepSettings(jnp.asarray(choose_relaxation(autocorrelation(seen)))))
+        return turn._replace(settings=SweepSettings(as_array(choose_relaxation(autocorrelation(seen)))))
 
 
 def autocorrelation(seen: Seen) -> np.ndarray:
-    """cov(f, E[f | auxiliaries]) / var f of each latent, (n, latents), within chains."""
+    """cov(f, E[f | auxiliaries]) / var f of each latent that moved, within chains."""
     f, E, squares, products = (np.asarray(part) for part in seen.info)
     count = float(seen.steps) / len(f)
     variance = np.sum(squares - f**2 / count, axis=0)
     covariance = np.sum(products - f * E / count, axis=0)
-    return covariance / np.maximum(variance, 1e-300)
+    return (covariance / np.maximum(variance, 1e-300))[variance > 0]
 
 
 def choose_relaxation(autocorrelation: np.ndarray) -> float:
@@ -116,5 +118,7 @@ def choose_relaxation(autocorrelation: np.ndarray) -> float:
     A latent whose plain sweep has the autocorrelation r = cov(f, E[f | auxiliaries]) / var f has r + (1 - r) a under
     overrelaxation with a. The largest over r in [low, high] is least at a = -(low + high) / (2 - low - high).
     """
+    if not autocorrelation.size:
+        return 0.0
     low, high = np.quantile(np.clip(autocorrelation, 0.0, 0.99), [0.05, 0.95])
     return float(np.clip(-(low + high) / (2.0 - low - high), _STRONGEST, 0.0))

@@ -1,0 +1,193 @@
+"""Rows that fill up the data: nothing follows from them, and another number of rows compiles nothing."""
+
+import logging
+import warnings
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.gibbs.moves.move import Seen
+from pgmodels.inference.gibbs.moves.sweep import SweepInfo, autocorrelation, choose_relaxation
+from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.latent.coupled import condition_coupled
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import filled_size, live_rows, resize_rows
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (41, 2))
+X_NEW = rng.uniform(-2.0, 2.0, (5, 2))
+
+
+def prior() -> JointPrior:
+    """Dense and low-rank groups, of unequal means and lengthscales."""
+    gps = [
+        pgm.GP(pgm.Matern12(variance=2.0, lengthscale=0.7), mean=0.4, size=1),
+        pgm.GP(pgm.Linear(variance=0.5) + pgm.Constant(0.3), mean=-1.3, size=2),
+    ]
+    with jax.enable_x64(True):
+        bound = [gp.form.bind(gp.kernel, gp.mean.value, X, gp.size) for gp in gps]
+    assert [type(group).__name__ for group in bound] == ["DensePrior", "LowRankPrior"]
+    return JointPrior(tuple(bound))
+
+
+def some_sites(coupled=False):
+    draws = np.random.default_rng(1)
+    h = draws.normal(size=(41, 3))
+    root = draws.normal(size=(41, 3, 3))
+    # Of a strong site the dense formulas take another way.
+    w = np.einsum("iab,icb->iac", root, root) if coupled else draws.exponential(size=(41, 3)) * [0.2, 8.0, 1.0]
+    return Sites(jnp.array(h), jnp.array(w))
+
+
+def test_sizes_are_few_and_near():
+    for n in range(1, 300):
+        size = filled_size(n)
+        assert n <= size <= max(n + 7, 1.125 * n)
+        assert filled_size(size) == size
+
+
+def test_there_are_eight_sizes_between_powers_of_two():
+    assert len({filled_size(n) for n in range(513, 1025)}) == 8
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
+    with jax.enable_x64(True):
+        if coupled:
+            posterior = condition_coupled(prior(), *some_sites(True), ((0, 2), (1,)))
+        else:
+            posterior = prior().condition(some_sites())
+        filled, new = posterior.filled(), jnp.array(X_NEW)
+        assert filled.prior.num_rows == 48
+        for ours, theirs in zip(posterior.moments(), filled.moments(), strict=True):
+            np.testing.assert_allclose(theirs[:41], ours, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(filled.log_normalizer(), posterior.log_normalizer(), rtol=0, atol=1e-12)
+        for ours, theirs in zip(posterior.predict(new), filled.predict(new), strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
+        ours, theirs = np.asarray(posterior.cross_covariance(new)), np.asarray(filled.cross_covariance(new))
+        np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
+    # What fills up can be taken away again, and added in whatever precision the caller computes.
+    assert filled.prior.groups[0].K.dtype == posterior.filled().prior.groups[0].K.dtype
+    with jax.enable_x64(True):
+        back = filled.resized(41)
+        same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(posterior))
+        assert all(same)
+
+
+def test_filled_posteriors_are_what_filled_priors_and_silent_sites_make():
+    with jax.enable_x64(True):
+        sites = some_sites()
+        silent = Sites(*(jnp.concatenate([part, jnp.zeros((7, 3))]) for part in sites))
+        made, filled = prior().filled().condition(silent), prior().condition(sites).filled()
+        for ours, theirs in zip(jax.tree.leaves(filled), jax.tree.leaves(made), strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
+
+
+def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
+    model = pgm.Model(pgm.StudentT(3.0, 0.5), pgm.GP(pgm.RBF(lengthscale=1.3), mean=0.3))
+    y = np.sin(X[:, 0])
+    with jax.enable_x64(True):
+        problem = problem_of(model, model.check(X, y))
+        assert len(problem.y) == 48
+        wild = jnp.array(problem.y).at[41:44].set(jnp.array([np.nan, 1e300, -np.inf]))
+        other = Problem(problem.objective, problem.prior, wild, problem.parameters, live=problem.live)
+        mean, variance = problem.marginals()
+        sites = problem.sites(mean, variance)
+        assert not np.asarray(sites.precision)[41:].any()
+        np.testing.assert_array_equal(other.sites(mean, variance).potential, sites.potential)
+        assert np.isfinite(problem.elbo(mean, variance, sites, jnp.zeros(())))
+        assert other.elbo(mean, variance, sites, 0.0) == problem.elbo(mean, variance, sites, 0.0)
+
+
+def test_tuning_does_not_count_what_does_not_move():
+    draws = np.random.default_rng(2)
+    f, E = draws.normal(size=(1, 400, 3)), np.zeros((1, 400, 3))
+    E[:] = 0.9 * f
+    live = np.array([1.0, 1.0, 0.0])
+    f, E = f * live, E * live
+    info = SweepInfo(*(part.sum(axis=1) for part in (f, E, f**2, f * E)))
+    found = autocorrelation(Seen(np.array(400), np.array(400), info, None))
+    np.testing.assert_allclose(found, 0.9, atol=1e-12)
+    assert choose_relaxation(found[:0]) == 0.0
+
+
+@contextmanager
+def compiled():
+    """The names of programs compiled within."""
+    names: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            if record.getMessage().startswith("Finished XLA compilation"):
+                names.append(record.getMessage().split(" of ")[1].split(" in ")[0])
+
+    logger = logging.getLogger("jax._src.dispatch")
+    listener, level, propagate = Listener(), logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield names
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def everything(n, m, likelihood, gps):
+    """What is asked of a data set of n rows, with m new ones."""
+    draws = np.random.default_rng(n)
+    inputs, new = draws.uniform(-2.0, 2.0, (n, 2)), draws.uniform(-2.0, 2.0, (m, 2))
+    y = draws.permutation(np.arange(n) % max(2, len(gps))).astype(float)
+    model = pgm.Model(likelihood, gps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what random labels do not determine
+        result = pgm.fit(model, inputs, y, max_iterations=3)
+        corrected = pgm.correct(pgm.cavi(model, inputs, y, max_iterations=20))
+        for approximation in (result, corrected):
+            assert approximation.mean.shape == (n, len(gps))
+            approximation.predict_latent(new)
+        assert result.predict(new).probabilities.shape == (m, max(2, len(gps)))
+        draws = pgm.gibbs(model, inputs, y, num_samples=4, num_warmup=0, num_chains=1, progress=False)
+        assert draws.latents.shape == (1, 4, n, len(gps))
+        draws.predict(new).probabilities  # noqa: B018
+
+
+CASES = {
+    "one latent": (pgm.Bernoulli(), [pgm.GP(pgm.RBF(lengthscale=1.3), mean=0.2)]),
+    "three latents": (
+        pgm.LogisticSoftmax(3),
+        [pgm.GP(pgm.Matern12(lengthscale=scale), mean=0.1) for scale in (0.5, 1.0, 2.0)],
+    ),
+}
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", CASES)
+def test_another_number_of_rows_compiles_nothing(name):
+    everything(20, 7, *CASES[name])
+    with compiled() as names:
+        jax.jit(lambda x: jnp.sin(x) + len(name))(0.5)
+        assert names, "compilations are not seen"
+        names.clear()
+        everything(23, 5, *CASES[name])
+        everything(17, 8, *CASES[name])
+    assert not names
+
+
+def test_a_form_that_cannot_fill_up_is_left_as_it_is():
+    class Own(pgm.Dense):
+        fills = False
+
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=Own()))
+    inputs, live = model.filled(X)
+    assert inputs is X
+    assert live is None
+    filled, live = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).filled(X)
+    np.testing.assert_array_equal(filled, resize_rows(X, 48))
+    np.testing.assert_array_equal(live, live_rows(41, 48))
