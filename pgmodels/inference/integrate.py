@@ -45,6 +45,8 @@ from pgmodels.unknowns import Unknowns, with_values
 # Of the ELBO. At a point the evidence is weighed, whatever q is; for the mode's gradient q is nearer to its optimum.
 _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-9
 _ITERATIONS, _MODE_STEPS = 500, 100
+# Of the gradient where a search ends that could not go on: the points are about the mode all the same.
+_NEAR = 0.1
 # Steps of the unconstrained hyperparameters between which the gradient at the mode is taken.
 _STEP = 0.05
 # The least curvature that is believed: a deviation of at most three in logarithms.
@@ -170,6 +172,7 @@ class _Search:
     def __init__(self, given: _Given, start: Sites):
         self.given, self.sites = given, start
         self.best, self.vector = math.inf, given.unknowns.start()
+        self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         sites, bound, slope = _ascend(self.given, vector, self.sites, _MODE_TOLERANCE)
@@ -179,7 +182,7 @@ class _Search:
             away, height = vector - self.vector, 1.0 + abs(self.best)
             return (self.best + height, 2.0 * height * away / (away @ away)) if away.any() else (math.inf, away)
         if value <= self.best:
-            self.best, self.vector, self.sites = value, np.array(vector), sites
+            self.best, self.vector, self.slope, self.sites = value, np.array(vector), gradient, sites
         return value, gradient
 
 
@@ -291,13 +294,16 @@ class _Integration:
         options = {"maxiter": _MODE_STEPS, "ftol": 1e-7, "gtol": 1e-2}
         found = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
                          callback=lambda x: bar.advance(1, "mode"))  # fmt: skip
+        if not math.isfinite(search.best):
+            raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give others.")
+        converged = bool(found.success) or float(np.max(np.abs(search.slope))) < _NEAR
         self.mode, self.first = search.vector, search.sites
         steps = _STEP * np.eye(len(self.mode))
         differences = [search(self.mode + step)[1] - search(self.mode - step)[1] for step in steps]
         H = np.array(differences) / (2.0 * _STEP)
         values, vectors = np.linalg.eigh(0.5 * (H + H.T))
         self.axes = vectors / np.sqrt(np.maximum(values, _LEAST_CURVATURE))
-        return bool(found.success)
+        return converged
 
     def _vectors(self, points: np.ndarray) -> np.ndarray:
         """The unconstrained hyperparameters of standardised coordinates."""
