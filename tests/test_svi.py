@@ -30,6 +30,7 @@ def sparse(name, n=24):
     return pgm.Model(case.likelihood(), gps), rows, y
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["bernoulli", "varying"])
 def test_steps_on_all_rows_are_those_of_cavi(name):
     given = sparse(name)
@@ -49,6 +50,7 @@ def test_latents_that_multiply_are_updated_in_turn():
 
 # The last step is of CAVI, from where the noise of the steps left q: a share of a deviation, and as much of an adaptive
 # rate, whose steps are short too soon.
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("rate", "gap", "error"), [("adaptive", 0.1, 0.2), ("robbins-monro", 1e-3, 0.02)])
 def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     found = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)
