@@ -167,6 +167,7 @@ def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
             np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
+@pytest.mark.turns(2)
 def test_every_row_an_inducing_input_is_the_dense_variational_gaussian():
     one, other = (pgm.gaussian_vi(varying(form), X, PAIRS) for form in (pgm.Inducing(X), pgm.Dense()))
     assert one.elbo == pytest.approx(other.elbo, abs=1e-8)
@@ -289,6 +290,7 @@ def test_draws_have_the_marginals(sparse):
     np.testing.assert_allclose(f.var(axis=0) / sparse.variance, 1.0, atol=5 * np.sqrt(2 / 4000))
 
 
+@pytest.mark.turns(2)
 def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     from pgmodels.diagnostics.importance import importance_estimate
 
@@ -408,6 +410,7 @@ def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
     assert by_data.model != by_variance.model
 
 
+@pytest.mark.turns(2)
 def test_figures_show_the_inducing_inputs(sparse):
     for result in (sparse, pgm.gibbs(sparse.model, X, LABELS, num_samples=4, num_warmup=0, num_chains=1)):
         (crosses,) = (line for line in plot_probability_map(result).axes[0].lines if line.get_marker() == "x")

@@ -43,6 +43,7 @@ def test_steps_on_all_rows_are_those_of_cavi(name):
     assert found.method == "svi"
 
 
+@pytest.mark.turns(2)
 def test_latents_that_multiply_are_updated_in_turn():
     given = sparse("heteroscedastic")
     assert pgm.svi(*given, max_passes=300, tolerance=1e-8).elbo == pytest.approx(pgm.cavi(*given).elbo, abs=1e-6)
