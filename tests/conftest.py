@@ -45,7 +45,7 @@ def pytest_configure(config):
 
 
 # Modules whose programs are kept together: neighbours share some, and thousands of formulas would fill the memory.
-MODULES_KEPT = 4
+MODULES_KEPT = 10
 
 
 @pytest.hookimpl(tryfirst=True)

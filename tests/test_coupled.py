@@ -7,6 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.latent.coupled import condition_coupled
+from tests.programs import run
 
 RNG = np.random.default_rng(0)
 N = 26
@@ -38,7 +39,7 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
         mask[np.ix_(block, block)] = 1.0
     W = roots @ roots.swapaxes(1, 2) * mask
     # A principal submatrix of what is positive semi-definite is so too.
-    found = condition_coupled(prior, jnp.asarray(h), jnp.asarray(W), blocks)
+    found = run(condition_coupled, prior, jnp.asarray(h), jnp.asarray(W), blocks)
 
     # All latents at all inputs, latent after latent.
     rows = N + len(X_NEW)
@@ -46,7 +47,7 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
     K = np.zeros((4 * rows, 4 * rows))
     for latent, kernel in enumerate(KERNELS):
         own = slice(latent * rows, (latent + 1) * rows)
-        K[own, own] = kernel(both, both)
+        K[own, own] = run(kernel, both, both)
     mu = np.repeat(MEANS, rows)
     F = np.zeros((4 * N, 4 * rows))
     for latent in range(4):
@@ -57,17 +58,19 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
     places = np.arange(4)[:, None] * rows
 
     # The jitter of the roots, 1e-10 of the variance, times precisions of size ten.
-    for m, v, at in ((*found.moments(), np.arange(N)), (*found.predict(jnp.asarray(X_NEW)), N + np.arange(2))):
+    for m, v, at in ((*run(found.moments), np.arange(N)), (*run(found.predict, jnp.asarray(X_NEW)), N + np.arange(2))):
         np.testing.assert_allclose(m.T, mean[places + at], atol=1e-7)
         np.testing.assert_allclose(v.T, np.diag(S)[places + at], atol=1e-7)
     evidence = -0.5 * np.linalg.slogdet(np.eye(4 * N) + F @ K @ F.T @ full)[1]
     evidence += h.T.ravel() @ (F @ mu) - 0.5 * (F @ mu) @ full @ (F @ mu)
     centred = h.T.ravel() - full @ (F @ mu)
-    np.testing.assert_allclose(found.log_normalizer(), evidence + 0.5 * centred @ F @ S @ F.T @ centred, atol=1e-7)
+    np.testing.assert_allclose(run(found.log_normalizer), evidence + 0.5 * centred @ F @ S @ F.T @ centred, atol=1e-7)
 
     # f = E f + A^T R^-T u: its covariance from the images of unit vectors.
-    images = jax.vmap(lambda u: prior.latents(prior.unflatten(found.deviation(u))))(jnp.eye(len(found.centre)))
-    spread = np.asarray(images - prior.means()).swapaxes(1, 2).reshape(len(images), -1).T
+    image = jax.jit(jax.vmap(lambda u: prior.latents(prior.unflatten(found.deviation(u))) - prior.means()))
+    images = np.asarray(image(jnp.eye(len(found.centre))))
+    spread = images.swapaxes(1, 2).reshape(len(images), -1).T
     np.testing.assert_allclose(spread @ spread.T, F @ S @ F.T, atol=1e-7)
     u = RNG.normal(size=len(found.centre))
-    np.testing.assert_allclose(found.standardise(found.centre + found.deviation(jnp.asarray(u))), u, atol=1e-10)
+    back = run(lambda u: found.standardise(found.centre + found.deviation(u)), jnp.asarray(u))
+    np.testing.assert_allclose(back, u, atol=1e-10)

@@ -12,6 +12,7 @@ from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.form import Cheapest, Dense
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import Sites
+from tests.programs import run
 
 MEAN = 0.7
 # Sums of some hundred terms of size 1 to 10, solved with matrices of condition up to about 1e4: 1e-16 * 1e2 * 1e4.
@@ -30,6 +31,7 @@ class SquaredExponential(eqx.Module):
     variance: jax.Array
     lengthscale: jax.Array
 
+    @eqx.filter_jit
     def __call__(self, X, Z):
         difference = (X[:, None] - Z) / self.lengthscale
         return self.variance * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1))
@@ -86,8 +88,8 @@ def case(request):
 
 def draw(posterior, key):
     """A draw of the latents of a group and its coordinates."""
-    mean, deviation = posterior.mean_and_deviation(key)
-    return posterior.prior.latents(mean + deviation), mean + deviation
+    mean, deviation = run(posterior.mean_and_deviation, key)
+    return run(posterior.prior.latents, mean + deviation), mean + deviation
 
 
 def joint_twin(covariance, X, h, w):
@@ -136,9 +138,9 @@ def test_low_rank_represents_the_kernel():
 def test_moments(case):
     prior, covariance, X, sites = case
     h, w = sites
-    posterior = prior.condition(sites)
-    mean, variance = posterior.moments()
-    Sigma = posterior.covariance()
+    posterior = run(prior.condition, sites)
+    mean, variance = run(posterior.moments)
+    Sigma, log_normalizer = run(posterior.covariance), run(posterior.log_normalizer)
     twins = 0.0
     for latent in range(h.shape[1]):
         twin = joint_twin(covariance, X, h[:, latent], w[:, latent])
@@ -147,18 +149,18 @@ def test_moments(case):
         np.testing.assert_allclose(variance[:, latent], np.diagonal(twin[1]), rtol=0, atol=atol)
         np.testing.assert_allclose(Sigma[latent], twin[1], rtol=0, atol=atol)
         twins += twin[2]
-    np.testing.assert_allclose(posterior.log_normalizer(), twins, rtol=0, atol=2 * atol)
+    np.testing.assert_allclose(log_normalizer, twins, rtol=0, atol=2 * atol)
     # The same without the factorisation kept.
-    for ours, theirs in zip(prior.moments(sites), (mean, variance, posterior.log_normalizer()), strict=True):
+    for ours, theirs in zip(run(prior.moments, sites), (mean, variance, log_normalizer), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
 
 
 def test_prediction(case):
     prior, covariance, X, (h, w) = case
     X_new = jnp.asarray(inputs(5, seed=9))
-    posterior = prior.condition(Sites(h, w))
-    mean, variance = posterior.predict(X_new)
-    cross = posterior.cross_covariance(X_new)
+    posterior = run(prior.condition, Sites(h, w))
+    mean, variance = run(posterior.predict, X_new)
+    cross = run(posterior.cross_covariance, X_new)
     n = len(X)
     for latent in range(h.shape[1]):
         twin_mean, twin_covariance = predictive_twin(covariance, X, X_new, h[:, latent], w[:, latent])
@@ -171,8 +173,8 @@ def test_prediction(case):
 def test_whitened_coordinates_carry_draws_to_new_inputs(case):
     prior, covariance, X, _ = case
     X_new = jnp.asarray(inputs(5, seed=9))
-    A_new, residual = prior.factor_at(X_new)
-    A = prior.factor_at(prior.X)[0] if isinstance(prior, LowRankPrior) else prior.root.T
+    A_new, residual = run(prior.factor_at, X_new)
+    A = run(prior.factor_at, prior.X)[0] if isinstance(prior, LowRankPrior) else prior.root.T
     # Covariances by the factor: rounding over the smallest pivot (1e-16 / 1e-5), or the jitter's 1e-10 of K.
     np.testing.assert_allclose(A_new.T @ A, covariance(X_new, X), rtol=0, atol=1e-8)
     assert np.all(np.asarray(residual) >= 0)
@@ -187,11 +189,11 @@ def test_dense_and_low_rank_agree():
     assert isinstance(dense, DensePrior)
     assert float(dense.jitter) > 0
     np.testing.assert_allclose(dense.K, covariance(X, X) + float(dense.jitter) * np.eye(60), rtol=0, atol=1e-15)
-    low_rank, dense = (prior.condition(some_sites(60)) for prior in (low_rank, dense))
+    low_rank, dense = (run(prior.condition, some_sites(60)) for prior in (low_rank, dense))
     X_new = jnp.asarray(inputs(4, seed=3))
-    for ours, theirs in zip(low_rank.moments(), dense.moments(), strict=True):
+    for ours, theirs in zip(run(low_rank.moments), run(dense.moments), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=REPRESENTATION)
-    for ours, theirs in zip(low_rank.predict(X_new), dense.predict(X_new), strict=True):
+    for ours, theirs in zip(run(low_rank.predict, X_new), run(dense.predict, X_new), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=REPRESENTATION)
 
 
@@ -205,7 +207,7 @@ def test_log_normalizer_is_the_integral(n):
     mass = np.prod(np.stack(np.meshgrid(*[weights / np.sqrt(2 * np.pi)] * n, indexing="ij"), axis=-1), axis=-1).ravel()
     f = MEAN + grid @ root.T
     integral = np.sum(mass * np.exp(f @ h[:, 0] - 0.5 * f**2 @ w[:, 0]))
-    log_normalizer = bind(kernel(), X, size=1).moments(Sites(h, w))[2]
+    log_normalizer = run(bind(kernel(), X, size=1).moments, Sites(h, w))[2]
     # 80 Hermite nodes integrate exp(-w k x^2 / 2) with w k = 1 to about 1e-12.
     np.testing.assert_allclose(log_normalizer, np.log(integral), rtol=0, atol=1e-11)
 
@@ -238,17 +240,18 @@ def test_extreme_precisions():
     assert isinstance(prior, DensePrior)
     assert float(prior.jitter) == 0
     twin_mean, Sigma = exact_posterior(prior.K, MEAN, h[:, 0], w[:, 0])
-    posterior = prior.condition(Sites(h, w))
-    mean, variance = posterior.moments()
+    posterior = run(prior.condition, Sites(h, w))
+    mean, variance = run(posterior.moments)
     # Relative, although the variances span ten orders: 1e-16 times the condition of K between the strong points (1e3),
     # some ten operations; the mean is of size 1, from potentials of size 1e10.
     np.testing.assert_allclose(variance[:, 0], np.diagonal(Sigma), rtol=1e-10)
     np.testing.assert_allclose(mean[:, 0], twin_mean, rtol=0, atol=1e-10)
     deviation = np.sqrt(np.diagonal(Sigma))
     np.testing.assert_allclose(
-        posterior.covariance()[0] / np.outer(deviation, deviation), Sigma / np.outer(deviation, deviation), atol=1e-9
+        run(posterior.covariance)[0] / np.outer(deviation, deviation), Sigma / np.outer(deviation, deviation), atol=1e-9
     )
-    draws = jax.vmap(lambda key: draw(posterior, key)[0])(jax.random.split(jax.random.key(3), 2000))[:, :, 0]
+    many = jax.jit(jax.vmap(lambda key: draw(posterior, key)[0]))
+    draws = many(jax.random.split(jax.random.key(3), 2000))[:, :, 0]
     # 4.5 standard errors of a standard deviation estimated from 2,000 draws: 4.5 / sqrt(4000).
     np.testing.assert_allclose(np.std(draws, axis=0) / deviation, 1.0, rtol=0, atol=0.07)
 
@@ -258,11 +261,11 @@ def test_draws(name):
     covariance, X = CASES[name]
     h, w = some_sites(len(X))
     prior = bind(covariance, X)
-    given = prior.condition(Sites(h, w))
+    given = run(prior.condition, Sites(h, w))
     count = 20_000
     keys = jax.random.split(jax.random.key(11), count)
-    posterior, _ = jax.vmap(lambda key: draw(given, key))(keys)
-    unconditional, _ = jax.vmap(prior.draw)(keys)
+    posterior, _ = jax.jit(jax.vmap(lambda key: draw(given, key)))(keys)
+    unconditional, _ = jax.jit(jax.vmap(prior.draw))(keys)
     for draws, precision, potential in [(posterior, w, h), (unconditional, 0 * w, 0 * h)]:
         for latent in range(2):
             mean, Sigma, _ = joint_twin(covariance, X, potential[:, latent], precision[:, latent])
@@ -280,10 +283,10 @@ def test_draws(name):
 
 def test_a_draw_is_the_map_of_its_whitened_coordinates(case):
     prior, _, _, sites = case
-    f, whitened = draw(prior.condition(sites), jax.random.key(2))
-    np.testing.assert_array_equal(f, prior.latents(whitened))
+    f, whitened = draw(run(prior.condition, sites), jax.random.key(2))
+    np.testing.assert_array_equal(f, run(prior.latents, whitened))
     assert whitened.shape == (prior.rank, 2)
-    stacked = prior.latents(jnp.stack([whitened, 2 * whitened]))
+    stacked = run(prior.latents, np.stack([whitened, 2 * whitened]))
     np.testing.assert_allclose(stacked[1] - MEAN, 2 * (f - MEAN), rtol=0, atol=1e-13)
 
 
