@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
     def matrix(self, y: Any) -> Any:
         """Φ (n, predictors, latents): the identity where no factor combines latents."""
-        identity = jnp.broadcast_to(jnp.eye(self.num_latents), (len(y), self.num_latents, self.num_latents))
+        identity = np.broadcast_to(np.eye(self.num_latents), (len(y), self.num_latents, self.num_latents))
         return identity if self.design is None else self.design(y)
 
     @property
@@ -373,7 +373,7 @@ CASES = {
             3,
             lambda y, f: jnp.log(pick(stick_probabilities(f), y)),
             stick_bound,
-            lambda rng, f: draw_class(rng, np.asarray(stick_probabilities(jnp.asarray(f)))),
+            lambda rng, f: draw_class(rng, np.asarray(jax.jit(stick_probabilities)(f))),
         ),
         Case(
             "student_t",
@@ -469,7 +469,7 @@ CASES = {
             limits=(-2.0, np.inf),
             limited=1,
             # Those that are added are no neighbours.
-            design=lambda y: jnp.broadcast_to(jnp.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), (len(y), 2, 3)),
+            design=lambda y: np.broadcast_to(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), (len(y), 2, 3)),
         ),
         Case(
             "varying",
@@ -478,7 +478,7 @@ CASES = {
             varying_log_density,
             lambda m, v, y: y[:, 0] * up(m[:, 0] - 0.3, v[:, 0]) + (1 - y[:, 0]) * down(m[:, 0] - 0.3, v[:, 0]),
             varying_generate,
-            design=lambda y: jnp.stack([jnp.ones(len(y)), 0.7 * y[:, 1]], axis=1)[:, None],
+            design=lambda y: np.stack([np.ones(len(y)), 0.7 * y[:, 1]], axis=1)[:, None],
         ),
         Case(
             "shared",
@@ -487,7 +487,7 @@ CASES = {
             shared_log_density,
             shared_bound,
             shared_generate,
-            design=lambda y: jnp.broadcast_to(jnp.array([[1.0, 1.0], [0.0, 1.0]]), (len(y), 2, 2)),
+            design=lambda y: np.broadcast_to(np.array([[1.0, 1.0], [0.0, 1.0]]), (len(y), 2, 2)),
         ),
     )
 }
