@@ -1,5 +1,6 @@
 """The variational Gaussian: its optimum by brute force, and its linear response by differences of tilted optima."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -14,7 +15,7 @@ from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.fit import PenalisedBound
 from pgmodels.inference.linear_response import at_data, response
-from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.problem import problem_of
 from pgmodels.language.expression import Environment
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data
@@ -201,7 +202,7 @@ def response_by_differences(problem, sites, entry, size=0.02):
     for share in (-1.0, -0.5, 0.5, 1.0):
         tilt = np.zeros(sites.potential.shape)
         tilt[entry] = share * size
-        other = Problem(tilted, problem.prior, problem.y, {**problem.parameters, "tilt": tilt}, problem.joint)
+        other = replace(problem, objective=tilted, parameters={**problem.parameters, "tilt": tilt})
         moved[share] = np.asarray(settle(other, sites)[0])
     near, far = (moved[0.5] - moved[-0.5]) / size, (moved[1.0] - moved[-1.0]) / (2 * size)
     return (4.0 * near - far) / 3.0
@@ -227,7 +228,8 @@ def test_linear_response_is_the_derivative_of_a_tilted_optimum(name, kind):
         predictors = problem.objective.predictors
         Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
         posterior = run(problem.condition, sites)
-        T, _, _ = response(problem.objective, problem.joint, posterior, Phi, problem.y, problem.parameters)
+        live = np.ones(len(problem.y)) if problem.live is None else problem.live
+        T, _, _ = response(problem.objective, problem.joint, posterior, Phi, problem.y, live, problem.parameters)
         V = np.asarray(run(at_data, posterior, Phi, problem.joint)[1])
         flat = V.reshape(T.shape)
         covariance = (flat + flat @ np.asarray(T) @ flat).reshape(V.shape)
