@@ -1,7 +1,7 @@
 """Means of the auxiliaries against closed forms, sampled conditionals and quadrature."""
 
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -120,12 +120,9 @@ def test_draws_average_what_gibbs_draws(name):
         f = jnp.asarray(mcmc.latents.reshape(-1, *mcmc.latents.shape[2:]))
         blocks = range(len(augmentation.blocks))
         keys = jax.random.split(jax.random.key(5), (len(blocks), 40))
+        draws_of = [jax.jit(partial(augmentation.draw_chain, block=block)) for block in blocks]
         drawn = [
-            {
-                k: v
-                for block in blocks
-                for k, v in augmentation.draw_chain(keys[block, i], f, y, parameters, block).items()
-            }
+            {k: v for block in blocks for k, v in draws_of[block](keys[block, i], f, y, parameters).items()}
             for i in range(40)
         ]
     assert set(means) == set(drawn[0])
