@@ -40,7 +40,7 @@ class GP(Module):
 
     ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 unless given; a
     number is a start value for ``fit``. ``form`` says how the prior is held at the data: by what costs less of
-    ``pgm.Dense()`` and an exact low-rank factor where it is left out.
+    ``pgm.Dense()`` and an exact low-rank factor where it is left out, or by inducing inputs, ``pgm.Inducing(300)``.
     """
 
     kernel: Kernel
