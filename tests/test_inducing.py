@@ -217,6 +217,19 @@ def test_corrections_do_not_jump_between_data_and_new_inputs(sparse):
             np.testing.assert_allclose(at_new, at_data, atol=1e-9)
 
 
+def test_the_perturbative_correction_is_of_what_the_data_move(sparse):
+    corrected = pgm.correct(sparse, method="perturbative")
+    C = np.asarray(sparse.posterior.covariance())[0]
+    m, v, total = sparse.mean[:, 0], np.diagonal(C), sparse.variance[:, 0]
+    # Of one Pólya-Gamma latent (math: section 5), whose variable sees the whole second moment of f.
+    c = np.sqrt(m**2 + total)
+    spread = (np.tanh(c / 2.0) / c - 0.5 / np.cosh(c / 2.0) ** 2) / (2.0 * c**2)
+    mean = m + C @ (v * m * spread)
+    variance = total + m**2 - mean**2 + 2.0 * m * (C @ (m * v * spread)) + C**2 @ ((m**2 + v) * spread)
+    np.testing.assert_allclose(corrected.mean[:, 0], mean, atol=1e-9)
+    np.testing.assert_allclose(corrected.variance[:, 0], variance, atol=1e-9)
+
+
 def test_gradients_of_the_bound():
     Z, active, sites = jnp.asarray(X[:5]), jnp.ones(5), some_sites(N)
 
