@@ -11,7 +11,9 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.fit import PenalisedBound
 from pgmodels.inference.problem import problem_of
+from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.inducing import ADAPTIVE, Inducing, inducing_at
+from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
@@ -85,6 +87,24 @@ def test_moments_are_those_of_the_latents_at_the_inducing_inputs():
         np.testing.assert_allclose(at_new[1][:, latent], own, atol=ROUNDING)
         np.testing.assert_allclose(posterior.cross_covariance(jnp.asarray(X_NEW))[latent], Sigma[N:, :N], atol=ROUNDING)
     np.testing.assert_allclose(posterior.log_normalizer(), expected, atol=ROUNDING)
+
+
+def test_latents_factorised_together_are_those_factorised_by_themselves():
+    prior = JointPrior((pgm.Inducing(X[:7]).bind(KERNEL, MEAN, X, 1), pgm.Inducing(X[3:8]).bind(KERNEL, -0.4, X, 1)))
+    h, w = some_sites(N)
+    f = jnp.asarray(RNG.normal(size=(N, 2)))
+
+    @partial(jax.jit, static_argnums=1)
+    def figures(prior, together):
+        if together:
+            posterior = condition_coupled(prior, h, jax.vmap(jnp.diag)(w), ((0, 1),))
+        else:
+            posterior = prior.condition(Sites(h, w))
+        scalars = posterior.log_normalizer(), posterior.log_factor(f)
+        return *posterior.moments(), *posterior.predict(jnp.asarray(X_NEW)), *scalars
+
+    for ours, theirs in zip(figures(prior, True), figures(prior, False), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=ROUNDING)
 
 
 def test_the_model_that_is_sampled_from_is_its_covariance_and_a_residual():
