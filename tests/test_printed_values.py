@@ -1,6 +1,6 @@
 """What is printed and what is typeset are read as numbers, and are what is computed."""
 
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +52,7 @@ def observed(name):
     f = jnp.asarray(np.random.default_rng(5).normal(0.6, 1.5, (5, augmentation.size)))
     auxiliaries = {}
     for block in range(len(augmentation.blocks)):
-        draw = jax.jit(partial(augmentation.draw_chain, block=block))
-        auxiliaries |= draw(jax.random.key(block), f, y, VALUES)
+        auxiliaries |= augmentation.draw_chain(jax.random.key(block), f, y, VALUES, block)
     return augmentation, Environment(y, f, VALUES | auxiliaries), auxiliaries
 
 
