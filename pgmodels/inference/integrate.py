@@ -43,7 +43,7 @@ from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, with_values
 
 # Of the ELBO. At a point the evidence is weighed, whatever q is; for the mode's gradient q is nearer to its optimum.
-_TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-9
+_TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7
 _ITERATIONS, _MODE_STEPS = 500, 100
 # Of the gradient where a search ends that could not go on: the points are about the mode all the same.
 _NEAR = 0.1
@@ -291,7 +291,7 @@ class _Integration:
     def _find_mode(self, bar: ProgressBar) -> bool:
         """Set the mode and the axes of standardised coordinates; whether the search converged."""
         search = _Search(self.given, self.first)
-        options = {"maxiter": _MODE_STEPS, "ftol": 1e-7, "gtol": 1e-2}
+        options = {"maxiter": _MODE_STEPS, "ftol": 1e-6, "gtol": 1e-2}
         found = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
                          callback=lambda x: bar.advance(1, "mode"))  # fmt: skip
         if not math.isfinite(search.best):
