@@ -74,6 +74,7 @@ def test_derive_prints_the_graph(form, sign, capsys):
     assert sign in capsys.readouterr().out
 
 
+@pytest.mark.turns(3)
 def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     output = tmp_path / "results"
     sizes = ["--train-size", "30", "--num-samples", "60", "--num-warmup", "20", "--num-chains", "2"]

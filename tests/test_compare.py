@@ -87,6 +87,7 @@ def test_wasserstein_of_one_draw():
     np.testing.assert_allclose(far, 52.0, rtol=1e-9)
 
 
+@pytest.mark.turns(2)
 def test_test_metrics_of_two_classes():
     vi, _, _ = bernoulli()
     X, y = data(30, 1)
@@ -127,6 +128,7 @@ def test_pareto_k_is_that_of_the_dense_densities():
     np.testing.assert_allclose(pareto_k(vi, 1000, seed=4), expected, atol=1e-3)
 
 
+@pytest.mark.turns(2)
 def test_an_exact_approximation_shows_no_error():
     vi, mcmc = gaussian()
     result = compare(gibbs=mcmc, cavi=vi)

@@ -146,6 +146,7 @@ def test_printed_updates_are_those_of_cavi(name):
             np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_printed_bound_is_the_bound(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])

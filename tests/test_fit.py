@@ -82,6 +82,7 @@ def test_prior_mean_and_prior_density_are_part_of_the_objective():
     assert abs(best - y.mean()) > 0.05  # the prior matters, so a result without it would fail
 
 
+@pytest.mark.turns(2)
 def test_fixed_values_stay_and_the_rest_moves():
     rng = np.random.default_rng(3)
     X, f = small_data(rng, 40)

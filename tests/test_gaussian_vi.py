@@ -108,6 +108,7 @@ def additive_poisson(y, f):
     return pgm.exp(y * z - pgm.exp(z)) / pgm.gamma(y + 1)
 
 
+@pytest.mark.turns(2)
 def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_kernels():
     rng = np.random.default_rng(2)
     X, y = rng.uniform(-2.0, 2.0, (15, 2)), rng.poisson(2.0, 15).astype(float)
@@ -244,6 +245,7 @@ def corrected(name):
     return X, y, result, pgm.correct(result)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["bernoulli", "softmax", "additive"])
 def test_at_the_data_predictions_are_the_corrected_moments(name):
     X, _, result, fixed = corrected(name)
@@ -279,6 +281,7 @@ def test_latents_of_a_datum_depend_on_each_other():
     assert result.draw_at_data(5)[0].shape == (5, len(y), 3)
 
 
+@pytest.mark.turns(3)
 def test_against_draws():
     """Several thousand Gibbs draws: variances within a few of their standard errors, where CAVI's are off by half."""
     case = CASES["bernoulli"]
@@ -349,6 +352,7 @@ def test_wrong_calls_are_refused():
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "softmax"])
 def test_the_learned_bound_has_the_gradient_of_the_converged_one(name):
     """By differences of the ELBO at other hyperparameters, each at its own optimum."""
@@ -366,6 +370,7 @@ def test_the_learned_bound_has_the_gradient_of_the_converged_one(name):
     np.testing.assert_allclose(-value, pgm.gaussian_vi(model, X, y, tolerance=1e-12).elbo, rtol=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_a_formula_without_an_augmentation_is_learned():
     rng = np.random.default_rng(3)
     X = np.sort(rng.uniform(-2.0, 2.0, 40))[:, None]

@@ -32,6 +32,7 @@ def test_agrees_with_nuts_without_auxiliaries(name):
     assert np.abs(variance).max() < 4.0
 
 
+@pytest.mark.turns(2)
 def test_gaussian_likelihood_against_the_exact_posterior():
     X, y = CASES["gaussian"].data(30, seed=4)
     draws = gibbs(CASES["gaussian"].model(), X, y, num_samples=2001, num_warmup=0, seed=1)
@@ -188,6 +189,7 @@ def test_nothing_is_compiled_again_for_equal_shapes(binary):
     assert sizes == [f._cache_size() for f in (iteration.run_chunk, iteration.start_chains, fixed_point._refine)]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.turns(2)
 def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_compiled_again(binary):
     _, X, y = binary

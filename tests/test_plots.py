@@ -387,6 +387,7 @@ def test_convergence_counts_every_latent():
     assert "R-hat needs two" in alone.legends[0].get_title().get_text()
 
 
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("name", ["logistic_softmax", "heteroscedastic", "bernoulli"])
 def test_auxiliaries_are_their_means(name):
     found = results(name)

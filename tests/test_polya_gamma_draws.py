@@ -27,6 +27,7 @@ def draws(request):
 
 
 # Two backends and 48 laws: one seed in some 400 raises a false alarm (``check_law``).
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("c", TILTS)
 @pytest.mark.parametrize("b", SHAPES)
 def test_draws_have_the_law(draws, b, c):
@@ -210,6 +211,7 @@ def test_scalars_and_empty_arrays(shape):
     assert jax.eval_shape(lambda key: polya_gamma.draw(key, b, 0.5, "jax"), key).shape == shape
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_draws_depend_on_the_key_alone(backend):
     b, c = jnp.ones((2, 4)), jnp.array([0.0, 1.0, 2.0, 9.0])
@@ -222,6 +224,7 @@ def test_draws_depend_on_the_key_alone(backend):
     assert not np.any(first == other)
 
 
+@pytest.mark.turns(2)
 def test_under_vmap_each_key_gives_the_draws_that_it_gives_alone():
     keys, b = jax.random.split(jax.random.key(9), 4), jnp.array([0.4, 1.0, 9.0, 70.0, 5e3, 0.0, 2.0, 1e5])
     tilts = jnp.array([0.0, 0.3, 2.0, 30.0])
@@ -231,6 +234,7 @@ def test_under_vmap_each_key_gives_the_draws_that_it_gives_alone():
     np.testing.assert_allclose(together, alone, rtol=1e-10)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_draws_inside_jit_vmap_and_scan(backend):
     def chain(key, c):

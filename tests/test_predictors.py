@@ -138,6 +138,7 @@ def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     np.testing.assert_allclose(vi.predict(X_NEW).log_density(y), twin.predict(X_NEW).log_density(y), atol=1e-8)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("method", ["linear_response", "perturbative"])
 def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
     fixed, twin = (pgm.correct(found(name), method=method) for name in ("additive", "single"))
@@ -148,6 +149,7 @@ def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
     np.testing.assert_allclose(fixed.predict(X_NEW).probabilities, twin.predict(X_NEW).probabilities, atol=1e-8)
 
 
+@pytest.mark.turns(2)
 def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
     with jax.enable_x64(True):
         values, gradients = [], []
@@ -225,6 +227,7 @@ def test_a_vector_of_latents_beside_a_combination_is_refused():
         pgm.cavi(pgm.Model(mixed(), pgm.GP(pgm.RBF(1.0, 1.0), size=2)), X, LABELS)
 
 
+@pytest.mark.turns(2)
 def test_diagnostics_see_the_predictor():
     vi, twin = found("additive"), found("single")
     for ours, theirs in zip(augmentation_gap(vi), augmentation_gap(twin), strict=True):

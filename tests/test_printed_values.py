@@ -79,6 +79,7 @@ def test_updates_and_bound(name):
     agree(augmentation.bound, Environment(env.y, env.f, values), augmentation.size)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_augmented_likelihood(name):
     augmentation, env, auxiliaries = observed(name)

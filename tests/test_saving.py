@@ -198,6 +198,7 @@ def plain(value):
     return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_says_the_same_when_it_is_loaded(results, files, name):
     result, back = results[name], load(files[name], name)
@@ -223,6 +224,7 @@ with open(sys.argv[1], "wb") as file:
 """
 
 
+@pytest.mark.turns(2)
 def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
     arguments = [str(part) for name in NAMES for part in (name, files[name])]
     command = [sys.executable, "-c", READER, str(tmp_path / "told"), *arguments]

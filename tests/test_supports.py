@@ -99,6 +99,7 @@ def draw(lik, f, covariates=None):
     return draw_observations(lik, np.full((N, 1, 1), f), covariates, np.random.default_rng(11))[:, 0]
 
 
+@pytest.mark.turns(2)
 def test_draws_with_atoms_follow_their_distribution():
     for lik, low, high in ((tobit(), 0.0, np.inf), (clipped_twice(), -1.0, 2.0)):
         y, law = draw(lik, 0.4), stats.norm(0.4, 0.7)
@@ -110,6 +111,7 @@ def test_draws_with_atoms_follow_their_distribution():
         assert stats.kstest(inside, between).pvalue > ALPHA
 
 
+@pytest.mark.turns(2)
 def test_draws_of_positive_numbers_and_times_follow_their_distribution():
     assert stats.kstest(draw(exponential(), 3.0), stats.expon(scale=np.exp(3.0)).cdf).pvalue > ALPHA
     times = draw(log_logistic(), 0.4, [1.0])

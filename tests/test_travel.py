@@ -156,6 +156,7 @@ def told(results):
     return {name: figures(result) for name, result in results.items()}
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_says_the_same_after_it_has_travelled(results, told, name, way):
@@ -255,6 +256,7 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
+@pytest.mark.turns(2)
 def test_a_fresh_process_without_x64_says_the_same(results, told, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(results))
@@ -290,6 +292,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.turns(2)
 def test_a_formula_of_a_script_travels_to_its_workers_and_to_other_programs(tmp_path):
     script, written = tmp_path / "script.py", tmp_path / "result.pickle"
     script.write_text(SCRIPT)

@@ -129,6 +129,7 @@ def held_at_first(model, X, y, num_warmup):
     return repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)
 
 
+@pytest.mark.turns(2)
 def test_without_warm_up_hyperparameters_take_slice_steps():
     assert held_at_first(*three_classes(9), num_warmup=200) == (0, 1)
     assert held_at_first(*three_classes(9), num_warmup=0) == (None, 2)

@@ -114,7 +114,7 @@ def check(name, seed=0, y=None):
         return verify_augmentation(augmentation, PARAMETERS, support, seed, y)
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_passes(name):
     verification = check(name)
