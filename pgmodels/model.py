@@ -227,7 +227,7 @@ class Model(Module):
                 "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
                 "class and recode the labels, or add data of it.",
                 DataWarning,
-                stacklevel=7,
+                stacklevel=8,
             )
         return Data(X, y, columns)
 

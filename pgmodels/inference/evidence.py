@@ -17,10 +17,11 @@ from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.rows import resize_rows, resize_square, resize_zeros
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Module
-from pgmodels.precision import as_array, double_precision
+from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import mixing
 
@@ -148,11 +149,15 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     check_whole_number(seed, "seed", 0)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
     own = float(corrected.is_positive)
-    Phi = mixing(result.model, result.y)
-    about = Phi[0] if Phi else None, own * as_array(corrected.shift), own * as_array(corrected.response)
+    posterior = corrected.posterior.filled()
+    rows = posterior.prior.num_rows
+    Phi = [resize_rows(part, rows) for part in mixing(result.model, result.y)]
+    count = len(corrected.shift) // len(result.y) * rows
+    shift, T = resize_zeros(corrected.shift, count), resize_square(corrected.response, count, 0.0)
+    about = Phi[0] if Phi else None, own * shift, own * T
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
-        tried.append(_weigh(corrected, _propose(corrected.posterior, *about, share), num_draws, seed))
+        tried.append(_weigh(corrected, _propose(posterior, *about, share), num_draws, seed))
         if tried[-1].k <= tried[-1].limit:
             break
     best = min(tried, key=lambda weights: weights.k)
@@ -182,5 +187,5 @@ def _weigh(result: Approximation, proposal: Proposal, num_draws: int, seed: int)
     key, parts = jax.random.key(seed), []
     for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
         f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
-        parts.append(pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio)
+        parts.append(pointwise_log_likelihood(result, f[:, : len(result.y)]).sum(axis=-1) + log_ratio)
     return smoothed(np.concatenate(parts)[:num_draws])
