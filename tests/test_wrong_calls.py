@@ -153,6 +153,10 @@ def wrong_objects(rng):
     return [None, rng.normal(), int(rng.integers(9)), "name", rng.normal(size=3), {"a": 1}, [object()], object(), len]
 
 
+def given_objects(rng):
+    return [part for part in wrong_objects(rng) if part is not None]
+
+
 def wrong_counts(rng):
     return [None, "three", rng.normal(), -int(rng.integers(1, 9)), [3], np.nan, True, object(), rng.normal(size=2)]
 
@@ -182,6 +186,28 @@ CALLS = {
         DATA,
         {k: SAMPLER[k] for k in ("model", "X", "y")} | {"max_iterations": wrong_counts, "tolerance": wrong_scales},
     ),
+    "gaussian_vi": (
+        pgm.gaussian_vi,
+        DATA,
+        {k: SAMPLER[k] for k in ("model", "X", "y")} | {"max_iterations": wrong_counts, "tolerance": wrong_scales},
+    ),
+    "svi": (
+        pgm.svi,
+        DATA,
+        {k: SAMPLER[k] for k in ("model", "X", "y", "seed")}
+        | {"batch_size": wrong_counts, "max_passes": wrong_counts, "rate": wrong_objects, "tolerance": wrong_scales},
+    ),
+    "integrate": (
+        pgm.integrate,
+        DATA | {"model": pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.0, 1.0), 1.0)))},
+        {k: SAMPLER[k] for k in ("model", "X", "y", "seed")} | {"num_draws": wrong_counts},
+    ),
+    "log_evidence": (
+        lambda **given: pgm.log_evidence(**{"result": fitted()} | given),
+        {},
+        {"result": wrong_objects, "num_draws": wrong_counts, "seed": wrong_seeds},
+    ),
+    "Inducing": (pgm.Inducing, {"inputs": 3}, {"inputs": wrong_counts, "select": given_objects}),
     "gibbs": (pgm.gibbs, DATA, SAMPLER),
     "nuts": (pgm.nuts, DATA, SAMPLER | {"target_accept": wrong_scales}),
     "to_numpyro": (pgm.to_numpyro, DATA, {k: SAMPLER[k] for k in ("model", "X", "y")}),

@@ -126,7 +126,7 @@ class Inducing(Form):
     def __init__(self, inputs: Any, select: str | None = None):
         if np.ndim(inputs) == 0:
             check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
-            if select is not None and select not in SELECTIONS:
+            if select is not None and not (isinstance(select, str) and select in SELECTIONS):
                 raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
             object.__setattr__(self, "inputs", int(inputs))
             object.__setattr__(self, "select", select or DEFAULT)
