@@ -267,8 +267,10 @@ class Model(Module):
         pairs = ((gp, as_array(gp.mean.value)) for gp in self.gps)
         return JointPrior(tuple(gp.form.traced_for_moments(gp.kernel, mean, X, gp.size, **rows) for gp, mean in pairs))
 
-    def compiled_prior(self, X: Any) -> JointPrior:
-        """``traced_prior``, compiled."""
+    def compiled_prior(self, X: Any, live: Any = None) -> JointPrior:
+        """``traced_prior``, compiled; at the data alone unless ``live`` says which rows these are."""
+        if live is not None:
+            return _compiled_prior(self.bare(), X, live)
         filled, live = self.filled(np.asarray(X))
         return _compiled_prior(self.bare(), filled, live).resized(len(X))
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -46,13 +45,8 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
 def _fit(target: Target, vector: Any, start: CoupledPosterior | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
-    prior = _compiled_prior(drawn, target.X, target.live)
+    prior = drawn.compiled_prior(target.X, target.live)
     return fit_surrogate(target.augmentation, prior, target.y, target.live, drawn.parameters, start)
-
-
-@jax.jit
-def _compiled_prior(model: Any, X: Any, live: Any) -> JointPrior:
-    return model.traced_prior(X, live)
 
 
 def _is_finite(fit: Fit) -> bool:
