@@ -81,6 +81,7 @@ def brute_force(result, mean, variance, cross, H, latent):
 
 @pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CORRECTED)
+@pytest.mark.filterwarnings("ignore:y has no observation of class")
 def test_correction_is_the_second_order_expansion(name):
     """At the data and at a new point, against H by differences and the covariances by quadrature."""
     case = CASES[name]
