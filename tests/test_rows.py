@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
@@ -14,6 +15,8 @@ from pgmodels.inference.gibbs.moves.move import Seen
 from pgmodels.inference.gibbs.moves.sweep import SweepInfo, autocorrelation, choose_relaxation
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import condition_coupled
+from pgmodels.latent.dense import whitened_prior
+from pgmodels.latent.form import Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
@@ -191,3 +194,27 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
     filled, live = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).filled(X)
     np.testing.assert_array_equal(filled, resize_rows(X, 48))
     np.testing.assert_array_equal(live, live_rows(41, 48))
+
+
+class Plain(Form):
+    """A form of one's own that knows nothing of rows that fill up, of priors that do."""
+
+    def bind(self, kernel, mean, X, size, neglected=np.inf):
+        return pgm.Dense().bind(kernel, mean, X, size)
+
+    def traced(self, kernel, mean, X, size):
+        return whitened_prior(kernel, mean, X, size)
+
+    traced_for_moments = traced
+
+
+def test_a_form_that_knows_nothing_of_filling_up_is_sampled():
+    kernel = pgm.RBF(variance=dist.LogNormal(0.0, 0.5), lengthscale=1.3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.2, form=Plain()))
+    labels = (np.arange(41) % 3 == 0).astype(float)
+    draws = pgm.gibbs(model, X, labels, num_samples=3, num_warmup=0, num_chains=1, progress=False)
+    assert draws.latents.shape == (1, 3, 41, 1)
+    mean, variance = draws.predict_latent(X)
+    # At the data nothing is left but jitter, of a deviation of 1e-4: the draws themselves.
+    np.testing.assert_allclose(mean, draws.mean, rtol=0, atol=4e-4)
+    np.testing.assert_allclose(variance, draws.variance, rtol=0, atol=4e-4)

@@ -158,7 +158,8 @@ class Draws(Result):
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
         X_new, whitened = self.check_inputs(X_new), self._flat_whitened()
         count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
-        pairs = zip(self.prior.filled().groups, whitened, strict=True)
+        prior = self.prior.filled() if self.model.fills else self.prior
+        pairs = zip(prior.groups, whitened, strict=True)
         if self.hyperparameters:
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]

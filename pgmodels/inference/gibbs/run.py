@@ -70,14 +70,15 @@ class GibbsRun(Portable):
         vector = as_array(self.unknowns.start())
         # With hyperparameters sampled, of the form that it has at every value of them.
         bound = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
-        self.prior: JointPrior = bound.generative().filled()
-        rows, live = self.prior.num_rows, None
-        if self.prior.fills:
-            live = as_array(live_rows(len(data.y), rows))
+        self.prior: JointPrior = bound.generative()
+        live = None
+        if model.fills and self.prior.fills:
+            self.prior = self.prior.filled()
+            live = as_array(live_rows(len(data.y), self.prior.num_rows))
         self.target = Target(
             model=model.bare(),
-            X=as_array(resize_rows(data.X, rows)),
-            y=as_array(resize_rows(data.y, rows)),
+            X=as_array(resize_rows(data.X, self.prior.num_rows)),
+            y=as_array(resize_rows(data.y, self.prior.num_rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
             held=None if self._sampled else self.prior,
@@ -133,7 +134,7 @@ class GibbsRun(Portable):
             return
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
-            self.prior = finer.filled()
+            self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = float(np.max(fit[0].precision))
         self.target = replace(self.target, held=fit[0])
