@@ -19,9 +19,9 @@ from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.inference.integrate import integrate
-from pgmodels.inference.natural_gradient import svi
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
+from pgmodels.inference.svi import svi
 from pgmodels.interop.arviz import to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On

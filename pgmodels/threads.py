@@ -20,12 +20,12 @@ def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
 
 
 def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
-    """Run an engine (model, X, y, ...) on one BLAS thread where X has few rows; the setting is restored afterwards."""
+    """Run an engine (model, X, ...) on one BLAS thread where X has few rows; the setting is restored afterwards."""
 
     @wraps(engine)
-    def wrapped(model: Any, X: Any, y: Any, **options: Any) -> R:
+    def wrapped(model: Any, X: Any, *args: Any, **options: Any) -> R:
         with one_thread_up_to(_num_rows(X)):
-            return engine(model, X, y, **options)
+            return engine(model, X, *args, **options)
 
     return wrapped
 

@@ -3,10 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.natural_gradient import Averages, adapt
+from pgmodels.inference import windows
+from pgmodels.inference.adam import adam_step, first_adam
+from pgmodels.inference.fit import PenalisedBound
+from pgmodels.inference.natural_gradient import Averages, Naturals, Rates, Sparse, adapt, first_state, penalised_bound
+from pgmodels.latent.dense import WHITENING_JITTER
+from pgmodels.model import Data
+from pgmodels.precision import as_array
+from pgmodels.unknowns import learned
+from tests.programs import run
 from tests.registry import CASES
 
 RNG = np.random.default_rng(6)
@@ -78,6 +87,125 @@ def test_the_adaptive_rate_is_the_share_of_the_gradient_that_is_no_noise():
     np.testing.assert_allclose(after.gradient[0], mean)
     assert float(rate) == pytest.approx(mean @ mean / square)
     assert float(after.memory) == pytest.approx(4.0 * (1.0 - mean @ mean / square) + 1.0)
+
+
+@pytest.fixture
+def doubles():
+    with jax.enable_x64(True):
+        yield
+
+
+def learning(model, X):
+    """What steps that learn work on, and its unconstrained values."""
+    unknowns, prior = learned(model), model.prior(X[:1])
+    Z, units = as_array(np.array(model.gps[0].form.inputs)), as_array(np.ones(len(unknowns.start())))
+    whole = Sparse(model.augmentation, unknowns, model.bare(), prior, (Z,), units, as_array(float(len(X))), False)
+    return whole, as_array(unknowns.start())
+
+
+LEARNED = pgm.Model(
+    pgm.NegativeBinomial(1.7),
+    pgm.GP(
+        pgm.RBF(dist.LogNormal(0.5, 1.0), 0.8), mean=-0.4, form=pgm.Inducing(np.array([[-2.1], [-0.7], [0.4], [2.2]]))
+    ),
+)
+COUNTS = RNG.poisson(1.5, 30).astype(float)
+
+
+def some_q():
+    root = np.tril(RNG.normal(size=(4, 4)))
+    return [Naturals(as_array(root @ root.T), as_array(RNG.normal(size=4)))]
+
+
+def written_out(vector, naturals, X, y):
+    """The sparse bound by the values u at Z, with covariance matrices and inverses."""
+    dispersion, variance, lengthscale = jnp.exp(vector[:3])
+    mean = vector[3]
+    kernel = lambda a, b: variance * jnp.exp(-0.5 * ((a - b.T) / lengthscale) ** 2)  # noqa: E731
+    Z = np.array(LEARNED.gps[0].form.inputs)
+    K = kernel(Z, Z) + WHITENING_JITTER * variance * jnp.eye(4)
+    root, P = jnp.linalg.cholesky(K), jnp.eye(4) + naturals.precision
+    location, S = root @ jnp.linalg.solve(P, naturals.potential), root @ jnp.linalg.inv(P) @ root.T
+    weights = kernel(X, Z) @ jnp.linalg.inv(K)
+    m = mean + weights @ location
+    v = variance - jnp.sum(weights * kernel(X, Z), axis=1) + jnp.sum((weights @ S) * weights, axis=1)
+    c = jnp.sqrt(m**2 + v)
+    # log Γ(y + r) / (Γ(r) y!) + (y - r) m / 2 - (y + r) log 2cosh(c / 2)
+    terms = jax.lax.lgamma(y + dispersion) - jax.lax.lgamma(dispersion) - jax.lax.lgamma(y + 1.0)
+    terms = terms + 0.5 * (y - dispersion) * m - (y + dispersion) * jnp.log(2.0 * jnp.cosh(0.5 * c))
+    ratio = jnp.linalg.slogdet(K)[1] - jnp.linalg.slogdet(S)[1]
+    divergence = 0.5 * (jnp.trace(jnp.linalg.solve(K, S)) + location @ jnp.linalg.solve(K, location) - 4.0 + ratio)
+    log_prior = -0.5 * (vector[1] - 0.5) ** 2 - vector[1] - 0.5 * jnp.log(2.0 * jnp.pi)
+    return jnp.sum(terms) - divergence + log_prior
+
+
+def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles):
+    whole, vector = learning(LEARNED, X[::16])
+    assert whole.learnable.names == ["dispersion", "variance", "lengthscale", "mean"]
+    rows, naturals = as_array(X[::16]), some_q()
+    ours = lambda vector: penalised_bound(whole, naturals, vector, rows, COUNTS)[0]  # noqa: E731
+    theirs = lambda vector: written_out(vector, naturals[0], rows, COUNTS)  # noqa: E731
+    (value, slope), (expected, its_slope) = (run(jax.value_and_grad(f), vector) for f in (ours, theirs))
+    # Inverses of a matrix with condition number 1e2 lose as many digits.
+    assert float(value) == pytest.approx(float(expected), rel=1e-10)
+    np.testing.assert_allclose(slope, its_slope, rtol=1e-9)
+    # Batches average to it, the log prior and KL included.
+    batch = jax.value_and_grad(lambda *given: penalised_bound(whole, naturals, *given)[0])
+    parts = [run(batch, vector, rows[i::3], as_array(COUNTS)[i::3]) for i in range(3)]
+    assert np.mean([value for value, _ in parts]) == pytest.approx(float(expected), rel=1e-10)
+    np.testing.assert_allclose(np.mean([slope for _, slope in parts], axis=0), its_slope, rtol=1e-9)
+
+
+def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
+    rows = X[::16]
+    whole, vector = learning(LEARNED, rows)
+    every, rates = (as_array(rows)[None], as_array(COUNTS)[None]), Rates(*map(as_array, np.array([1.0, 0.0, 0.0])))
+    state = run(first_state, whole, vector, *every)
+    for _ in range(100):
+        state, _ = windows.advance(whole, state, *every, rates)
+    (value, _), slope = run(
+        jax.value_and_grad(
+            lambda v: penalised_bound(whole, state.naturals, v, *(part[0] for part in every)), has_aux=True
+        ),
+        vector,
+    )
+    collapsed, its_slope = PenalisedBound(learned(LEARNED), Data(rows, COUNTS))(np.asarray(vector))
+    # The other has no jitter at Z, here 1e-8 of the variance.
+    assert float(value) == pytest.approx(-collapsed, abs=1e-5)
+    np.testing.assert_allclose(slope, -its_slope, atol=1e-4)
+
+
+def test_adam_is_that_of_its_paper(doubles):
+    state, m, v, x = first_adam(jnp.array([0.3, -1.0])), 0.0, 0.0, np.array([0.3, -1.0])
+    for t, slope in enumerate([np.array([2.0, -0.1]), np.array([-1.0, 0.4])], start=1):
+        state = adam_step(state, as_array(slope), as_array(0.05), as_array(np.array([1.0, 3.0])))
+        m, v = 0.9 * m + 0.1 * slope, 0.999 * v + 0.001 * slope**2
+        x = x + 0.05 * np.array([1.0, 3.0]) * (m / (1.0 - 0.9**t)) / (np.sqrt(v / (1.0 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(state.vector, x, rtol=1e-12)
+
+
+def test_values_are_learned_along_and_what_is_fixed_stays():
+    kernel = pgm.RBF(2.0, 0.9)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
+    fitted, before = pgm.fit(model, X, LABELS), windows.advance._cache_size()
+    found = pgm.svi(model, X, LABELS, batch_size=60, learn=True, max_passes=1000)
+    assert found.converged
+    # Hundreds of windows and four starts in one program.
+    assert windows.advance._cache_size() == before + 1
+    # The ELBO is flat about its optimum, to which steps on 60 rows come within a fraction of a deviation.
+    assert fitted.elbo - 0.1 < found.elbo < fitted.elbo + 1e-3
+    ours, theirs = (own.model.gps[0].kernel for own in (found, fitted))
+    assert float(ours.lengthscale.value) == pytest.approx(float(theirs.lengthscale.value), rel=0.1)
+    assert float(found.model.gps[0].mean.value) == 0.3
+    assert set(found.fit.values) == set(fitted.fit.values)
+    assert found.fit.start in found.fit.start_elbos
+    assert model.gps[0].kernel == kernel
+
+
+def test_learning_needs_inducing_inputs():
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))
+    with pytest.raises(ValueError, match=r"svi learns hyperparameters of GPs by inducing inputs; got GP\(RBF"):
+        pgm.svi(model, X, LABELS, learn=True)
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def fit(
         raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    model = _hold_unnormalised(model.resolve(data.X))
+    model = hold_unnormalised(model.resolve(data.X), "fit", stacklevel=4)
     terms = objective_of(model, objective)
     begun = candidates(model, data, terms)
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
@@ -335,17 +335,20 @@ def fit(
     )
 
 
-def _hold_unnormalised(model: Model) -> Model:
-    """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them."""
+def hold_unnormalised(model: Model, engine: str, stacklevel: int) -> Model:
+    """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them.
+
+    The FitWarning is in the name of an engine, at a level counted from there.
+    """
     names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
     if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
     warnings.warn(
-        f"fit holds {', '.join(names)} of {model.likelihood.name}: the formula is not known to be a normalised "
+        f"{engine} holds {', '.join(names)} of {model.likelihood.name}: the formula is not known to be a normalised "
         "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
         "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
-        stacklevel=5,
+        stacklevel=stacklevel + 1,
     )
     held = {name: p.held() for name, p in model.likelihood.parameters.items()}
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)

@@ -91,6 +91,20 @@ def inducing_at(
     return _with_residual(low_rank_at(kernel, mean, X, Z, active, size))
 
 
+def inducing_by_root(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
+) -> InducingPrior:
+    """The prior with given inducing inputs at any value of the hyperparameters; can be compiled.
+
+    With the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z.
+    """
+    root, jitter = whitened_root(kernel, Z)
+    A, ones = solve_triangular(root, kernel(Z, X), lower=True), jnp.ones(len(Z))
+    return _with_residual(
+        LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
+    )
+
+
 def marked_inputs(kernel: Any, Z: Any, tolerance: float = TOLERANCE) -> tuple[Array, Array]:
     """Inducing inputs, and marks of those whose latents do not follow from the others', filled up to few sizes.
 
@@ -169,17 +183,11 @@ class Inducing(Form):
     def traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
     ) -> InducingPrior:
-        """See Form: with the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z."""
+        """See Form and ``inducing_by_root``."""
         del live
         if isinstance(self.inputs, int):
             raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
-        Z = as_array(np.asarray(self.inputs))
-        root, jitter = whitened_root(kernel, Z)
-        A = solve_triangular(root, kernel(Z, X), lower=True)
-        ones = jnp.ones(len(Z))
-        return _with_residual(
-            LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
-        )
+        return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
     def traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None

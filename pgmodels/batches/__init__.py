@@ -1,0 +1,1 @@
+"""Rows of data that need not fit into memory, a block at a time."""

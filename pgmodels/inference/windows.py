@@ -1,0 +1,202 @@
+"""Stochastic steps in windows, whose averages say when nothing moves any more."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.batches.rows import Block
+from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, first_state, step
+from pgmodels.inference.starts import candidates
+from pgmodels.integration import VALUES, at_a_time
+from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.model import Data
+from pgmodels.precision import as_array
+from pgmodels.progress import progress_bar
+from pgmodels.unknowns import learned
+
+# Steps that are averaged, where a pass has so many, and where values are learned.
+_WINDOW = 200
+# The length of Adam's first steps, and how much of the tolerance values may move by from window to window at the last.
+_LEARNING, _FINE = 0.05, 0.1
+# Passes that are made at most, and steps where that is more, unless it is said.
+_PASSES, _STEPS = 100, 10_000
+# Batches over which the adaptive rate takes its first averages, before any step.
+_FIRST = 10
+# Rows that starts are made from.
+_ROWS = 5000
+
+# Batches without end, some at a time along a first axis, from the one of a number on.
+Stream = Callable[[int], Iterator[Block]]
+
+
+class Window(NamedTuple):
+    """Averages over the steps of a window: q, the values and their squares, E v and the bound.
+
+    ``share`` is that of the way to where the steps lead which they go together.
+    """
+
+    naturals: tuple[Naturals, ...]
+    vector: Float[Array, " values"]
+    square: Float[Array, " values"]
+    centre: Float[Array, " D"]
+    bound: Float[Array, ""]
+    share: Float[Array, ""]
+
+
+class Settings(NamedTuple):
+    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``."""
+
+    batch_size: int
+    batches: int
+    window: int
+    windows: int
+    passes: int
+    rates: Rates
+    tolerance: float
+
+
+class Ascent(NamedTuple):
+    """Where the windows are: the state, the length of Adam's steps, the last window, and the bound of each."""
+
+    state: SviState
+    learning: float
+    window: Window | None
+    trace: tuple[float, ...]
+    converged: bool
+
+
+class Outcome(NamedTuple):
+    """Where the steps ended: q and the unconstrained values, the bound of each window, and whether they stand still."""
+
+    naturals: tuple[Naturals, ...]
+    vector: Float[Array, " values"]
+    trace: np.ndarray
+    converged: bool
+
+
+def settle(
+    num_rows: int,
+    width: int,
+    batch_size: int,
+    decay: tuple[float, float] | None,
+    max_passes: int | None,
+    tolerance: float,
+    learn: bool,
+) -> Settings:
+    """The settings for rows of so many numbers. A window is a pass or, where values are learned, a number of steps."""
+    size = min(batch_size, num_rows)
+    count = num_rows // size
+    window = min(_WINDOW if learn else min(count, _WINDOW), at_a_time(size * width, 4 * VALUES))
+    passes = max(_PASSES, -(-_STEPS // count)) if max_passes is None else max_passes
+    # Without noise nothing is to be averaged out.
+    delay, power = (1.0, 0.0) if decay is None or size == num_rows else decay
+    rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
+    return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance)
+
+
+_first = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def advance(
+    whole: Sparse, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates
+) -> tuple[SviState, Window]:
+    """Steps on batches, one after the other."""
+
+    def body(carry: tuple[SviState, Window], rows: tuple[Array, Array]) -> tuple[tuple[SviState, Window], Array]:
+        state, seen = step(whole, carry[0], *rows, rates)
+        vector = state.values.vector
+        now = Window(state.naturals, vector, vector**2, seen.centre, seen.bound, jnp.zeros(()))
+        return (state, jax.tree.map(jnp.add, carry[1], now)), state.rate
+
+    values, zero = jnp.zeros_like(state.values.vector), jnp.zeros(())
+    centre = jnp.concatenate([jnp.zeros_like(own.potential) for own in state.naturals])
+    nothing = Window(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, zero)
+    (state, total), lengths = jax.lax.scan(body, (state, nothing), (X, y))
+    mean = jax.tree.map(lambda leaf: leaf / len(X), total)
+    return state, mean._replace(share=1.0 - jnp.prod(1.0 - lengths))
+
+
+def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tuple[Ascent, dict[str, float]]:
+    """The state at the values given, or with values to learn at the start with the largest bound; the bounds."""
+    X, y = map(as_array, next(stream(0)))
+
+    def started(vector: np.ndarray) -> SviState:
+        return _first(whole, as_array(vector), X[:_FIRST], y[:_FIRST])
+
+    learning = float(settings.rates.learning)
+    if not whole.learnable.places:
+        return Ascent(started(whole.learnable.start()), learning, None, (), False), {}
+    few = Data(sample.X[:_ROWS], sample.y[:_ROWS])
+    models = candidates(whole.learnable.model, few, whole.objective)
+    states = {name: started(learned(model).start()) for name, model in models.items()}
+    held = settings.rates._replace(learning=as_array(np.float64(0.0)))
+    bounds = {name: float(advance(whole, state, X, y, held)[1].bound) for name, state in states.items()}
+    finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
+    if not finite:
+        raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
+    return Ascent(states[max(finite, key=lambda name: finite[name])], learning, None, (), False), finite
+
+
+def ascend(whole: Sparse, ascent: Ascent, stream: Stream, settings: Settings, progress: bool | None) -> Outcome:
+    """Windows of steps until their averages stand still."""
+    done = len(ascent.trace)
+    rows = stream(done * settings.window)
+    with progress_bar("svi", settings.windows, progress) as bar:
+        bar.advance(done)
+        while not ascent.converged and len(ascent.trace) < settings.windows:
+            start = time.perf_counter()
+            ascent = _next(whole, ascent, map(as_array, next(rows)), settings)
+            speed = settings.window * settings.batch_size / (time.perf_counter() - start)
+            bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
+    return _outcome(ascent, settings)
+
+
+def _next(whole: Sparse, ascent: Ascent, rows: Iterator[Array], settings: Settings) -> Ascent:
+    rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
+    state, window = advance(whole, ascent.state, *rows, rates)
+    bound, before, learning, converged = float(window.bound), ascent.window, ascent.learning, False
+    if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
+        raise ValueError(
+            "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
+            "or a likelihood scale close to zero."
+        )
+    if before is not None and learning > 0.0:
+        learning = _shortened(learning, before, window, whole, settings.tolerance)
+        if not learning:
+            state = state._replace(values=state.values._replace(vector=window.vector))
+    elif before is not None:
+        converged = _stands_still(before, window, settings.tolerance)
+    return Ascent(state, learning, window, (*ascent.trace, bound), converged)
+
+
+def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
+    """The averages of the last window; its last step where there is no noise."""
+    at: Any = ascent.window
+    if settings.batches == 1 or at is None:
+        return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
+    return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
+
+
+def _shortened(learning: float, before: Window, now: Window, whole: Sparse, tolerance: float) -> float:
+    """The length of Adam's next steps: half where they are noise, 0 where the averages of two windows hardly differ."""
+    moved = np.abs(np.asarray(now.vector - before.vector))
+    if np.all(moved <= _FINE * tolerance * np.asarray(whole.units)):
+        return 0.0
+    spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))
+    return learning / 2.0 if np.all(moved <= spread) else learning
+
+
+def _stands_still(before: Window, now: Window, tolerance: float) -> bool:
+    """Whether the averages of E v over two windows differ by less than the tolerance.
+
+    Source: Wenzel et al. 2019, who look at a window of global parameters.
+    """
+    moved = float(jnp.linalg.norm(now.centre - before.centre))
+    return moved <= tolerance * float(now.share * jnp.linalg.norm(now.centre))
