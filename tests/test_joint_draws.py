@@ -156,7 +156,7 @@ def draws(count, **sampled):
     """Draws as of a sampler: the latents' coordinates at the data by their posterior, and hyperparameters."""
     _, whitened = approximation(True).draw_at_data(count, seed=1)
     return pgm.Draws(
-        model=SAMPLED if sampled else MODEL,
+        model=sampled_model() if sampled else MODEL,
         X=X,
         y=Y,
         seconds=0.0,
@@ -180,13 +180,15 @@ def test_draws_of_a_sampler_go_on_from_their_latents_at_the_data():
     assert result.draw_latents(NEW, 7).shape == (7, len(NEW), L)
 
 
-SAMPLED = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(dist.LogNormal(0.0, 1.0), [0.6, 1.7]), mean=0.7))
+@cache
+def sampled_model():
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(dist.LogNormal(0.0, 1.0), [0.6, 1.7]), mean=0.7))
 
 
 def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     variances = np.array([0.3, 4.0])
     v = np.random.default_rng(5).normal(size=(1, 2, N, 1))
-    prior = SAMPLED.compiled_prior(X)
+    prior = sampled_model().compiled_prior(X)
     result = dataclasses.replace(draws(2, **{"variance": variances[None]}), prior=prior, whitened=(v,))
     drawn = result.draw_latents(NEW, 4000, seed=2)
     # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
