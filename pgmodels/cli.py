@@ -2,10 +2,11 @@
 
 import argparse
 import inspect
+import io
 import runpy
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from pgmodels.kernels import stationary as kernels
 from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
+from pgmodels.processes import side_by_side
+from pgmodels.progress import progress_board, progress_told, shows_progress
+from pgmodels.threads import num_cores
 from pgmodels.validation import DEFAULT_STUDIES, Study, validate
 
 NAMED = tuple(
@@ -43,7 +47,7 @@ STARTS: dict[str, dict[str, float]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, or 2 for a mistake in the arguments or the data."""
+    """Run the command line; the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,23 +129,50 @@ def _run_validate(options: argparse.Namespace) -> int:
     if options.data is not None:
         columns = None if options.columns is None else options.columns.split(",")
         studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns, options.target),)
-    command = shlex.join(["pgmodels", *options.arguments])
-    for study in studies:
-        validate(
-            study,
-            kernel=getattr(kernels, options.kernel),
-            variance=options.variance,
-            lengthscale=options.lengthscale,
-            train_size=options.train_size,
-            num_samples=options.num_samples,
-            num_warmup=options.num_warmup,
-            num_chains=options.num_chains,
-            seed=options.seed,
-            output=options.output,
-            progress=False if options.quiet else None,
-            command=command,
-        )
+    settings = {
+        "kernel": getattr(kernels, options.kernel),
+        "variance": options.variance,
+        "lengthscale": options.lengthscale,
+        "train_size": options.train_size,
+        "num_samples": options.num_samples,
+        "num_warmup": options.num_warmup,
+        "num_chains": options.num_chains,
+        "seed": options.seed,
+        "output": options.output,
+        "progress": False if options.quiet else None,
+        "command": shlex.join(["pgmodels", *options.arguments]),
+    }
+    console = Console(width=100 if not Console().is_terminal else None)
+    if len(studies) == 1 or num_cores() == 1:
+        for study in studies:
+            validate(study, console=console, **settings)
+    else:
+        _validate_side_by_side(studies, settings, console)
     return 0
+
+
+def _validate_side_by_side(studies: Sequence[Study], settings: Mapping[str, Any], console: Console) -> None:
+    """Each study in a process of its own; what they print is printed in their order, when it is whole."""
+    names = [study.data for study in studies]
+    console.print(f"{' and '.join(names)}, side by side", markup=False, highlight=False)
+    # Bars are shown here or nowhere: what a process says of them is heard where there is a board.
+    shown = shows_progress(settings["progress"])
+    own = {**settings, "progress": shown}
+    jobs = [(study, own, console.width, console.is_terminal) for study in studies]
+    with progress_board(names, shown) as board:
+        for place, printed in enumerate(side_by_side(_validated, jobs, board.hear)):
+            with board.closing(place):
+                console.file.write(printed)
+
+
+def _validated(
+    tell: Callable[..., None], study: Study, settings: Mapping[str, Any], width: int, is_terminal: bool
+) -> str:
+    """What ``validate`` prints, as for a screen like this."""
+    printed = io.StringIO()
+    with progress_told(tell):
+        validate(study, console=Console(file=printed, width=width, force_terminal=is_terminal), **settings)
+    return printed.getvalue()
 
 
 def _run_derive(options: argparse.Namespace) -> int:

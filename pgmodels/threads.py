@@ -1,5 +1,6 @@
-"""Threads of the linear algebra library."""
+"""Threads of the linear algebra library, and cores to run on."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -12,6 +13,11 @@ R = TypeVar("R")
 # Up to this many rows one thread factorises about as fast as several, and on a busy machine far faster: several threads
 # wait for each other inside every small factorisation (455 rows, 2 cores, 2 other processes: 10 ms against 1,270 ms).
 SMALL = 1500
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:

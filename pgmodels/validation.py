@@ -60,12 +60,12 @@ def validate(
     output: Path,
     progress: bool | None,
     command: str,
+    console: Console,
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
     Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json.
     """
-    console = Console(width=100 if not Console().is_terminal else None)
     check_sizes(num_samples, num_warmup, num_chains)
     data = load(study.data, study.columns, study.target)
     parts = split(data, train_size, seed)
@@ -113,7 +113,7 @@ def validate(
         for name, result in results.items():
             if np.all(result.variance > 0):
                 result.to_arviz(seed=seed).to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
-    print(table)
+    print(table, file=console.file)
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
     for message in warned:
         console.print(f"warning: {message}", markup=False, highlight=False)

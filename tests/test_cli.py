@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pgmodels import cli
 from pgmodels.cli import NAMED, main
 from pgmodels.datasets import load
 from tests.test_report import read
@@ -100,6 +101,43 @@ def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     assert settings["command"] in report.words
     assert settings["train_rows"] == 30
     assert "lengthscale=Fixed(1.0)" in settings["model"]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, capsys):
+    together = []
+
+    def validate(study, *, console, seed, progress, **settings):
+        console.print(f"{study.data} from {seed}", f"{settings['kernel'].__name__} {progress}")
+
+    def side_by_side(work, jobs, hear):
+        together.extend(jobs)
+        return (work(hear, *job) for job in jobs)
+
+    monkeypatch.setattr(cli, "validate", validate)
+    monkeypatch.setattr(cli, "side_by_side", side_by_side)
+    monkeypatch.setattr(cli, "num_cores", lambda: cores)
+    assert main(["validate", "--seed", "4", "--kernel", "Matern52", "--quiet"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == ["breast-cancer from 4 Matern52 False", "wine from 4 Matern52 False"]
+    assert len(together) == (0 if cores == 1 else 2)
+    assert main(["validate", "--data", "wine", "--quiet"]) == 0
+    assert len(together) == (0 if cores == 1 else 2)
+
+
+@pytest.mark.turns(2)
+def test_a_mistake_that_a_process_of_its_own_finds_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "num_cores", lambda: 2)
+    assert main(["validate", "--num-chains", "0"]) == 2
+    assert "num_chains" in capsys.readouterr().err
+
+
+def test_an_interruption_has_its_status(monkeypatch):
+    def validate(study, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "validate", validate)
+    assert main(["validate", "--data", "wine"]) == 130
 
 
 NAMES = ["<b>alpha", "beta & co", "gamma"]

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.compare import Comparison, compare
-from pgmodels.diagnostics.convergence import convergence, convergence_by_latent, standard_errors
+from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors, worst
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.cavi import cavi
@@ -171,15 +171,16 @@ def test_convergence_is_what_arviz_finds_on_every_latent():
     memory = np.linspace(0.0, 0.95, 60)
     for t in range(1, 200):
         x[:, t] += memory * x[:, t - 1]
-    got = convergence(x.reshape(4, 200, 30, 2))
+    latents = x.reshape(4, 200, 30, 2)
+    got = worst(latents, *convergence_by_latent(latents))
     axes = {"chain_axis": 0, "draw_axis": 1}
     assert got["ess_bulk"] == array_stats.ess(x, **axes, method="bulk").min()
     assert got["ess_tail"] == array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95)).min()
     assert got["rhat"] == array_stats.rhat(x, **axes).max()
-    means, _ = standard_errors(x.reshape(4, 200, 30, 2))
+    means, _ = standard_errors(latents)
     # NumPyro and ArviZ end Geyer's sequence differently, by a few per cent of the effective size.
     np.testing.assert_allclose(means.ravel(), array_stats.mcse(x, **axes, method="mean"), rtol=0.05)
-    assert np.isnan(convergence(x[:1].reshape(1, 200, 30, 2))["rhat"])
+    assert np.isnan(worst(latents[:1], *convergence_by_latent(latents[:1]))["rhat"])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 from pgmodels import generic
 from pgmodels.arrays import first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
-from pgmodels.diagnostics.convergence import convergence, standard_errors
+from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.integration import slices
@@ -170,7 +170,7 @@ def compare(
             measured, predictions[label] = _test_metrics(result, *test, label, notes)
             row |= measured
         if isinstance(result, Draws):
-            row |= convergence(result.latents)
+            row |= convergence(result)
         elif isinstance(result, Approximation) and not isinstance(result, CorrectedApproximation):
             row |= {"elbo": result.elbo, "pareto_k": pareto_k(result, num_draws, seed)}
         row["seconds"] = result.seconds
@@ -180,7 +180,7 @@ def compare(
     if test is None:
         absent = ["misclassification", "rmse", "negative_log_density", "calibration_error"]
     frame = _tabulate(rows, absent)
-    mcse_mean, mcse_variance = standard_errors(draws.latents)
+    mcse_mean, mcse_variance = of_draws(standard_errors, draws)
     return Comparison(
         reference=name,
         mcse_mean=mcse_mean,

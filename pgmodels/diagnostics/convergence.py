@@ -1,21 +1,43 @@
 """How well chains have mixed: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent."""
 
 import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from scipy.special import ndtri
 
 from pgmodels.integration import slices
+from pgmodels.results.draws import Draws
+
+R = TypeVar("R")
 
 # Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
 _WORST = 20
 
+# What has been worked out of draws that are still there, by function: tables, verdicts and figures ask for the same.
+_known: WeakKeyDictionary[Draws, dict[Callable[..., Any], Any]] = WeakKeyDictionary()
 
-def convergence(latents: np.ndarray) -> dict[str, float]:
+
+def of_draws(figures: Callable[[np.ndarray], R], draws: Draws) -> R:
+    """What one of these functions finds of the latents of draws, worked out once."""
+    found = _known.setdefault(draws, {})
+    if figures not in found:
+        found[figures] = figures(draws.latents)
+    return found[figures]
+
+
+def convergence(draws: Draws) -> dict[str, float]:
+    """Smallest bulk and tail effective sample size and largest R-hat of the latents of draws; see ``worst``."""
+    return worst(draws.latents, *of_draws(convergence_by_latent, draws))
+
+
+def worst(latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndarray) -> dict[str, float]:
     """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
 
-    By ArviZ, on the 20 worst latents of each by NumPyro's vectorised estimates; R-hat is NaN for one chain.
+    By ArviZ, on the 20 worst latents of each by what ``convergence_by_latent`` says; R-hat is NaN for one chain.
     """
     from arviz_stats.base import array_stats
 
@@ -23,17 +45,12 @@ def convergence(latents: np.ndarray) -> dict[str, float]:
     if draws < 4:
         return {"ess_bulk": np.nan, "ess_tail": np.nan, "rhat": np.nan}
     x = latents.reshape(chains, draws, -1)
-    bulk, tail, rhat = (figure.ravel() for figure in convergence_by_latent(latents))
-    worst = {
-        "ess_bulk": np.argsort(bulk)[:_WORST],
-        "ess_tail": np.argsort(tail)[:_WORST],
-        "rhat": np.argsort(-rhat)[:_WORST],
-    }
+    least_bulk, least_tail, largest = (x[..., np.argsort(order.ravel())[:_WORST]] for order in (bulk, tail, -rhat))
     axes = {"chain_axis": 0, "draw_axis": 1}
     return {
-        "ess_bulk": float(np.min(array_stats.ess(x[..., worst["ess_bulk"]], **axes, method="bulk"))),
-        "ess_tail": float(np.min(array_stats.ess(x[..., worst["ess_tail"]], **axes, method="tail", prob=(0.05, 0.95)))),
-        "rhat": float(np.max(array_stats.rhat(x[..., worst["rhat"]], **axes))) if chains > 1 else np.nan,
+        "ess_bulk": float(np.min(array_stats.ess(least_bulk, **axes, method="bulk"))),
+        "ess_tail": float(np.min(array_stats.ess(least_tail, **axes, method="tail", prob=(0.05, 0.95)))),
+        "rhat": float(np.max(array_stats.rhat(largest, **axes))) if chains > 1 else np.nan,
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
+from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws, standard_errors
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result, same_hyperparameters
@@ -82,7 +82,7 @@ class _Findings:
 def _judge_chains(draws: Draws) -> _Findings:
     """A sampler by its own diagnostics."""
     found = _Findings()
-    bulk, tail, rhat = convergence_by_latent(draws.latents)
+    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
     size = np.minimum(bulk, tail)
     if np.isnan(size).all():
         found.add(2, f"{draws.num_samples} draws a chain are too few to say whether it has mixed.")
@@ -108,7 +108,7 @@ def _judge_draws(draws: Draws, comparison: Comparison, own: _Findings) -> _Findi
     """Another sampler: by its own diagnostics, and against the reference."""
     found = _judge_chains(draws)
     reference = comparison.results[comparison.reference]
-    mean_error, variance_error = standard_errors(draws.latents)
+    mean_error, variance_error = of_draws(standard_errors, draws)
     limit = _limit(draws.mean.size)
     scores = np.maximum(
         np.abs(draws.mean - reference.mean) / np.hypot(mean_error, comparison.mcse_mean),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.stats import gaussian_kde, rankdata
 
-from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws
 from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, LINES, legend_below, literal, new_figure, open_axes
 from pgmodels.results.draws import Draws
@@ -94,7 +94,7 @@ def _worst_mixing(draws: Draws) -> list[_Series]:
         found += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
     if draws.whitened is None and draws.stored_latents is None:
         return found
-    bulk, tail, _ = convergence_by_latent(draws.latents)
+    bulk, tail, _ = of_draws(convergence_by_latent, draws)
     rows = np.arange(len(draws.X)) if draws.rows is None else draws.rows
     size = np.fmin(bulk, tail)
     order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws
 from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, legend_below, new_figure, open_axes
 from pgmodels.results.draws import Draws
@@ -22,7 +22,7 @@ def plot_convergence(draws: Draws) -> Figure:
     nothing is to be read from the draws. R-hat needs two chains. Raises ValueError for fewer than four draws a chain.
     """
     draws = require_chains(draws)
-    bulk, tail, rhat = convergence_by_latent(draws.latents)
+    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
     panels = [("Bulk ESS", "ESS", bulk), ("Tail ESS", "ESS", tail)]
     if draws.num_chains > 1:
         panels.append(("R-hat", "R-hat", rhat))

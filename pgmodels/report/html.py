@@ -21,6 +21,8 @@ class Html(str):
 
 # Of pictures on paper and on screens of high resolution.
 _DPI = 144
+# Up to so many bytes an SVG stays, which is sharp at any size.
+_LARGE = 200_000
 _PIXELS_PER_INCH = 96
 _VOID = {"img", "meta", "br", "hr"}
 # Formulas are taller than text; what is too wide scrolls by itself.
@@ -71,14 +73,25 @@ def formula_line(line: Line) -> Html:
 
 
 def picture(figure: Figure, alt: str) -> Html:
-    """A figure within the document, as SVG or PNG, whichever is smaller; ``alt`` stands for it where it is not seen."""
-    files = {"svg+xml": io.BytesIO(), "png": io.BytesIO()}
-    figure.savefig(files["svg+xml"], format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(files["png"], format="png", dpi=_DPI)
-    kind = min(files, key=lambda name: files[name].tell())
-    source = f"data:image/{kind};base64,{base64.b64encode(files[kind].getvalue()).decode()}"
+    """A figure within the document, as SVG, or as PNG where SVG is large and larger; ``alt`` stands for it unseen.
+
+    The figure keeps the layout that it has then.
+    """
+    # Every file that is saved would be laid out anew.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    kind, drawn = "svg+xml", _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
+    if len(drawn) > _LARGE:
+        kind, drawn = min((kind, drawn), ("png", _saved(figure, format="png", dpi=_DPI)), key=lambda file: len(file[1]))
+    source = f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
     width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     return element("img", src=source, alt=alt, width=width, height=height, style="max-width:100%;height:auto")
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, **options)
+    return file.getvalue()
 
 
 def bullets(items: Iterable[Any]) -> Html:

@@ -88,7 +88,7 @@ def _mixing(draws: Draws) -> list[tuple[str, str]]:
     sampled = [(f"sampled {name}", _spread(values)) for name, values in draws.hyperparameters.items()]
     if draws.whitened is None and draws.stored_latents is None:
         return [("R-hat and ESS", "unknown: the draws of the latents were not kept"), *sampled]
-    found = convergence(draws.latents)
+    found = convergence(draws)
     facts = [("largest R-hat", _figure(found["rhat"], ".3f", "not defined for one chain"))]
     facts += [
         (f"smallest {part} ESS", _figure(found[f"ess_{part}"], ".0f", "not defined")) for part in ("bulk", "tail")
