@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from pgmodels import report as _report  # noqa: F401  registers what is shown of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
+from pgmodels.batches.array import ArrayRows
+from pgmodels.batches.iterable import IterableRows
+from pgmodels.batches.parquet import ParquetRows
+from pgmodels.batches.rows import Rows
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
@@ -69,6 +73,7 @@ from pgmodels.results.marginal import Marginal
 from pgmodels.results.predictive import PredictionWarning, Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
+from pgmodels.results.sparse import SparseApproximation
 
 if TYPE_CHECKING:
     from pgmodels.plots.auxiliaries import plot_auxiliaries
@@ -100,6 +105,7 @@ __all__ = [
     "GP",
     "RBF",
     "Approximation",
+    "ArrayRows",
     "Bernoulli",
     "Binary",
     "Binomial",
@@ -128,6 +134,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Inducing",
     "IntegratedApproximation",
+    "IterableRows",
     "Kernel",
     "Laplace",
     "Likelihood",
@@ -144,6 +151,7 @@ __all__ = [
     "NoAugmentationError",
     "On",
     "Parameter",
+    "ParquetRows",
     "Periodic",
     "Piece",
     "Positive",
@@ -154,8 +162,10 @@ __all__ = [
     "Probit",
     "RationalQuadratic",
     "Real",
+    "Rows",
     "SamplingError",
     "SigmoidPoisson",
+    "SparseApproximation",
     "StickBreaking",
     "StudentT",
     "SuccessesOfTrials",

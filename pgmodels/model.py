@@ -220,16 +220,25 @@ class Model(Module):
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
         y = self.check_observations(y, len(X))
+        self.warn_unseen(self.unseen(y), stacklevel=8)
+        return Data(X, y, columns)
+
+    def unseen(self, y: np.ndarray) -> list[int]:
+        """The classes of which y has no observation, where it is of classes."""
         support = self.likelihood.support(self.num_latents)
-        if isinstance(support, Classes) and (unseen := support.unseen(y)):
+        return support.unseen(y) if isinstance(support, Classes) else []
+
+    def warn_unseen(self, unseen: list[int], stacklevel: int) -> None:
+        """A DataWarning of classes without an observation, where there are any, at a level counted from the caller."""
+        support = self.likelihood.support(self.num_latents)
+        if unseen and isinstance(support, Classes):
             warnings.warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
                 "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
                 "class and recode the labels, or add data of it.",
                 DataWarning,
-                stacklevel=8,
+                stacklevel=stacklevel + 1,
             )
-        return Data(X, y, columns)
 
     def resolve(self, X: np.ndarray) -> "Model":
         """The model with every hyperparameter that comes from the data set."""

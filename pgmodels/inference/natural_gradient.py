@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.adam import Adam, adam_step, first_adam
+from pgmodels.latent.coupled import CoupledPosterior, scatter_blocks
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
-from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import pull_sites, push_moments
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Model
@@ -282,3 +283,22 @@ def adapt(averages: Averages, gradient: Any) -> tuple[Array, Averages]:
     of_mean = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(mean))
     rate = jnp.where(square > 0.0, of_mean / jnp.where(square > 0.0, square, 1.0), 1.0)
     return rate, Averages(mean, square, averages.memory * (1.0 - rate) + 1.0)
+
+
+def posterior(
+    whole: Sparse, naturals: Sequence[Naturals], vector: Array, X: Float[Array, "1 d"]
+) -> JointPosterior | CoupledPosterior:
+    """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
+    prior = (whole.prior_at(vector, X) if whole.learnable.places else whole.prior).resized(0)
+    roots, centres = zip(*map(solved, naturals), strict=True)
+    h = jnp.zeros((0, whole.objective.num_latents))
+    if whole.objective.predictors is not None:
+        centre = scatter_blocks(prior, whole.blocks, centres)
+        W = jnp.zeros((*h.shape, h.shape[1]))
+        return CoupledPosterior(prior, h, W, centre, roots, jnp.zeros(()), whole.blocks)
+    groups = [
+        group.posterior(jnp.stack(roots[own]), jnp.stack(centres[own]))
+        for group, own in zip(prior.groups, prior.slices(), strict=True)
+        if isinstance(group, InducingPrior)
+    ]
+    return JointPosterior(prior, Sites(h, h), tuple(groups))

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,25 +15,29 @@ from jaxtyping import Array
 from pgmodels.batches.array import ArrayRows
 from pgmodels.batches.rows import Block, Rows, Scaling
 from pgmodels.batches.stream import batches, some_at_a_time
+from pgmodels.batches.survey import survey
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import hold_unnormalised
 from pgmodels.inference.gibbs.sampler import as_key
-from pgmodels.inference.inducing import choose_inputs, with_inputs
-from pgmodels.inference.natural_gradient import Naturals, Sparse
+from pgmodels.inference.inducing import Inputs, choose_inputs, with_inputs
+from pgmodels.inference.natural_gradient import Naturals, Sparse, posterior
 from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.starts import steps
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.inducing import Inducing
+from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.sparse import SparseApproximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
 
@@ -62,13 +66,15 @@ def svi(
     tolerance: float = 0.1,
     seed: Any = 0,
     progress: bool | None = None,
-) -> Approximation:
+) -> Approximation | SparseApproximation:
     """The Gaussian q(f) of ``cavi``, found by natural-gradient steps on batches of rows.
 
-    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``. Rows are shuffled before every pass, and left out
-    of it where they fill no batch; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps:
-    ``"robbins-monro"`` for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement
-    shrinks too soon. On all rows at once steps have length 1, and are those of CAVI.
+    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``. Or X is ``pgm.ArrayRows``, ``pgm.ParquetRows`` or
+    ``pgm.IterableRows``, rows with their y that need not fit into memory: the result is a SparseApproximation, which
+    holds none of them. Rows are shuffled before every pass, and left out of it where they fill no batch; ``seed`` is an
+    int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"`` for (t + 1)^-0.7, delay and power of
+    (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon. On all rows at once steps have length
+    1, and are those of CAVI.
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
@@ -77,95 +83,162 @@ def svi(
     Stops where the averages of the whitened latents over two windows of steps, a pass where it has fewer, differ by
     less than ``tolerance``, relative to their size and to how far the steps of a window go. Before that, Adam's steps
     are halved whenever the averages of the values move by no more than noise, and end where they move by less than a
-    tenth of ``tolerance``, of a positive value relatively. Warns with ConvergenceWarning where that takes more
-    than ``max_passes`` (100, or as many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two
-    hundredths of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last
-    window, and a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does,
-    and for a GP whose form has no factor.
+    tenth of ``tolerance``, of a positive value relatively. Warns with ConvergenceWarning where that takes more than
+    ``max_passes`` (100, or as many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths
+    of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and
+    of arrays a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
+    for a GP whose form has no factor.
     Source: Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
     check_whole_number(batch_size, "batch_size", 1)
     if max_passes is not None:
         check_whole_number(max_passes, "max_passes", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     decay, key = _decay(rate), as_key(seed)
+    model, data, source = _given(require_model(model), X, y, weights, learn)
     model = model.resolve(data.X)
     if learn:
-        _require_inducing(model)
         model = hold_unnormalised(model, "svi", stacklevel=4)
-    settings = settle(len(data.X), data.X.shape[1] + 1, batch_size, decay, max_passes, tolerance, learn)
-    return _in_memory(model, data, settings, key, learn, decay is None, begin, progress)
+    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
+    settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn)
+    options = _Options(learn, decay is None, key, begin, progress)
+    result = _streamed if isinstance(X, Rows) else _in_memory
+    return result(model, data, source, settings, options)
 
 
-def _in_memory(
-    model: Model,
-    data: Data,
-    settings: Settings,
-    key: Any,
-    learn: bool,
-    adaptive: bool,
-    begin: float,
-    progress: bool | None,
-) -> Approximation:
+class _Source(NamedTuple):
+    """Where rows come from: how many there are, what standardises them, and the names of their inputs."""
+
+    rows: Rows
+    num_rows: int
+    scaling: Scaling
+    columns: tuple[str, ...] | None
+
+
+class _Options(NamedTuple):
+    """Whether values are learned and whether rates are adaptive; the key, when all began, and what is shown."""
+
+    learn: bool
+    adaptive: bool
+    key: Any
+    begin: float
+    progress: bool | None
+
+
+class _Found(NamedTuple):
+    """What the steps led to: what they worked on, where they ended, and the model with its values."""
+
+    whole: Sparse
+    outcome: Outcome
+    model: Model
+    report: FitReport | None
+
+
+def _given(model: Model, X: Any, y: Any, weights: Any, learn: bool) -> tuple[Model, Data, _Source]:
+    """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
+    if isinstance(X, Rows):
+        _check_rows(model, y, weights)
+    if learn or isinstance(X, Rows):
+        _require_inducing(model)
+    if not isinstance(X, Rows):
+        model, data = model.given(X, y, weights)
+        unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
+        return model, data, _Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns)
+    check = RowCheck(model)
+    found = survey(X, check)
+    model.warn_unseen(check.unseen, stacklevel=5)
+    return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns)
+
+
+def _check_rows(model: Model, y: Any, weights: Any) -> None:
+    given = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
+    if given:
+        raise ValueError(f"{given[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
+    if model.is_weighted:
+        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
+
+
+def _in_memory(model: Model, data: Data, source: _Source, settings: Settings, options: _Options) -> Approximation:
     """Steps for a resolved model, and one of CAVI on all rows."""
     inputs = choose_inputs(model, data.X)
     held = with_inputs(model, inputs)
-    problem = None if learn else problem_of(held, data)
+    problem = None if options.learn else problem_of(held, data)
     prior = held.prior(data.X[:1]) if problem is None else problem.prior
     prior.factors()
-    learnable = learned(model) if learn else Unknowns(model, lambda parameter: False)
-    whole = _whole(model, prior, learnable, inputs, data.X, len(data.X), adaptive)
-    scaling = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-    stream = _stream(ArrayRows(data.X, data.y), scaling, len(data.X), settings, key)
-    ascent, starts = windows.begin(whole, data, stream, settings)
-    outcome = windows.ascend(whole, ascent, stream, settings, progress)
-    _warn(outcome, settings)
-    values = [np.asarray(value) for value in learnable.constrain(outcome.vector)]
-    final = with_inputs(learnable.with_values(values), inputs)
-    problem = problem or problem_of(final, data)
-    last = cavi_engine.step(problem, _state_at_all(problem, whole, outcome, data))
-    result = conclude(
-        "svi",
-        final,
-        data,
-        problem,
-        Ascent(last, np.asarray(last.elbo)[None], True),
-        settings.tolerance,
-        begin,
-    )
-    report = _report(outcome, starts, learnable, values, settings) if learn else None
-    return replace(result, objective="cavi", converged=outcome.converged, fit=report)
+    found = _learned(model, prior, inputs, data, source, settings, options)
+    problem = problem or problem_of(found.model, data)
+    last = cavi_engine.step(problem, _state_at_all(problem, found, data))
+    ascent = Ascent(last, np.asarray(last.elbo)[None], True)
+    result = conclude("svi", found.model, data, problem, ascent, settings.tolerance, options.begin)
+    return replace(result, objective="cavi", converged=found.outcome.converged, fit=found.report)
 
 
-def _stream(rows: Rows, scaling: Scaling, num_rows: int, settings: Settings, key: Any) -> windows.Stream:
-    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-
-    def stream(first: int) -> Iterator[Block]:
-        return some_at_a_time(batches(rows, scaling, num_rows, settings.batch_size, seed, first), settings.window)
-
-    return stream
-
-
-def _whole(
-    model: Model, prior: Any, learnable: Unknowns, inputs: Any, X: np.ndarray, num_rows: int, adaptive: bool
-) -> Sparse:
-    units = steps(learnable, X) if learnable.places else np.zeros(0)
-    Z = tuple(as_array(own) for own in inputs) if learnable.places else ()
-    return Sparse(
-        model.augmentation, learnable, model.bare(), prior, Z, as_array(units), as_array(np.float64(num_rows)), adaptive
+def _streamed(
+    model: Model, sample: Data, source: _Source, settings: Settings, options: _Options
+) -> SparseApproximation:
+    """Steps for a resolved model, of which q at the inducing inputs stays."""
+    inputs = choose_inputs(model, sample.X)
+    prior = with_inputs(model, inputs).prior(sample.X[:1])
+    found = _learned(model, prior, inputs, sample, source, settings, options)
+    return SparseApproximation(
+        model=found.model,
+        posterior=posterior(found.whole, found.outcome.naturals, found.outcome.vector, as_array(sample.X[:1])),
+        scaling=source.scaling,
+        num_rows=source.num_rows,
+        columns=source.columns,
+        elbo_trace=found.outcome.trace,
+        converged=found.outcome.converged,
+        tolerance=settings.tolerance,
+        seconds=time.perf_counter() - options.begin,
+        fit=found.report,
     )
 
 
-def _warn(outcome: Outcome, settings: Settings) -> None:
+def _learned(
+    model: Model,
+    prior: JointPrior,
+    inputs: Inputs,
+    sample: Data,
+    source: _Source,
+    settings: Settings,
+    options: _Options,
+) -> _Found:
+    """Steps until nothing moves any more, in the name of the caller of the caller's caller."""
+    unknowns = learned(model) if options.learn else Unknowns(model, lambda parameter: False)
+    whole = Sparse(
+        model.augmentation,
+        unknowns,
+        model.bare(),
+        prior,
+        tuple(as_array(own) for own in inputs) if options.learn else (),
+        as_array(steps(unknowns, sample.X) if unknowns.places else np.zeros(0)),
+        as_array(np.float64(source.num_rows)),
+        options.adaptive,
+    )
+    stream = _stream(source, settings, options.key)
+    ascent, starts = windows.begin(whole, sample, stream, settings)
+    outcome = windows.ascend(whole, ascent, stream, settings, options.progress)
     if not outcome.converged:
         warnings.warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
             f"{settings.tolerance:g} of their size. Raise max_passes, batch_size or tolerance.",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
+    values = [np.asarray(value) for value in unknowns.constrain(outcome.vector)]
+    report = _report(outcome, starts, unknowns, values, settings) if options.learn else None
+    return _Found(whole, outcome, with_inputs(unknowns.with_values(values), inputs), report)
+
+
+def _stream(source: _Source, settings: Settings, key: Any) -> windows.Stream:
+    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+
+    def stream(first: int) -> Iterator[Block]:
+        every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
+        return some_at_a_time(every, settings.window)
+
+    return stream
 
 
 def _report(
@@ -187,19 +260,20 @@ def _require_inducing(model: Model) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                f"svi learns hyperparameters of GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, "
-                "form=pgm.Inducing(300)), or pgm.fit."
+                f"svi learns hyperparameters, and from rows that it does not hold, for GPs by inducing inputs; got "
+                f"{gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )
 
 
-def _state_at_all(problem: Problem, whole: Sparse, outcome: Outcome, data: Data) -> CaviState:
+def _state_at_all(problem: Problem, found: _Found, data: Data) -> CaviState:
     """q's moments at all rows, and the optimal sites there."""
+    whole, q = found.whole, found.outcome
     n, width = len(data.y), sum(group.rank * group.size for group in whole.prior.groups)
     chunks = equal_chunks(np.arange(n), min(n, at_a_time(width)))
     X, y = data.X, data.y
-    found = (_moments(whole, outcome.naturals, outcome.vector, as_array(X[own]), as_array(y[own])) for own in chunks)
+    parts = (_moments(whole, q.naturals, q.vector, as_array(X[own]), as_array(y[own])) for own in chunks)
     size = problem.prior.num_rows
-    mean, variance = (as_array(resize_rows(np.concatenate(both)[:n], size)) for both in zip(*found, strict=True))
+    mean, variance = (as_array(resize_rows(np.concatenate(both)[:n], size)) for both in zip(*parts, strict=True))
     return CaviState(mean, variance, problem.sites(mean, variance), as_array(-np.inf))
 
 

@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.latent.dense import whitened_root
-from pgmodels.latent.factored import with_residual
+from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
 from pgmodels.latent.low_rank import LowRankPrior, LowRankState, low_rank_at
 from pgmodels.latent.rows import resize_rows
@@ -43,6 +43,12 @@ class InducingPrior(LowRankPrior):
     """
 
     residual: Float[Array, " n"]
+
+    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
+        """The posterior that the precisions of the coordinates, by their roots, and E v are of, without sites."""
+        nothing = jnp.zeros(self.size)
+        states = InducingState(LowRankState(roots, centres), nothing)
+        return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
 
     def _resized_rows(self, size: int) -> dict[str, Any]:
         return {**super()._resized_rows(size), "residual": as_array(resize_rows(self.residual, size))}

@@ -23,6 +23,7 @@ from pgmodels.writing import write_distribution
 WIDTH = 100
 _METHODS = {
     "cavi": "CAVI",
+    "svi": "CAVI by stochastic steps",
     "fit": "CAVI at learned hyperparameters",
     "gaussian_vi": "The variational Gaussian",
     "linear_response": "Corrected by linear response",

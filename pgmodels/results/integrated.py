@@ -12,7 +12,7 @@ from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPrior
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
-from pgmodels.results.approximation import nodes_at
+from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive

@@ -1,0 +1,33 @@
+"""Rows checked a block at a time, as a model checks data that it holds."""
+
+from typing import Any
+
+import numpy as np
+
+from pgmodels.batches.rows import Block
+from pgmodels.kernels.kernel import check_traced
+from pgmodels.model import Model
+
+
+class RowCheck:
+    """What a model says of blocks of rows, one after the other; ``unseen`` are the classes that none of them had."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.unseen: list[int] = []
+        self.num_columns: int | None = None
+
+    def __call__(self, X: Any, y: Any) -> Block:
+        """A block as doubles, or ValueError with the row of the block."""
+        inputs = self.model.check_inputs(X, "X")
+        is_first = self.num_columns is None
+        if is_first:
+            self.num_columns = inputs.shape[1]
+            for gp in self.model.gps:
+                check_traced(gp.kernel, self.num_columns)
+        elif inputs.shape[1] != self.num_columns:
+            raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
+        observations = self.model.check_observations(y, len(inputs))
+        unseen = self.model.unseen(observations)
+        self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
+        return inputs, observations

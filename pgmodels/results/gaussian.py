@@ -1,0 +1,115 @@
+"""Predictions of a Gaussian posterior of functions."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array
+
+from pgmodels.integration import at_a_time, equal_chunks
+from pgmodels.language.likelihood import Likelihood
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.drawing import draw_gaussian
+from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.rows import filled_size
+from pgmodels.model import Model
+from pgmodels.options import check_whole_number
+from pgmodels.precision import as_array, double_precision
+from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
+from pgmodels.results.predictive import Predictive
+
+
+class GaussianPredictions(ABC):
+    """What a model and a Gaussian posterior of its latents say at new inputs."""
+
+    model: Model
+    posterior: JointPosterior | CoupledPosterior
+
+    @property
+    @abstractmethod
+    def likelihood(self) -> Likelihood:
+        """The likelihood of a row by itself, which predictions are by."""
+
+    @abstractmethod
+    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
+
+    def _inputs_at(self, X_new: Any) -> np.ndarray:
+        """New inputs as the model takes them."""
+        return self.check_inputs(X_new)
+
+    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        mean, variance = self._marginals_at(X_new)
+        return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+
+    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+        """The predictive distribution of y at X_new (m, d).
+
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
+        depends on them raises ValueError where they are left out.
+        """
+        nodes = nodes_at(self.model.unweighted, *self._marginals_at(X_new), covariates)
+        return Predictive(self.likelihood, nodes, covariates)
+
+    @double_precision
+    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
+        inputs, prior = self._inputs_at(X_new), self.posterior.prior
+        # Covariances with all data or coordinates are held for so many rows at a time; the last are filled up.
+        width = max(prior.num_rows, *(group.rank for group in prior.groups)) * self.model.num_latents
+        chunks = equal_chunks(np.arange(len(inputs)), min(filled_size(len(inputs)), at_a_time(width)))
+        parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
+        mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
+        return mean, variance
+
+    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+        """``_marginals_at`` of some rows."""
+        return _marginals(self.posterior.filled(), inputs)
+
+    @double_precision
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+
+        O(m^3). Raises ValueError where a GP's form has no factor.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        check_whole_number(seed, "seed", 0)
+        mean, _ = self._marginals_at(X_new)
+        covariance = self._covariance_at(as_array(self._inputs_at(X_new)))
+        return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
+
+    def _covariance_at(self, X_new: Array) -> np.ndarray:
+        """The covariance of each latent at X_new (latents, m, m), or of all of them (latents, m, latents, m)."""
+        return np.asarray(_covariance_at(self.posterior, X_new))
+
+
+@double_precision
+def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
+    """What integrates over the latents of each row, by variances (m, latents) or covariances; no weights."""
+    if variance.ndim == 2:
+        return IndependentNodes(mean, variance)
+    predictors, rows = model.predictors, len(mean)
+    if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
+        # There are none, or what they are at these rows is not known yet: every latent by itself.
+        Phi = each_latent(variance)
+    else:
+        y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
+        Phi = np.asarray(predictors.matrix(y, model.parameters))
+    return PredictorNodes(mean, variance, Phi)
+
+
+@eqx.filter_jit
+def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
+    return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
+
+
+@eqx.filter_jit
+def _covariance_at(posterior: JointPosterior | CoupledPosterior, X_new: Array) -> Array:
+    return posterior.covariance_at(X_new)
+
+
+def each_latent(covariance: np.ndarray) -> np.ndarray:
+    """The Φ under which every latent is a predictor."""
+    return np.broadcast_to(np.eye(covariance.shape[-1]), covariance.shape)

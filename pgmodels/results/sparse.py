@@ -1,0 +1,63 @@
+"""Gaussian approximations of which nothing is held but what is known at inducing inputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgmodels.arrays import check_column_names
+from pgmodels.batches.rows import Scaling
+from pgmodels.language.likelihood import Likelihood
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPosterior
+from pgmodels.model import Model
+from pgmodels.portable import Portable
+from pgmodels.results.approximation import FitReport
+from pgmodels.results.gaussian import GaussianPredictions
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class SparseApproximation(Portable, GaussianPredictions):
+    """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not hold.
+
+    It predicts, at raw inputs: ``scaling`` is what the data's were standardised by. It has no marginals at the data,
+    so that corrections, diagnoses and comparisons, which go through the data, do not take it. ``elbo_trace`` holds the
+    bound of each window of steps, averaged over its batches: an estimate that has their noise.
+    """
+
+    model: Model
+    posterior: JointPosterior | CoupledPosterior
+    scaling: Scaling
+    num_rows: int
+    columns: tuple[str, ...] | None
+    elbo_trace: np.ndarray
+    converged: bool
+    tolerance: float
+    seconds: float
+    fit: FitReport | None = None
+    method: str = "svi"
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood, which predictions are by."""
+        return self.model.likelihood
+
+    @property
+    def elbo(self) -> float:
+        """The bound of the last window, averaged over its batches."""
+        return float(self.elbo_trace[-1])
+
+    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of the data."""
+        check_column_names(X_new, self.columns, name)
+        return self.model.check_inputs(X_new, name, len(self.scaling.location))
+
+    def _inputs_at(self, X_new: Any) -> np.ndarray:
+        return self.scaling(self.check_inputs(X_new))
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "not converged"
+        return (
+            f"<SparseApproximation of {self.model!r}, {self.num_rows:,} rows, ELBO {self.elbo:.4f}, {state}, "
+            f"{self.seconds:.3g} s>"
+        )
