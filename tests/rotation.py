@@ -22,10 +22,13 @@ def take_turns(items: Iterable[pytest.Item]) -> None:
     """Mark as slow what is not due in this turn. Neighbouring cases of a test are due in different turns."""
     for item in items:
         mark = item.get_closest_marker("turns")
-        if mark is not None and (_place(item) + int(os.environ[NAME])) % mark.args[0]:
+        if mark is not None and (_place(item, *mark.args[1:]) + int(os.environ[NAME])) % mark.args[0]:
             item.add_marker(pytest.mark.slow)
 
 
-def _place(item: pytest.Item) -> int:
+def _place(item: pytest.Item, own: int | None = None) -> int:
+    """The one given with the mark, or one by the test's name and the case's number."""
+    if own is not None:
+        return own
     cases = getattr(item, "callspec", None)
     return zlib.crc32(item.nodeid.split("[")[0].encode()) + sum(cases.indices.values() if cases else ())

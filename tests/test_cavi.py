@@ -1,7 +1,5 @@
 import warnings
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -14,8 +12,8 @@ from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.form import Dense
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.model import GP, Model
-from tests.programs import run
-from tests.registry import CASES, NAMES, rbf, sigma
+from tests.referees import sigma
+from tests.registry import CASES
 
 
 @pytest.fixture(scope="module")
@@ -26,79 +24,6 @@ def binary():
     model = Model(Bernoulli(), GP(Matern12(2.0, 1.5), mean=0.4))
     K = 2.0 * np.exp(-np.linalg.norm(X[:, None] - X[None], axis=-1) / 1.5)
     return X, y, K, cavi(model, X, y, tolerance=1e-14)
-
-
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_local_bound_is_the_printed_one(name):
-    case = CASES[name]
-    _, y = case.data(12, seed=3)
-    rng = np.random.default_rng(8)
-    shape = case.matrix(y).shape[:2]
-    m, v = rng.normal(0.4, 1.3, shape), rng.gamma(2.0, 0.6, shape)
-    model = case.model()
-    with jax.enable_x64(True):
-        got = run(model.augmentation.local_bound, m, v, y, model.parameters)
-        # Terms of size up to 100 cancel, log-gammas among them.
-        np.testing.assert_allclose(got, case.bound(m, v, y), rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.turns(12)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_elbo_never_falls_and_the_fixed_point_maximises_it(name):
-    """The maximum over every Gaussian of the ELBO with the registry's own bound and a textbook KL divergence."""
-    case = CASES[name]
-    X, y = case.data(12, seed=3)
-    # 1e-15 is below the spacing of doubles at the ELBO: iterate to the last digit.
-    result = cavi(case.model(), X, y, tolerance=1e-15, max_iterations=5000)
-    # Rounding of a sum of some hundred terms of size one.
-    assert np.all(np.diff(result.elbo_trace) > -1e-11 * (1 + abs(result.elbo)))
-    mean, variance, value = brute_force(case, rbf(X), 0.3, y, result)
-    np.testing.assert_allclose(result.elbo, value, rtol=1e-8)
-    np.testing.assert_allclose(result.mean, mean, atol=1e-6)
-    np.testing.assert_allclose(result.variance, variance, atol=1e-6)
-
-
-def brute_force(case, K, mean, y, start):
-    """L-BFGS on the mean and the Cholesky root of a Gaussian over all n * latents whitened coordinates at once.
-
-    It starts a tenth to a half of a prior standard deviation away from the result under test: not every ELBO is
-    concave, and another maximum would say nothing.
-    """
-    n, size = len(K), case.num_latents
-    total = n * size
-    rng = np.random.default_rng(0)
-    with jax.enable_x64(True):
-        root = np.linalg.cholesky(K)
-        lower = np.tril_indices(total, -1)
-        observed = jnp.asarray(y)
-
-        def unpack(x):
-            R = jnp.zeros((total, total)).at[lower].set(x[2 * total :])
-            return x[:total], R + jnp.diag(jnp.exp(x[total : 2 * total]))
-
-        def marginals(x, Phi):
-            a, R = unpack(x)
-            shape = (size, n)
-            m = mean + jnp.einsum("ij,lj->il", root, a.reshape(shape))
-            deviations = jnp.einsum("ij,ljk->ilk", root, R.reshape(*shape, total))
-            return jnp.einsum("ipl,il->ip", Phi, m), jnp.sum(jnp.einsum("ipl,ilk->ipk", Phi, deviations) ** 2, axis=-1)
-
-        def negative_elbo(x):
-            a, R = unpack(x)
-            m, v = marginals(x, case.matrix(y))
-            kl = 0.5 * (jnp.sum(R**2) + jnp.sum(a**2) - total) - jnp.sum(x[total : 2 * total])
-            return kl - jnp.sum(case.bound(m, v, observed))
-
-        whitened = np.linalg.solve(np.asarray(root), start.mean - mean).T.ravel()
-        scale = np.sqrt(np.clip(start.variance / np.diag(K)[:, None], 0.05, 1.0)).T.ravel()
-        x = np.concatenate([whitened, np.log(scale), np.zeros(len(lower[0]))])
-        x[:total] += rng.uniform(0.1, 0.5, total) * rng.choice([-1, 1], total)
-        both = jax.jit(jax.value_and_grad(negative_elbo))
-        options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 40, "ftol": 1e-16, "gtol": 1e-8}
-        found = minimize(lambda x: tuple(map(np.asarray, both(x))), x, jac=True, method="L-BFGS-B", options=options)
-        m, v = jax.jit(marginals)(found.x, np.broadcast_to(np.eye(size), (n, size, size)))
-        return np.asarray(m), np.asarray(v), -float(found.fun)
 
 
 def twin(K, y, mean, sweeps):
@@ -152,6 +77,7 @@ def wine():
     return X[rows], y[rows].astype(float)
 
 
+@pytest.mark.turns(2)
 def test_logistic_softmax_on_wine():
     X, y = wine()
     # The lengthscale left open is the median distance.
@@ -161,6 +87,7 @@ def test_logistic_softmax_on_wine():
     assert abs(result.elbo + 88.47) < 0.005
 
 
+@pytest.mark.turns(2)
 def test_low_rank_and_dense_priors_give_the_same_result():
     rng = np.random.default_rng(5)
     X = rng.uniform(-1, 1, (120, 1))

@@ -62,6 +62,7 @@ def test_derive_prints_every_named_likelihood(name, capsys):
         assert heading in printed
 
 
+@pytest.mark.turns(2)
 def test_derive_reads_a_script_and_verifies(script, capsys):
     assert main(["derive", f"{script}:slope", "--verify"]) == 0
     printed = capsys.readouterr().out
@@ -75,7 +76,7 @@ def test_derive_prints_the_graph(form, sign, capsys):
     assert sign in capsys.readouterr().out
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     output = tmp_path / "results"
     sizes = ["--train-size", "30", "--num-samples", "60", "--num-warmup", "20", "--num-chains", "2"]

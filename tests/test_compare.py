@@ -128,7 +128,7 @@ def test_pareto_k_is_that_of_the_dense_densities():
     np.testing.assert_allclose(pareto_k(vi, 1000, seed=4), expected, atol=1e-3)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_an_exact_approximation_shows_no_error():
     vi, mcmc = gaussian()
     result = compare(gibbs=mcmc, cavi=vi)

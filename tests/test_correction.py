@@ -1,12 +1,7 @@
-import itertools
-import warnings
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.polynomial.hermite_e import hermegauss
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
@@ -18,95 +13,10 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Binomial
 from pgmodels.model import GP, Model
 from pgmodels.results.correction import CorrectionWarning
-from tests.registry import CASES, SEPARATE
+from tests.referees import rbf
+from tests.registry import CASES
 
 perturbed = partial(correct, method="perturbative")
-CORRECTED = [name for name in SEPARATE if name != "heteroscedastic"]
-
-
-def rbf(X, Z, variance=2.0, lengthscale=1.2):
-    return variance * np.exp(-0.5 * np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / lengthscale**2)
-
-
-def hessians(result):
-    """H of each datum in T = (m_1..m_L, s_1..s_L), by central differences of the package's bound, (n, 2L, 2L)."""
-    augmentation = result.model.augmentation
-    m, s = result.mean, result.variance + result.mean**2
-    size = m.shape[1]
-    with jax.enable_x64(True):
-        parameters = result.model.parameters
-
-        def bound(move):
-            moved_m, moved_s = m + move[:size], s + move[size:]
-            return augmentation.local_bound(moved_m, moved_s - moved_m**2, jnp.asarray(result.y), parameters)
-
-        bound = jax.jit(bound)
-
-        def differences(step):
-            H = np.zeros((len(m), 2 * size, 2 * size))
-            units = step * np.eye(2 * size)
-            for i, j in itertools.product(range(2 * size), repeat=2):
-                ends = [a * b * np.asarray(bound(a * units[i] + b * units[j])) for a in (1, -1) for b in (1, -1)]
-                H[:, i, j] = sum(ends) / (4 * step**2)
-            return H
-
-        # Richardson: the error is of order step^4 = 2e-15 times sixth derivatives (up to 1e6, for Laplace); that of
-        # rounding is 1e-15 / step² = 3e-8.
-        return (4 * differences(2e-4) - differences(4e-4)) / 3
-
-
-def brute_force(result, mean, variance, cross, H, latent):
-    """Corrected moments of f_* (one point, one latent) by Gauss-Hermite quadrature over (f_*, f_i1, .., f_iL).
-
-    Five nodes in each direction integrate the polynomials here (degree 2 in f_* and 4 in f_i) exactly.
-    """
-    size = result.mean.shape[1]
-    nodes, weights = hermegauss(5)
-    grid = np.array(list(itertools.product(nodes, repeat=size + 1)))
-    weight = np.prod(np.array(list(itertools.product(weights, repeat=size + 1))), axis=1)
-    weight = weight / weight.sum()
-    first, second = mean, variance + mean**2
-    for i in range(len(result.mean)):
-        m, v = result.mean[i], result.variance[i]
-        f = m + np.sqrt(v) * grid[:, 1:]
-        slope = cross[i] / v[latent]
-        rest = np.sqrt(max(variance - slope * cross[i], 0.0))
-        star = mean + slope * (f[:, latent] - m[latent]) + rest * grid[:, 0]
-        T = np.hstack([f - m, f**2 - (m**2 + v)])
-        Q = np.einsum("gi,ij,gj->g", T, H[i], T)
-        first += 0.5 * (weight @ (star * Q) - (weight @ star) * (weight @ Q))
-        second += 0.5 * (weight @ (star**2 * Q) - (weight @ star**2) * (weight @ Q))
-    return first, second - first**2
-
-
-@pytest.mark.turns(6)
-@pytest.mark.parametrize("name", CORRECTED)
-@pytest.mark.filterwarnings("ignore:y has no observation of class")
-def test_correction_is_the_second_order_expansion(name):
-    """At the data and at a new point, against H by differences and the covariances by quadrature."""
-    case = CASES[name]
-    X, y = case.data(5, seed=2)
-    X_new = np.array([[0.3, -0.4]])
-    vi = cavi(case.model(variance=1.0), X, y, tolerance=1e-12)
-    with warnings.catch_warnings():
-        # Whether the expansion reaches these five points is not the question here.
-        warnings.simplefilter("ignore", CorrectionWarning)
-        fixed = perturbed(vi)
-        new_mean, new_variance = fixed.predict_latent(X_new)
-    start_mean, start_variance = vi.predict_latent(X_new)
-    H = hessians(vi)
-    K, k = rbf(X, X, 1.0), rbf(X_new, X, 1.0)[0]
-    for latent in range(case.num_latents):
-        # Cov_q(f, f) = (K⁻¹ + W)⁻¹, and Cov_q(f_*, f) = k_* K⁻¹ Cov_q(f, f), with explicit inverses.
-        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.posterior.sites.precision[:, latent]))
-        for point in (0, 3):
-            expected = brute_force(vi, vi.mean[point, latent], C[point, point], C[point], H, latent)
-            got = fixed.mean[point, latent], fixed.variance[point, latent]
-            # 1e-6 is the truncation error of the differences times derivatives of size one.
-            np.testing.assert_allclose(got, expected, atol=1e-6)
-        cross = k @ np.linalg.solve(K, C)
-        expected = brute_force(vi, start_mean[0, latent], start_variance[0, latent], cross, H, latent)
-        np.testing.assert_allclose((new_mean[0, latent], new_variance[0, latent]), expected, atol=1e-6)
 
 
 def test_binary_formula():
@@ -117,7 +27,7 @@ def test_binary_formula():
     m, v = vi.mean[:, 0], vi.variance[:, 0]
     c = np.sqrt(m**2 + v)
     V = (np.tanh(c / 2) / c - 0.5 / np.cosh(c / 2) ** 2) / (2 * c**2)
-    C = np.linalg.inv(np.linalg.inv(rbf(X, X) + 1e-10 * np.eye(25)) + np.diag(vi.posterior.sites.precision[:, 0]))
+    C = np.linalg.inv(np.linalg.inv(rbf(X) + 1e-10 * np.eye(25)) + np.diag(vi.posterior.sites.precision[:, 0]))
     mean = m + C @ (v * m * V)
     variance = v + m**2 - mean**2 + 2 * m * (C @ (m * v * V)) + C**2 @ ((m**2 + v) * V)
     # The inverse of a nearly singular K loses six digits.
@@ -195,7 +105,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_correction_on_breast_cancer():
     got = errors(4.0, num_samples=1500)
     # 6,000 draws, of which a tenth or more effective, of latents with variance about 1.5: a mean has standard error

@@ -44,7 +44,7 @@ def test_parts_are_those_of_their_modules():
     assert found.notes == ()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_dataframe_has_a_row_a_datum_and_latent():
     frame = four_classes().to_dataframe()
     assert frame.index.names == ["datum", "latent"]
@@ -85,6 +85,7 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
     np.testing.assert_allclose(found.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)
 
 
+@pytest.mark.turns(2)
 def test_qualifications_are_noted(monkeypatch):
     from pgmodels.diagnostics import diagnose as module
 

@@ -9,7 +9,8 @@ from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
 from pgmodels.language.density import log_density
-from tests.registry import CASES, rbf
+from tests.referees import rbf
+from tests.registry import CASES
 
 ENGINES = {
     "cavi": pgm.cavi,
@@ -33,6 +34,7 @@ def by_quadrature(X, y):
     return np.log(each.ravel() @ np.prod(np.where(y == 1, expit(f), expit(-f)), axis=-1))
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(("engine", "n"), [("cavi", 1), ("cavi", 2), ("cavi", 3), ("gaussian", 3), ("perturbative", 3)])
 def test_labels_against_quadrature(engine, n):
     model, X, y = labels(n)
@@ -48,6 +50,7 @@ def test_labels_against_quadrature(engine, n):
         assert pgm.log_evidence(pgm.correct(result), num_draws=20_000, seed=2) == found
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("engine", ["cavi", "gaussian"])
 def test_of_gaussian_noise_it_is_exact(engine):
     X, y = np.array([-2.0, -1.1, 0.2, 0.9, 1.4, 2.6])[:, None], np.array([0.3, 1.2, -0.4, 0.1, 0.9, 2.0])
@@ -79,6 +82,7 @@ def case(name):
     return pgm.Model(CASES[name].likelihood(), gps), X, y
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["bernoulli", "additive", "heteroscedastic"])
 def test_against_the_average_over_the_prior(name):
     """One latent, predictors that combine latents, and latents that multiply: q of one, of joint and of two blocks."""
@@ -92,6 +96,7 @@ def test_against_the_average_over_the_prior(name):
     assert found.value - result.elbo > 4 * np.hypot(error, found.standard_error)
 
 
+@pytest.mark.turns(3)
 def test_of_latents_that_the_gaussian_couples():
     model, X, y = case("heteroscedastic")
     both = [pgm.log_evidence(engine(model, X, y), seed=1) for engine in (pgm.cavi, pgm.gaussian_vi)]

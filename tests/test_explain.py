@@ -105,7 +105,7 @@ def marginals(augmentation):
     return jnp.asarray(rng.normal(0.6, 1.5, shape)), jnp.asarray(rng.gamma(2.0, 0.4, shape))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", CASES)
 def test_printed_sites_are_those_of_gibbs(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])

@@ -13,7 +13,8 @@ from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, DataWarning, Model
-from tests.registry import CASES, NAMES, sigma
+from tests.referees import sigma
+from tests.registry import CASES, NAMES
 
 FEW = {"num_samples": 3, "num_warmup": 2, "num_chains": 2}
 
@@ -25,7 +26,7 @@ def assert_finite(*results):
         assert (result.variance > 0).all()
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(21)
 @pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].num_latents < 3])
 def test_one_datum(name):
     case = CASES[name]
@@ -39,6 +40,7 @@ def test_one_datum(name):
     np.testing.assert_allclose(variance[1], 2.0, atol=1e-12)
 
 
+@pytest.mark.turns(2)
 def test_one_datum_of_several_classes_leaves_the_others_to_the_prior():
     with pytest.warns(DataWarning, match="y has no observation of class 0, 2 out of 3") as caught:
         result = cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))
@@ -74,6 +76,7 @@ def test_degenerate_data(name):
         run(X, constant)
 
 
+@pytest.mark.turns(2)
 def test_duplicated_rows_are_as_good_as_trials():
     """Five labels at each X are one binomial observation of five trials."""
     rng = np.random.default_rng(0)
@@ -141,7 +144,7 @@ def test_two_thousand_rows_with_a_dense_prior():
     assert result.prior.groups[0].rank == 2000
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_two_thousand_rows_with_a_low_rank_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 1))
@@ -177,6 +180,7 @@ def compilations():
     logger.handlers, logger.propagate = others, propagate
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "name", ["bernoulli", *(pytest.param(name, marks=pytest.mark.slow) for name in ("heteroscedastic", "offset"))]
 )

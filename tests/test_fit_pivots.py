@@ -8,7 +8,7 @@ from pgmodels.inference import fit as fit_module
 from pgmodels.inference.fit import PenalisedBound, _pivots
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
-from tests.registry import sigma
+from tests.referees import sigma
 
 
 def test_pivots_give_the_dense_bound_and_gradient(monkeypatch):

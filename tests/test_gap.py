@@ -53,6 +53,7 @@ def expected_divergence(log_q, log_p, low, high, f_nodes=60):
     return np.array(total)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("trials", [None, np.array([2.0, 3.0, 1.0, 4.0])], ids=["bernoulli", "binomial"])
 def test_of_polya_gamma_it_is_the_divergence_of_densities(trials):
     successes = np.array([1.0, 0.0, 0.0, 1.0])
@@ -89,6 +90,7 @@ def test_of_student_t_it_is_the_divergence_of_gammas():
     assert (gap.error < 1e-9).all()
 
 
+@pytest.mark.turns(2)
 def test_of_laplace_it_is_the_divergence_of_inverse_gaussians():
     y, scale = np.array([0.3, -1.0, 2.0, 4.0]), 0.6
     kappa = 1 / scale

@@ -1,6 +1,5 @@
 """The variational Gaussian: its optimum by brute force, and its linear response by differences of tilted optima."""
 
-from dataclasses import replace
 from functools import cache
 
 import jax
@@ -10,47 +9,17 @@ import pytest
 from scipy.optimize import minimize
 
 import pgmodels as pgm
-from pgmodels.inference import cavi as cavi_engine
-from pgmodels.inference import gaussian_vi as engine
-from pgmodels.inference.drive import ascend
-from pgmodels.inference.fit import PenalisedBound
-from pgmodels.inference.linear_response import at_data, response
-from pgmodels.inference.problem import problem_of
+from pgmodels.inference.linear_response import response
 from pgmodels.language.expression import Environment
-from pgmodels.latent.protocol import Sites
-from pgmodels.model import Data
-from pgmodels.objectives.protocol import Objective
-from pgmodels.unknowns import learned
+from tests.own_likelihoods import log_poisson
 from tests.programs import run
-from tests.registry import CASES, NAMES, rbf
+from tests.referees import rbf
+from tests.registry import CASES, EVERY
 
 
-@pgm.likelihood(support=pgm.Counts())
-def log_poisson(y, f):
-    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
-
-
-@pgm.likelihood(support=pgm.Classes(3))
-def softmax(y, f):
-    return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
-
-
-N = 12  # of nearly all tests, which then share their programs
-
-
-def problems(name, n=N):
+def problem(name, n=12):
     """A model with unequal lengthscales and nonzero means, and data of it."""
-    rng = np.random.default_rng(7)
-    if name in ("log_poisson", "softmax"):
-        X = rng.uniform(-2.0, 2.0, (n, 2))
-        lik, size = (log_poisson(), 1) if name == "log_poisson" else (softmax(), 3)
-        y = rng.poisson(2.0, n).astype(float) if size == 1 else np.arange(n) % 3.0
-    else:
-        case = CASES[name]
-        X, y = case.data(n, seed=3)
-        lik, size = case.likelihood(), case.num_latents
-    gps = [pgm.GP(pgm.RBF(1.5 + 0.5 * k, 0.8 + 0.4 * k), mean=0.3 - 0.2 * k) for k in range(size)]
-    return pgm.Model(lik, gps), X, y
+    return EVERY[name].unequal(), *EVERY[name].data(n, seed=3)
 
 
 def expected_log_density(model, nodes, weights, m, V, y):
@@ -61,11 +30,11 @@ def expected_log_density(model, nodes, weights, m, V, y):
     return weights @ formula.log_evaluate(Environment(y, f, model.parameters))[..., 0].sum(axis=-1)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"])
 def test_it_is_the_closest_of_all_gaussians(name):
     """L-BFGS over the mean and the root of one joint Gaussian of all latents, from a start of its own."""
-    model, X, y = problems(name, n=4)
+    model, X, y = problem(name, n=4)
     result = pgm.gaussian_vi(model, X, y, tolerance=1e-14)
     size, n = model.num_latents, len(X)
     total = size * n
@@ -108,7 +77,7 @@ def additive_poisson(y, f):
     return pgm.exp(y * z - pgm.exp(z)) / pgm.gamma(y + 1)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_kernels():
     rng = np.random.default_rng(2)
     X, y = rng.uniform(-2.0, 2.0, (15, 2)), rng.poisson(2.0, 15).astype(float)
@@ -128,119 +97,9 @@ def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_
     np.testing.assert_allclose(sums, other.variance[:, 0], rtol=1e-4)
 
 
-@pytest.mark.turns(10)
-@pytest.mark.parametrize("name", [*NAMES, "log_poisson", "softmax"])
-def test_its_bound_never_falls_and_is_above_that_of_cavi(name):
-    model, X, y = problems(name)
-    result = pgm.gaussian_vi(model, X, y)
-    assert result.converged
-    assert np.diff(result.elbo_trace).min(initial=0.0) > -1e-11 * (1 + abs(result.elbo))
-    if model.is_augmentable:
-        assert result.elbo >= pgm.cavi(model, X, y).elbo - 1e-8
-
-
-class Tilted(Objective):
-    """An objective with t m added: that of a posterior times exp(t z)."""
-
-    def __init__(self, objective):
-        self.objective, self.size, self.predictors = objective, objective.size, objective.predictors
-
-    @property
-    def blocks(self):
-        return self.objective.blocks
-
-    def local_bound(self, m, v, y, parameters):
-        own = {name: value for name, value in parameters.items() if name != "tilt"}
-        return self.objective.local_bound(m, v, y, own) + jnp.sum(parameters["tilt"] * m, axis=-1)
-
-    def local_sites(self, m, v, y, parameters):
-        own = {name: value for name, value in parameters.items() if name != "tilt"}
-        h, w = self.objective.local_sites(m, v, y, own)
-        return h + parameters["tilt"], w
-
-    def __hash__(self):
-        return hash(self.objective)
-
-    def __eq__(self, other):
-        return isinstance(other, Tilted) and self.objective == other.objective
-
-
-# Steps of seven tenths converge where full ones oscillate: to the last digit, which no bound can tell.
-STEPS, LENGTH = 300, 0.7
-# What is left is no more than a few times the last move, and differences of tilts of 0.02 divide by that.
-SETTLED = 1e-13
-
-
-@jax.jit
-def settle(problem, sites):
-    """The fixed point near some sites, without a look at the bound."""
-
-    def advance(found):
-        count, _, (before, variance, sites) = found
-        mean = before
-        for block in problem.objective.blocks:
-            h, W = problem.sites(mean, variance)
-            positive = W if problem.joint else engine.positive_part(W)
-            toward = h - engine.pull(W - positive, mean), positive
-            own = np.isin(np.arange(problem.objective.size), block)
-            length = jnp.where(own, LENGTH, 0.0)
-            lengths = length, length[:, None] * length / LENGTH if problem.joint else length
-            sites = Sites(*(now + part * (then - now) for now, then, part in zip(sites, toward, lengths, strict=True)))
-            mean, variance, _ = problem.moments(sites)
-        return count + 1, jnp.max(jnp.abs(mean - before)), (mean, variance, sites)
-
-    def goes_on(found):
-        count, moved, _ = found
-        return (count < STEPS) & (moved > SETTLED)
-
-    mean, variance, _ = problem.moments(sites)
-    return jax.lax.while_loop(goes_on, advance, (0, jnp.inf, (mean, variance, sites)))[2]
-
-
-def response_by_differences(problem, sites, entry, size=0.02):
-    """How the means move with a tilt of one predictor of one datum, by Richardson's differences."""
-    tilted, moved = Tilted(problem.objective), {}
-    for share in (-1.0, -0.5, 0.5, 1.0):
-        tilt = np.zeros(sites.potential.shape)
-        tilt[entry] = share * size
-        other = replace(problem, objective=tilted, parameters={**problem.parameters, "tilt": tilt})
-        moved[share] = np.asarray(settle(other, sites)[0])
-    near, far = (moved[0.5] - moved[-0.5]) / size, (moved[1.0] - moved[-1.0]) / (2 * size)
-    return (4.0 * near - far) / 3.0
-
-
-@pytest.mark.turns(23)
-@pytest.mark.parametrize("kind", ["cavi", "gaussian_vi"])
-@pytest.mark.parametrize("name", [*NAMES, "log_poisson", "softmax"])
-def test_linear_response_is_the_derivative_of_a_tilted_optimum(name, kind):
-    model, X, y = problems(name)
-    if kind == "cavi" and not model.is_augmentable:
-        pytest.skip("no derived bound")
-    with jax.enable_x64(True):
-        model, data = model.resolve(X), Data(X, y)
-        if kind == "cavi":
-            problem = problem_of(model, data)
-            sites = ascend(cavi_engine.step, problem, cavi_engine.init(problem), 1e-12, 3000).state.sites
-        else:
-            problem, state = engine._first(model, data)
-            problem, found = engine.optimise(problem, state, 1e-12, 300)
-            sites = found.state.sites
-        sites = settle(problem, sites)[2]
-        predictors = problem.objective.predictors
-        Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-        posterior = run(problem.condition, sites)
-        live = np.ones(len(problem.y)) if problem.live is None else problem.live
-        T, _, _ = response(problem.objective, problem.joint, posterior, Phi, problem.y, live, problem.parameters)
-        V = np.asarray(run(at_data, posterior, Phi, problem.joint)[1])
-        flat = V.reshape(T.shape)
-        covariance = (flat + flat @ np.asarray(T) @ flat).reshape(V.shape)
-        for entry in ((0, 0), (7, problem.objective.size - 1)):
-            np.testing.assert_allclose(covariance[entry], response_by_differences(problem, sites, entry), atol=1e-6)
-
-
 @cache
 def corrected(name):
-    model, X, y = problems(name)
+    model, X, y = problem(name)
     result = pgm.gaussian_vi(model, X, y)
     return X, y, result, pgm.correct(result)
 
@@ -261,8 +120,9 @@ def test_at_the_data_predictions_are_the_corrected_moments(name):
     np.testing.assert_allclose(variance[0], [gp.kernel.variance.value for gp in result.model.gps], rtol=1e-9)
 
 
+@pytest.mark.turns(2)
 def test_of_a_gaussian_likelihood_all_are_the_exact_posterior():
-    model, X, y = problems("gaussian")
+    model, X, y = problem("gaussian")
     vi, result = pgm.cavi(model, X, y), pgm.gaussian_vi(model, X, y)
     np.testing.assert_allclose(result.elbo, vi.elbo, rtol=1e-9)
     for other in (result, pgm.correct(result), pgm.correct(vi)):
@@ -270,6 +130,7 @@ def test_of_a_gaussian_likelihood_all_are_the_exact_posterior():
         np.testing.assert_allclose(other.variance, vi.variance, rtol=1e-6)
 
 
+@pytest.mark.turns(4)
 def test_latents_of_a_datum_depend_on_each_other():
     _, y, result, fixed = corrected("softmax")
     posterior = result.posterior
@@ -281,7 +142,7 @@ def test_latents_of_a_datum_depend_on_each_other():
     assert result.draw_at_data(5)[0].shape == (5, len(y), 3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_against_draws():
     """Several thousand Gibbs draws: variances within a few of their standard errors, where CAVI's are off by half."""
     case = CASES["bernoulli"]
@@ -299,16 +160,18 @@ def test_against_draws():
     assert abs(result.mean - draws.mean).mean() < 0.03 * np.sqrt(draws.variance).mean()
 
 
+@pytest.mark.turns(2)
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
     from pgmodels.latent import coupled
 
     monkeypatch.setattr(coupled, "JOINT_LIMIT", 20)
-    model, X, y = problems("softmax")
+    model, X, y = problem("softmax")
     with pytest.warns(pgm.MeanFieldWarning, match="takes the latents of a datum as independent"):
         result = pgm.gaussian_vi(model, X, y)
     assert result.converged
 
 
+@pytest.mark.turns(3)
 def test_diagnostics_and_exports_take_it():
     _, _, result, fixed = corrected("bernoulli")
     diagnosis = pgm.diagnose(result, num_replicates=3, num_draws=200)
@@ -325,7 +188,7 @@ def test_diagnostics_and_exports_take_it():
 def test_a_second_call_compiles_nothing():
     from pgmodels.inference import drive
 
-    model, X, y = problems("bernoulli")
+    model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
     sizes = drive._stretch._cache_size(), response._cache_size()
     rng = np.random.default_rng(1)
@@ -343,7 +206,7 @@ def test_a_tilt_that_turns_the_optimum_is_reported():
 
 
 def test_wrong_calls_are_refused():
-    model, X, y = problems("bernoulli")
+    model, X, y = problem("bernoulli")
     with pytest.raises(ValueError, match="tolerance"):
         pgm.gaussian_vi(model, X, y, tolerance=-1.0)
     with pytest.raises(ValueError, match=r"model must be a pgm\.Model"):
@@ -352,25 +215,7 @@ def test_wrong_calls_are_refused():
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 
-@pytest.mark.turns(5)
-@pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "softmax"])
-def test_the_learned_bound_has_the_gradient_of_the_converged_one(name):
-    """By differences of the ELBO at other hyperparameters, each at its own optimum."""
-    model, X, y = problems(name)
-    with jax.enable_x64(True):
-        model = model.resolve(X)
-        bound = PenalisedBound(learned(model), Data(X, y), engine.quadrature_of(model))
-        start = bound.vector
-        value, slope = bound(start)
-        for i in range(len(start)):
-            step = 1e-4 * np.eye(len(start))[i]
-            # Of several latents the tolerance of the inner ascent leaves 1e-9 of some ten nats.
-            difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
-            np.testing.assert_allclose(slope[i], difference, atol=2e-5)
-    np.testing.assert_allclose(-value, pgm.gaussian_vi(model, X, y, tolerance=1e-12).elbo, rtol=1e-6)
-
-
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_formula_without_an_augmentation_is_learned():
     rng = np.random.default_rng(3)
     X = np.sort(rng.uniform(-2.0, 2.0, 40))[:, None]

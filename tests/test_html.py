@@ -149,6 +149,7 @@ def test_what_is_best_is_marked():
     assert "! Do not trust these errors yet" in reader.words
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("count", [1, 3, 9])
 @pytest.mark.parametrize("label", ["a", "a_label_of_middling_length", "x" * 130, "words that go on " * 9])
 def test_printed_results_and_comparisons_fit_100_columns(count, label):

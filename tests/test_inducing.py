@@ -187,13 +187,14 @@ def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
             np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_every_row_an_inducing_input_is_the_dense_variational_gaussian():
     one, other = (pgm.gaussian_vi(varying(form), X, PAIRS) for form in (pgm.Inducing(X), pgm.Dense()))
     assert one.elbo == pytest.approx(other.elbo, abs=1e-8)
     np.testing.assert_allclose(one.variance, other.variance, atol=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_the_bound_grows_with_nested_inducing_inputs():
     dense = pgm.cavi(varying(pgm.Dense()), X, PAIRS).elbo
     bounds = [pgm.cavi(varying(pgm.Inducing(X[:count])), X, PAIRS).elbo for count in (3, 10, 16)]
@@ -203,6 +204,7 @@ def test_the_bound_grows_with_nested_inducing_inputs():
     assert bounds[-1] < dense
 
 
+@pytest.mark.turns(3)
 def test_linear_response_is_how_the_optimum_moves(sparse):
     problem = problem_of(sparse.model, Data(X, LABELS))
 
@@ -338,6 +340,7 @@ def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     assert found.log_evidence > sparse.elbo
 
 
+@pytest.mark.turns(2)
 def test_gibbs_samples_the_sparse_model():
     scale = 0.6
     y = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]
@@ -405,6 +408,7 @@ def one_scale(form):
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(3.0), 0.5), mean=0.4, form=form))
 
 
+@pytest.mark.turns(3)
 def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     # Sixteen distinct rows: with five inducing inputs they share a program.
     rows = np.concatenate([X[:16], X[4:12]])
@@ -416,6 +420,7 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_learning_ends_at_the_inducing_inputs_of_its_model():
     found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
     assert len(found.model.gps[0].form.inputs) == 5
@@ -463,6 +468,7 @@ def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     np.testing.assert_allclose(parts, whole, atol=1e-13)
 
 
+@pytest.mark.turns(2)
 def test_joint_draws_of_the_sampler_at_new_inputs(sparse):
     draws = pgm.gibbs(sparse.model, X, LABELS, num_samples=400, num_warmup=0, num_chains=1)
     places = np.concatenate([X_NEW, X_NEW[:1] + 1e-4])

@@ -21,7 +21,7 @@ def _double_precision():
         yield
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("name", "sampled", "kernel"),
     [
@@ -38,7 +38,7 @@ def test_keeps_the_joint_law(name, sampled, kernel):
     assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS) == ""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("plant", "name", "sampled", "kernel"),
     [

@@ -193,7 +193,7 @@ def test_the_density_is_what_it_is_written_for(name):
 DERIVED = [name for name, row in TRIED.items() if row[-1]]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_the_grammar_allows_is_derived_and_proven(name):
     family, size, y, *_ = TRIED[name]

@@ -25,7 +25,7 @@ from pgmodels.language.likelihoods import (
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed, bare
 from pgmodels.unknowns import learned, uncertain
-from tests.registry import offset
+from tests.own_likelihoods import offset
 
 X = np.arange(12.0).reshape(6, 2)
 LABELS = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])

@@ -70,7 +70,7 @@ def test_they_are_normalised_wherever_their_constraint_lets_them_be(family):
     assert is_normalised(family(), 1, for_all_parameters=True) is True
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_derivations_name_the_entries():
     model = pgm.Model(ordered(), GP)
     assert "(1 - exp(cuts[0] - cuts[1])) σ(cuts[1] - f) σ(f - cuts[0])" in str(pgm.derive(model))

@@ -187,6 +187,7 @@ def test_dollars_are_no_mathematics():
     assert not any(map(is_math_text, labels))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["bernoulli", "logistic_softmax", "student_t"])
 def test_marginals_are_those_of_the_results(name):
     found, table = results(name), comparison(name)
@@ -454,6 +455,7 @@ def test_latents_need_one_column():
         pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("name", "label", "within"), [("bernoulli", "cavi", 0.01), ("logistic_softmax", "cavi", 0.03)])
 def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
     result = results(name)[label]

@@ -13,7 +13,7 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.inference.fit import PenalisedBound
 from pgmodels.unknowns import learned
-from tests.registry import sigma
+from tests.referees import sigma
 
 RNG = np.random.default_rng(0)
 N = 14
@@ -129,6 +129,7 @@ def test_cavi_is_the_fixed_point_of_dense_matrices(name):
     assert np.all(np.diff(vi.elbo_trace) > -1e-10)
 
 
+@pytest.mark.turns(2)
 def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     vi, twin = found("additive"), found("single")
     np.testing.assert_allclose(vi.elbo, twin.elbo, rtol=1e-10)
@@ -138,7 +139,7 @@ def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     np.testing.assert_allclose(vi.predict(X_NEW).log_density(y), twin.predict(X_NEW).log_density(y), atol=1e-8)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("method", ["linear_response", "perturbative"])
 def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
     fixed, twin = (pgm.correct(found(name), method=method) for name in ("additive", "single"))
@@ -149,7 +150,7 @@ def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
     np.testing.assert_allclose(fixed.predict(X_NEW).probabilities, twin.predict(X_NEW).probabilities, atol=1e-8)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
     with jax.enable_x64(True):
         values, gradients = [], []
@@ -168,6 +169,7 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
         np.testing.assert_allclose(gradient, whole[twin], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.turns(3)
 def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor():
     vi, slopes = found("varying"), np.array([0.3, -1.0, 2.0, 0.0, 1.1])
     y = np.column_stack([[1.0, 0.0, 1.0, 1.0, 0.0], slopes])
@@ -187,7 +189,7 @@ def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor()
     np.testing.assert_allclose(without, got, rtol=3e-3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_gibbs_of_a_sum_of_latents_is_that_of_one_gp():
     sizes = {"num_samples": 1500, "num_warmup": 100, "num_chains": 2, "seed": 3, "progress": False}
     draws, twin = (pgm.gibbs(model_of(name), X, LABELS, **sizes) for name in ("additive", "single"))
@@ -198,7 +200,7 @@ def test_gibbs_of_a_sum_of_latents_is_that_of_one_gp():
     assert (np.abs(total.var(axis=(0, 1)) / twin.variance[:, 0] - 1) < 5 * 1.3 * np.sqrt(4 / 3000)).all()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_sampled_hyperparameters_of_a_combined_predictor():
     gps = [pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 0.5), 0.8), [0])), pgm.GP(pgm.On(pgm.White(0.5), [2]))]
     model = pgm.Model(varying(), gps)
@@ -227,7 +229,7 @@ def test_a_vector_of_latents_beside_a_combination_is_refused():
         pgm.cavi(pgm.Model(mixed(), pgm.GP(pgm.RBF(1.0, 1.0), size=2)), X, LABELS)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_diagnostics_see_the_predictor():
     vi, twin = found("additive"), found("single")
     for ours, theirs in zip(augmentation_gap(vi), augmentation_gap(twin), strict=True):

@@ -220,6 +220,7 @@ def outcome(rng: np.random.Generator) -> str:
 
 
 # Eight formulas by default, intervals, mixtures and predictors among them: compilation takes seconds each.
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("chunk", "number", "least"),
     [(57, 8, 1), *(pytest.param(chunk, FORMULAS, 6, marks=pytest.mark.slow) for chunk in range(CHUNKS))],
@@ -251,7 +252,7 @@ def test_refused(formula):
         derive_formula(formula, 2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     "formula",
     [

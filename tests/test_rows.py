@@ -20,6 +20,7 @@ from pgmodels.latent.form import Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
+from tests.programs import run
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (41, 2))
@@ -62,17 +63,17 @@ def test_there_are_eight_sizes_between_powers_of_two():
 def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
     with jax.enable_x64(True):
         if coupled:
-            posterior = condition_coupled(prior(), *some_sites(True), ((0, 2), (1,)))
+            posterior = run(condition_coupled, prior(), *some_sites(True), ((0, 2), (1,)))
         else:
-            posterior = prior().condition(some_sites())
+            posterior = run(prior().condition, some_sites())
         filled, new = posterior.filled(), jnp.array(X_NEW)
         assert filled.prior.num_rows == 48
-        for ours, theirs in zip(posterior.moments(), filled.moments(), strict=True):
+        for ours, theirs in zip(run(posterior.moments), run(filled.moments), strict=True):
             np.testing.assert_allclose(theirs[:41], ours, rtol=0, atol=1e-13)
-        np.testing.assert_allclose(filled.log_normalizer(), posterior.log_normalizer(), rtol=0, atol=1e-12)
-        for ours, theirs in zip(posterior.predict(new), filled.predict(new), strict=True):
+        np.testing.assert_allclose(run(filled.log_normalizer), run(posterior.log_normalizer), rtol=0, atol=1e-12)
+        for ours, theirs in zip(run(posterior.predict, new), run(filled.predict, new), strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
-        ours, theirs = np.asarray(posterior.cross_covariance(new)), np.asarray(filled.cross_covariance(new))
+        ours, theirs = (np.asarray(run(found.cross_covariance, new)) for found in (posterior, filled))
         np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
     # What fills up can be taken away again, and added in whatever precision the caller computes.
     assert filled.prior.groups[0].K.dtype == posterior.filled().prior.groups[0].K.dtype
@@ -86,7 +87,7 @@ def test_filled_posteriors_are_what_filled_priors_and_silent_sites_make():
     with jax.enable_x64(True):
         sites = some_sites()
         silent = Sites(*(jnp.concatenate([part, jnp.zeros((7, 3))]) for part in sites))
-        made, filled = prior().filled().condition(silent), prior().condition(sites).filled()
+        made, filled = run(prior().filled().condition, silent), run(prior().condition, sites).filled()
         for ours, theirs in zip(jax.tree.leaves(filled), jax.tree.leaves(made), strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
 
@@ -170,7 +171,7 @@ CASES = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_another_number_of_rows_compiles_nothing(name):
     everything(20, 7, *CASES[name])
@@ -208,6 +209,7 @@ class Plain(Form):
     traced_for_moments = traced
 
 
+@pytest.mark.turns(4)
 def test_a_form_that_knows_nothing_of_filling_up_is_sampled():
     kernel = pgm.RBF(variance=dist.LogNormal(0.0, 0.5), lengthscale=1.3)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.2, form=Plain()))

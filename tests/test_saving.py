@@ -224,7 +224,7 @@ with open(sys.argv[1], "wb") as file:
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
     arguments = [str(part) for name in NAMES for part in (name, files[name])]
     command = [sys.executable, "-c", READER, str(tmp_path / "told"), *arguments]

@@ -174,7 +174,7 @@ RNG = np.random.default_rng(8)
 X = RNG.uniform(-2.0, 2.0, (24, 1))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_class_with_a_covariate_has_probabilities_of_its_own():
     @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Real()), num_latents=1)
     def offset(y, f):
@@ -210,7 +210,7 @@ LEARNED = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LEARNED)
 def test_parameters_of_censored_and_exposed_models_are_learned(name, recwarn):
     family, parameter, make = LEARNED[name]

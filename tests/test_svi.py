@@ -16,7 +16,6 @@ from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
 from tests.programs import run
-from tests.registry import CASES
 
 RNG = np.random.default_rng(6)
 X = np.sort(RNG.uniform(-3.0, 3.0, (480, 1)), axis=0)
@@ -29,38 +28,9 @@ def exact():
     return pgm.cavi(MODEL, X, LABELS)
 
 
-def sparse(name, n=24):
-    case = CASES[name]
-    rows, y = case.data(n, seed=3)
-    gps = [
-        pgm.GP(pgm.RBF(2.0 - 0.5 * i, 1.2 + i), mean=0.3 * i, form=pgm.Inducing(rows[: 8 - i]))
-        for i in range(case.num_latents)
-    ]
-    return pgm.Model(case.likelihood(), gps), rows, y
-
-
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("name", ["bernoulli", "varying"])
-def test_steps_on_all_rows_are_those_of_cavi(name):
-    given = sparse(name)
-    trace = pgm.cavi(*given, tolerance=1e-12).elbo_trace
-    with pytest.warns(pgm.ConvergenceWarning, match="after 3 passes"):
-        found = pgm.svi(*given, max_passes=3, tolerance=1e-12)
-    # The start, three steps, and the one that ends it.
-    assert found.elbo == pytest.approx(trace[4], abs=1e-9)
-    assert not found.converged
-    assert found.method == "svi"
-
-
-@pytest.mark.turns(2)
-def test_latents_that_multiply_are_updated_in_turn():
-    given = sparse("heteroscedastic")
-    assert pgm.svi(*given, max_passes=300, tolerance=1e-8).elbo == pytest.approx(pgm.cavi(*given).elbo, abs=1e-6)
-
-
 # The last step is of CAVI, from where the noise of the steps left q: a share of a deviation, and as much of an adaptive
 # rate, whose steps are short too soon.
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("rate", "gap", "error"), [("adaptive", 0.1, 0.2), ("robbins-monro", 1e-3, 0.02)])
 def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     found = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)

@@ -192,6 +192,7 @@ def test_the_parts_of_a_model_travel_and_stay_equal(results, name, way):
     assert [np.asarray(leaf).dtype for leaf in leaves] == [np.asarray(leaf).dtype for leaf in others]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
 def test_findings_travel(results, way):
     vi, draws = results["cavi"], results["gibbs"]
@@ -256,7 +257,7 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_fresh_process_without_x64_says_the_same(results, told, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(results))
@@ -292,7 +293,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 def test_a_formula_of_a_script_travels_to_its_workers_and_to_other_programs(tmp_path):
     script, written = tmp_path / "script.py", tmp_path / "result.pickle"
     script.write_text(SCRIPT)

@@ -114,7 +114,7 @@ def check(name, seed=0, y=None):
         return verify_augmentation(augmentation, PARAMETERS, support, seed, y)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(14)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_passes(name):
     verification = check(name)
@@ -130,8 +130,8 @@ def test_prints_a_table_of_figures():
 
 
 def test_a_seed_repeats():
-    assert check("laplace", seed=3) == check("laplace", seed=3)
-    assert check("laplace", seed=3) != check("laplace", seed=4)
+    assert check("bernoulli", seed=3) == check("bernoulli", seed=3)
+    assert check("bernoulli", seed=3) != check("bernoulli", seed=4)
 
 
 def test_changes_no_global_state():
@@ -341,7 +341,7 @@ def coupling_sign(monkeypatch):
     monkeypatch.setattr(PoissonRule, "coupled_sites", coupled_sites)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("error", PLANTED)
 def test_catches(error, monkeypatch):
     change, formula, expected = PLANTED[error]

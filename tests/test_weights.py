@@ -79,6 +79,7 @@ RARE = pytest.mark.turns(5)
 TURNS = [name if name in ("Bernoulli", "exposed") else pytest.param(name, marks=RARE) for name in CASES]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", TURNS)
 def test_whole_weights_are_repeated_rows(name):
     weighted, repeated = found(name, "weighted"), found(name, "repeated")

@@ -19,18 +19,9 @@ from pgmodels.language.likelihoods import (
     StudentT,
 )
 from pgmodels.model import GP, Model
-from tests.registry import (
-    CASES,
-    additive,
-    label_noise,
-    labels,
-    ordered_logit,
-    ordered_probit,
-    sigma,
-    varying,
-    varying_generate,
-    zero_inflated,
-)
+from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
+from tests.referees import labels, sigma, varying_generate
+from tests.registry import CASES
 
 # Hyperparameters, none at a symmetric place: an interval, two half-lines and the whole line, each with its transform.
 VARIANCE, MEAN = dist.Gamma(5.0, 3.0), dist.Normal(0.4, 0.6)
