@@ -1,5 +1,12 @@
 """Rows that need not fit into memory: the same batches from every source, checks that name the row, results."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pyarrow import parquet, table
@@ -8,7 +15,7 @@ import pgmodels as pgm
 from pgmodels.batches.rows import Scaling
 from pgmodels.batches.stream import batches
 from pgmodels.batches.survey import survey
-from pgmodels.inference import windows
+from pgmodels.inference import svi_checkpoint, windows
 from tests.registry import CASES
 
 RNG = np.random.default_rng(12)
@@ -244,3 +251,81 @@ def test_classes_that_no_row_has_are_warned_of():
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(2.0, 1.2), size=3, form=pgm.Inducing(Z)))
     with pytest.warns(pgm.DataWarning, match="no observation of class 2 out of 3"):
         pgm.svi(model, pgm.ArrayRows(X[:30], LABELS[:30]), tolerance=1e-3)
+
+
+SCRIPT = """
+import sys, pgmodels as pgm
+from tests.test_batches import LABELS, MODEL, X
+pgm.svi(MODEL, pgm.ArrayRows(X, LABELS, standardise=True), learn=True, tolerance=1e-9, checkpoint=sys.argv[1])
+"""
+SAVED = {"batch_size": 100, "learn": True, "tolerance": 1e-9, "max_passes": 24}
+
+
+def learned_from(folder, **options):
+    """What a few windows of steps learn from the first rows."""
+    with pytest.warns(pgm.ConvergenceWarning):
+        return pgm.svi(
+            MODEL, pgm.ArrayRows(X[FEW], LABELS[FEW], standardise=True), checkpoint=folder, **SAVED | options
+        )
+
+
+def assert_same_result(ours, theirs):
+    np.testing.assert_array_equal(ours.elbo_trace, theirs.elbo_trace)
+    for one, other in zip(ours.predict_latent(X[:5]), theirs.predict_latent(X[:5]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name, value in theirs.fit.values.items():
+        np.testing.assert_array_equal(ours.fit.values[name], value)
+    assert ours.fit.start_elbos == theirs.fit.start_elbos
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
+def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
+    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
+    whole = learned_from(None)
+    assert len(whole.elbo_trace) == 6
+    original, calls = getattr(os, failing), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(svi_checkpoint.os, failing, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learned_from(tmp_path)
+    monkeypatch.setattr(svi_checkpoint.os, failing, original)
+    resumed = learned_from(tmp_path)
+    assert_same_result(resumed, whole)
+    # At its end it is read, and goes on with more passes.
+    assert_same_result(learned_from(tmp_path), whole)
+    assert_same_result(learned_from(tmp_path, max_passes=32), learned_from(None, max_passes=32))
+    with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
+        pgm.svi(MODEL, pgm.ArrayRows(X[FEW], 1.0 - LABELS[FEW], standardise=True), checkpoint=tmp_path, **SAVED)
+    with pytest.raises(ValueError, match="checkpoint must name a folder"):
+        pgm.svi(MODEL, pgm.ArrayRows(X[FEW], LABELS[FEW]), checkpoint=__file__, **SAVED)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
+    root = Path(__file__).parents[1]
+    environment = dict(os.environ, PYTHONPATH=str(root))
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], env=environment)
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "svi.npz").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    with np.load(tmp_path / "svi.npz") as stored:
+        done = len(stored["trace"])
+    rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"learn": True, "tolerance": 1e-9}
+    # A pass is a window: one more than there were.
+    with pytest.warns(pgm.ConvergenceWarning):
+        resumed = pgm.svi(MODEL, rows, max_passes=done + 1, checkpoint=tmp_path, **options)
+    with pytest.warns(pgm.ConvergenceWarning):
+        whole = pgm.svi(MODEL, rows, max_passes=done + 1, **options)
+    assert len(resumed.elbo_trace) == done + 1
+    assert_same_result(resumed, whole)

@@ -207,7 +207,7 @@ def first_state(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: A
     for index in range(len(whole.objective.blocks)):
         own = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in places(whole, index)]
         squares = sum(jnp.sum(leaf**2) for place in places(whole, index) for leaf in every[place]) / len(X)
-        averages.append(Averages(own, as_array(squares), as_array(float(len(X)))))
+        averages.append(Averages(own, as_array(squares), as_array(np.float64(len(X)))))
     return SviState(naturals, tuple(averages), first_adam(vector), jnp.zeros(()), jnp.ones(()))
 
 

@@ -1,5 +1,6 @@
 """Stochastic variational inference: steps on a few rows at a time until nothing moves, and the result."""
 
+import hashlib
 import math
 import time
 import warnings
@@ -27,6 +28,7 @@ from pgmodels.inference.natural_gradient import Naturals, Sparse, posterior
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.starts import steps
+from pgmodels.inference.svi_checkpoint import SviCheckpoint
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.inducing import Inducing
@@ -41,6 +43,8 @@ from pgmodels.results.sparse import SparseApproximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
 
+# Of a checkpoint: one more for every change of what the steps do.
+_FORMAT = 1
 # The rate named "robbins-monro": (t + delay)^-power.
 _DELAY, _POWER = 1.0, 0.7
 
@@ -65,6 +69,7 @@ def svi(
     max_passes: int | None = None,
     tolerance: float = 0.1,
     seed: Any = 0,
+    checkpoint: Any = None,
     progress: bool | None = None,
 ) -> Approximation | SparseApproximation:
     """The Gaussian q(f) of ``cavi``, found by natural-gradient steps on batches of rows.
@@ -88,6 +93,9 @@ def svi(
     of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and
     of arrays a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
     for a GP whose form has no factor.
+
+    ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
+    interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_passes`` it goes on.
     Source: Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
     """
     begin = time.perf_counter()
@@ -102,26 +110,31 @@ def svi(
         model = hold_unnormalised(model, "svi", stacklevel=4)
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn)
-    options = _Options(learn, decay is None, key, begin, progress)
+    options = _Options(learn, decay is None, key, checkpoint, begin, progress)
     result = _streamed if isinstance(X, Rows) else _in_memory
     return result(model, data, source, settings, options)
 
 
 class _Source(NamedTuple):
-    """Where rows come from: how many there are, what standardises them, and the names of their inputs."""
+    """Where rows come from: how many there are, what standardises them, their inputs' names, and a digest of all.
+
+    The latter is empty where the sample is all of them.
+    """
 
     rows: Rows
     num_rows: int
     scaling: Scaling
     columns: tuple[str, ...] | None
+    digest: str
 
 
 class _Options(NamedTuple):
-    """Whether values are learned and whether rates are adaptive; the key, when all began, and what is shown."""
+    """Whether values are learned and rates are adaptive; the key, where steps are saved, their begin, and a bar."""
 
     learn: bool
     adaptive: bool
     key: Any
+    checkpoint: Any
     begin: float
     progress: bool | None
 
@@ -144,11 +157,11 @@ def _given(model: Model, X: Any, y: Any, weights: Any, learn: bool) -> tuple[Mod
     if not isinstance(X, Rows):
         model, data = model.given(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-        return model, data, _Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns)
+        return model, data, _Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
     found = survey(X, check)
     model.warn_unseen(check.unseen, stacklevel=5)
-    return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns)
+    return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns, found.digest)
 
 
 def _check_rows(model: Model, y: Any, weights: Any) -> None:
@@ -217,8 +230,17 @@ def _learned(
         options.adaptive,
     )
     stream = _stream(source, settings, options.key)
-    ascent, starts = windows.begin(whole, sample, stream, settings)
-    outcome = windows.ascend(whole, ascent, stream, settings, options.progress)
+    saved = None
+    if options.checkpoint is not None:
+        saved = SviCheckpoint(options.checkpoint, _fingerprint(model, inputs, sample, source, settings, options))
+    restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
+    ascent, starts = restored or windows.begin(whole, sample, stream, settings)
+
+    def save(ascent: windows.Ascent, final: bool) -> None:
+        if saved is not None:
+            saved.save(ascent, starts, final)
+
+    outcome = windows.ascend(whole, ascent, stream, settings, save, options.progress)
     if not outcome.converged:
         warnings.warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
@@ -229,6 +251,19 @@ def _learned(
     values = [np.asarray(value) for value in unknowns.constrain(outcome.vector)]
     report = _report(outcome, starts, unknowns, values, settings) if options.learn else None
     return _Found(whole, outcome, with_inputs(unknowns.with_values(values), inputs), report)
+
+
+def _fingerprint(
+    model: Model, inputs: Inputs, sample: Data, source: _Source, settings: Settings, options: _Options
+) -> str:
+    """What decides the steps: model, data, sizes, rates, tolerance and seed."""
+    known = (_FORMAT, model, settings.batch_size, settings.batches, settings.window, settings.tolerance)
+    digest = hashlib.sha256(repr((*known, options.learn, options.adaptive, type(source.rows).__name__)).encode())
+    arrays = (*settings.rates, jax.random.key_data(options.key), *inputs, *jax.tree.leaves(model.bare()))
+    for array in (array for array in (*arrays, *source.scaling, sample.X, sample.y) if array is not None):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(source.digest.encode())
+    return digest.hexdigest()
 
 
 def _stream(source: _Source, settings: Settings, key: Any) -> windows.Stream:

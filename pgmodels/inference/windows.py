@@ -144,8 +144,22 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     return Ascent(states[max(finite, key=lambda name: finite[name])], learning, None, (), False), finite
 
 
-def ascend(whole: Sparse, ascent: Ascent, stream: Stream, settings: Settings, progress: bool | None) -> Outcome:
-    """Windows of steps until their averages stand still."""
+def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
+    """A tree like that of a state and a window; nothing is computed."""
+    X, y = map(as_array, next(stream(0)))
+    first = jax.eval_shape(first_state, whole, as_array(whole.learnable.start()), X[:_FIRST], y[:_FIRST])
+    return jax.eval_shape(advance, whole, first, X, y, settings.rates)
+
+
+def ascend(
+    whole: Sparse,
+    ascent: Ascent,
+    stream: Stream,
+    settings: Settings,
+    save: Callable[[Ascent, bool], None],
+    progress: bool | None,
+) -> Outcome:
+    """Windows of steps until their averages stand still; ``save`` is called after each, and told which is the last."""
     done = len(ascent.trace)
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
@@ -154,6 +168,7 @@ def ascend(whole: Sparse, ascent: Ascent, stream: Stream, settings: Settings, pr
             start = time.perf_counter()
             ascent = _next(whole, ascent, map(as_array, next(rows)), settings)
             speed = settings.window * settings.batch_size / (time.perf_counter() - start)
+            save(ascent, ascent.converged or len(ascent.trace) == settings.windows)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
     return _outcome(ascent, settings)
 

@@ -1,0 +1,74 @@
+"""Stochastic steps saved in a folder as they go, so that they can be taken up after an interruption."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pgmodels.inference.windows import Ascent
+from pgmodels.precision import as_array
+
+# Seconds between two saves: less is lost than it takes to notice.
+_INTERVAL = 2.0
+_FILE, _DOCUMENT = "svi.npz", "document"
+
+
+class SviCheckpoint:
+    """A folder with the last window's state in one file, which is replaced in one step.
+
+    A kill at any moment leaves the one state or the other, both whole.
+    """
+
+    def __init__(self, folder: Any, fingerprint: str):
+        self.folder, self.fingerprint = Path(folder), fingerprint
+        self.time = time.monotonic()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"checkpoint must name a folder; {self.folder} is a file.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def restore(self, like: Any) -> tuple[Ascent, dict[str, float]] | None:
+        """Where the steps were, and the starts' bounds; None where nothing is saved.
+
+        ``like`` is a tree of a state and a window. Raises ValueError where what is saved belongs to other steps.
+        """
+        path = self.folder / _FILE
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        document = json.loads(arrays.pop(_DOCUMENT).tobytes())
+        if document["fingerprint"] != self.fingerprint:
+            raise ValueError(
+                f"checkpoint: {self.folder} holds svi of another model, other data, another seed or other options. "
+                "Name another folder, or delete this one."
+            )
+        trace = arrays.pop("trace")
+        leaves = [as_array(arrays[f"leaf_{i}"]) for i in range(len(arrays))]
+        state, window = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        ascent = Ascent(state, document["learning"], window, tuple(trace.tolist()), document["converged"])
+        return ascent, document["starts"]
+
+    def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
+        """Save where the steps are, unless that was done a moment ago and they are not at their end."""
+        if not final and time.monotonic() - self.time < _INTERVAL:
+            return
+        document = {
+            "fingerprint": self.fingerprint,
+            "learning": ascent.learning,
+            "converged": ascent.converged,
+            "starts": starts,
+        }
+        leaves = jax.tree.leaves((ascent.state, ascent.window))
+        arrays = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
+        temporary = self.folder / f"{_FILE}.tmp"
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, trace=np.array(ascent.trace), **{_DOCUMENT: text}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.folder / _FILE)
+        self.time = time.monotonic()
