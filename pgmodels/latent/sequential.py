@@ -12,15 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 
-# For programs that batch LAPACK all the same (small matrices, one for each datum): they run on the calling thread.
-COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
-
-# For ascents of a bound, whose time is LAPACK's, and for what is called a few times: an older way to fuse element-wise
-# work compiles twice as fast. Where random numbers are drawn it runs slower by a third.
+# An older way to fuse element-wise work compiles twice as fast, and the programs run as fast: most of their time is
+# LAPACK's, and none is spent in one large fusion.
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
-# For what leads up to draws, on both accounts.
-SETUP_OPTIONS = COMPILER_OPTIONS | ASCENT_OPTIONS
+# For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
+SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
