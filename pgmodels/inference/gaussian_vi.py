@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
 from pgmodels.inference import cavi as cavi_engine
+from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
 from pgmodels.inference.cavi import conclude
 from pgmodels.inference.drive import Ascent, ascend
@@ -43,13 +44,14 @@ class MeanFieldWarning(UserWarning):
 
 
 class GaussianState(NamedTuple):
-    """q(f): moments of the predictors, the sites that produced them, the ELBO, and the length of the last step."""
+    """q(f): moments of the predictors, the sites that produced them, the ELBO, the last step's length, and the past."""
 
     mean: Float[Array, "n p"]
     variance: Spread
     sites: Sites
     elbo: Float[Array, ""]
     length: Float[Array, ""]
+    memory: Memory
 
 
 class _Trial(NamedTuple):
@@ -95,28 +97,34 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     target = Sites(gradient + pull(target.precision, state.mean), target.precision)
     held = Sites(gradient + pull(state.sites.precision, state.mean), state.sites.precision)
     floor = state.elbo - _ROUNDING * (1.0 + jnp.abs(state.elbo))
+    memory = state.memory.after(state.sites, target)
+    further = memory.extrapolated(target)
+    longest = jnp.minimum(1.0, 2.0 * state.length)
+    # Only where full steps are taken the past says what comes next; where it is wrong it is forgotten.
+    first = jnp.where((state.length >= 1.0) & state.memory.started, -1, 0)
 
-    def attempt(count: Int[Array, ""], longest: Any) -> _Trial:
-        of_all = count < _OF_ALL
-        length = longest * 0.5 ** jnp.where(of_all, count, count - _OF_ALL)
-        toward = jax.tree.map(lambda one, other: jnp.where(of_all, one, other), target, held)
-        sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, toward)
-        moved = state_of(problem, sites, length)
+    def attempt(trial: _Trial) -> _Trial:
+        count = trial.tried
+        halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
+        length = jnp.where(count < 0, 1.0, longest * 0.5**halvings)
+        aim = jax.tree.map(
+            lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]), further, target, held
+        )
+        sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
+        moved = state_of(problem, sites, length, memory.kept((count == first) & (length >= 1.0)))
         return _Trial(moved, count + 1, moved.elbo >= floor)
 
-    longest = jnp.minimum(1.0, 2.0 * state.length)
     unfinished = lambda trial: ~trial.rises & (trial.tried < _HALVINGS)  # noqa: E731
-    trial = jax.lax.while_loop(
-        unfinished, lambda trial: attempt(trial.tried, longest), attempt(jnp.zeros((), int), longest)
-    )
+    trial = jax.lax.while_loop(unfinished, attempt, _Trial(state, first, jnp.zeros((), bool)))
     return jax.tree.map(lambda new, old: jnp.where(trial.rises, new, old), trial.state, state)
 
 
-def state_of(problem: Problem, sites: Sites, length: Any = 1.0) -> GaussianState:
+def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:
     """The state that given sites imply."""
     mean, variance, log_normalizer = problem.moments(sites)
     elbo = problem.elbo(mean, variance, sites, log_normalizer)
-    return GaussianState(mean, variance, sites, elbo, jnp.asarray(length, mean.dtype))
+    memory = no_memory(sites) if memory is None else memory
+    return GaussianState(mean, variance, sites, elbo, jnp.asarray(length, mean.dtype), memory)
 
 
 def positive_part(precision: Array) -> Array:

@@ -309,7 +309,7 @@ def _state_at_all(problem: Problem, found: _Found, data: Data) -> CaviState:
     parts = (_moments(whole, q.naturals, q.vector, as_array(X[own]), as_array(y[own])) for own in chunks)
     size = problem.prior.num_rows
     mean, variance = (as_array(resize_rows(np.concatenate(both)[:n], size)) for both in zip(*parts, strict=True))
-    return CaviState(mean, variance, problem.sites(mean, variance), as_array(-np.inf))
+    return cavi_engine.start_at(problem, mean, variance)
 
 
 def _decay(rate: Any) -> tuple[float, float] | None:

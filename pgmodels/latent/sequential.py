@@ -19,6 +19,9 @@ ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 # For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
 SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
 
+# For what runs once a call and in no time: most of the compiler's work is left out.
+START_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
+
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     """``function`` of each latent, the last axis of the arrays; results are stacked along a new first axis."""
