@@ -12,17 +12,16 @@ import pgmodels as pgm
 from pgmodels.inference.fit import PenalisedBound
 from pgmodels.inference.problem import problem_of
 from pgmodels.latent.coupled import condition_coupled
-from pgmodels.latent.inducing import ADAPTIVE, Inducing, inducing_at
+from pgmodels.latent.inducing import Inducing, inducing_at
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.results import approximation as approximation_module
 from pgmodels.unknowns import learned
+from tests.forms import MEAN, ROUNDING, SquaredExponential, some_sites
 from tests.registry import CASES
-from tests.test_latent import MEAN, SquaredExponential, draw, joint_twin, predictive_twin, some_sites
 
 RNG = np.random.default_rng(2)
 N = 24
@@ -30,8 +29,6 @@ X, X_NEW = RNG.uniform(-2.0, 2.0, (N, 2)), RNG.uniform(-2.0, 2.0, (5, 2))
 LABELS = (RNG.random(N) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(1.5 * X[:, 0])))).astype(float)
 PAIRS = np.column_stack([LABELS, RNG.normal(0.5, 1.0, N)])
 KERNEL = SquaredExponential(np.asarray(1.7), np.asarray([0.8, 1.9]))
-# Sums of some hundred terms of size 1 to 10, solved with matrices of condition up to about 1e4.
-ROUNDING = 1e-10
 
 
 @pytest.fixture(autouse=True)
@@ -55,40 +52,6 @@ def sparse():
     return pgm.cavi(bernoulli(pgm.Inducing(9)), X, LABELS)
 
 
-def sparse_covariance(Z, rows):
-    """A function that gives K_Z and the covariances that go through Z, as a kernel of the brute-force twins."""
-    K_Z = np.asarray(KERNEL(Z, Z))
-
-    def covariance(one, other):
-        return np.asarray(KERNEL(one, Z)) @ np.linalg.solve(K_Z, np.asarray(KERNEL(Z, other)))
-
-    return covariance, np.asarray(KERNEL.diagonal(rows)) - np.diagonal(covariance(rows, rows))
-
-
-def test_moments_are_those_of_the_latents_at_the_inducing_inputs():
-    Z = X[:7]
-    sites = some_sites(N)
-    prior = pgm.Inducing(Z).bind(KERNEL, MEAN, X, 2)
-    through, residual = sparse_covariance(Z, X)
-    np.testing.assert_allclose(prior.residual, residual, atol=ROUNDING)
-    posterior = prior.condition(sites)
-    (mean, variance), at_new = posterior.moments(), posterior.predict(jnp.asarray(X_NEW))
-    expected = 0.0
-    for latent in range(2):
-        h, w = np.asarray(sites.potential[:, latent]), np.asarray(sites.precision[:, latent])
-        twin_mean, Sigma, log_normalizer = joint_twin(through, X, h, w)
-        np.testing.assert_allclose(mean[:, latent], twin_mean, atol=ROUNDING)
-        np.testing.assert_allclose(variance[:, latent], np.diagonal(Sigma) + residual, atol=ROUNDING)
-        np.testing.assert_allclose(posterior.covariance()[latent], Sigma, atol=ROUNDING)
-        expected += log_normalizer - 0.5 * w @ residual
-        twin_mean, Sigma = predictive_twin(through, X, X_NEW, h, w)
-        own = np.diagonal(Sigma)[N:] + sparse_covariance(Z, X_NEW)[1]
-        np.testing.assert_allclose(at_new[0][:, latent], twin_mean[N:], atol=ROUNDING)
-        np.testing.assert_allclose(at_new[1][:, latent], own, atol=ROUNDING)
-        np.testing.assert_allclose(posterior.cross_covariance(jnp.asarray(X_NEW))[latent], Sigma[N:, :N], atol=ROUNDING)
-    np.testing.assert_allclose(posterior.log_normalizer(), expected, atol=ROUNDING)
-
-
 def test_latents_factorised_together_are_those_factorised_by_themselves():
     prior = JointPrior((pgm.Inducing(X[:7]).bind(KERNEL, MEAN, X, 1), pgm.Inducing(X[3:8]).bind(KERNEL, -0.4, X, 1)))
     h, w = some_sites(N)
@@ -105,39 +68,6 @@ def test_latents_factorised_together_are_those_factorised_by_themselves():
 
     for ours, theirs in zip(figures(prior, True), figures(prior, False), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=ROUNDING)
-
-
-def test_the_model_that_is_sampled_from_is_its_covariance_and_a_residual():
-    sites, Z = some_sites(N), X[:7]
-    prior = pgm.Inducing(Z).bind(KERNEL, MEAN, X, 2).generative()
-    through, residual = sparse_covariance(Z, X)
-
-    def covariance(one, other):
-        return through(one, other) + (np.diag(residual) if one is other else 0.0)
-
-    posterior = prior.condition(sites)
-    mean, variance = posterior.moments()
-    count, expected = 4000, 0.0
-    draws = jax.vmap(lambda key: draw(posterior, key)[0])(jax.random.split(jax.random.key(5), count))
-    at_new = posterior.predict(jnp.asarray(X_NEW))
-    for latent in range(2):
-        h, w = np.asarray(sites.potential[:, latent]), np.asarray(sites.precision[:, latent])
-        twin_mean, Sigma, log_normalizer = joint_twin(covariance, X, h, w)
-        deviation = np.sqrt(np.diagonal(Sigma))
-        np.testing.assert_allclose(mean[:, latent], twin_mean, atol=ROUNDING)
-        np.testing.assert_allclose(variance[:, latent], np.diagonal(Sigma), atol=ROUNDING)
-        expected += log_normalizer
-        # What the data say of new inputs they say through Z.
-        cross = through(X_NEW, X)
-        inner = np.linalg.inv(np.diag(residual) + through(X, X) + np.diag(1.0 / np.maximum(w, 1e-12)))
-        fall = np.einsum("mi,ij,mj->m", cross, inner, cross)
-        np.testing.assert_allclose(at_new[1][:, latent], np.asarray(KERNEL.diagonal(X_NEW)) - fall, atol=1e-8)
-        sample = np.asarray(draws)[:, :, latent]
-        # 24 means and 576 covariances at five standard errors.
-        assert np.all(np.abs(sample.mean(axis=0) - twin_mean) < 5 * deviation / np.sqrt(count))
-        error = np.sqrt((np.outer(deviation, deviation) ** 2 + Sigma**2) / count)
-        assert np.all(np.abs(np.cov(sample.T) - Sigma) < 5 * error)
-    np.testing.assert_allclose(posterior.log_normalizer(), expected, atol=ROUNDING)
 
 
 def test_the_bound_is_that_of_an_explicit_posterior():
@@ -272,34 +202,6 @@ def test_gradients_of_the_bound():
             np.testing.assert_allclose(slope[index], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-6)
 
 
-def test_greedy_selection_takes_the_largest_variance_that_is_left():
-    weights = RNG.gamma(1.0, 1.0, N)
-    weights[:4] = 0.0
-    for w in (np.ones(N), weights):
-        chosen = greedy(KERNEL, X, 6, w)
-        for count, z in enumerate(chosen):
-            Z = chosen[:count]
-            left = np.asarray(KERNEL.diagonal(X))
-            if count:
-                left = left - np.sum(np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)), axis=0)
-            np.testing.assert_array_equal(z, X[np.argmax(w * left)])
-        assert count == 5
-    # Rows that nothing is said of are never taken.
-    assert not (greedy(KERNEL, X, N, weights)[:, None] == X[:4]).all(axis=2).any()
-
-
-@pytest.mark.parametrize("select", ["kmeans", "uniform", "variance"])
-def test_selections_cover_inputs_that_they_have_not_seen(select):
-    rng = np.random.default_rng(4)
-    seen, unseen = rng.normal(size=(400, 2)), rng.normal(size=(50, 2))
-    Z = pgm.Inducing(40, select).choose(KERNEL, seen)
-    assert Z.shape == (40, 2)
-    prior = pgm.Inducing(Z).bind(KERNEL, 0.0, seen, 1)
-    # Forty inputs span 3 x 2 lengthscales with little left; a tenth of the variance, where 400 rows have 1.7.
-    assert np.mean(np.asarray(prior.factor_at(jnp.asarray(unseen))[1])) < 0.17
-    np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, seen))
-
-
 def test_inducing_inputs_that_say_nothing_new():
     X_flat = np.column_stack([X[:, 0], np.full(N, 0.3)])
     once = pgm.cavi(bernoulli(pgm.Inducing(X_flat[:6])), X_flat, LABELS)
@@ -425,27 +327,6 @@ def test_learning_ends_at_the_inducing_inputs_of_its_model():
     found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
     assert len(found.model.gps[0].form.inputs) == 5
     assert pgm.cavi(found.model, X, LABELS).elbo == pytest.approx(found.elbo, abs=1e-6)
-
-
-def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
-    bound = PenalisedBound(learned(one_scale(pgm.Inducing(5))), Data(X, LABELS))
-    bound.inputs = (X[:2],)
-    bound(bound.vector)
-    before = bound.best
-    assert bound.choose_again(1e-5)
-    assert len(bound.inputs[0]) == 5
-    assert bound.best < before
-    held, before = bound.inputs[0], bound.best
-    monkeypatch.setattr(Inducing, "choose", lambda *given: X[:1])
-    assert not bound.choose_again(1e-5)
-    np.testing.assert_array_equal(bound.inputs[0], held)
-    assert bound(bound.vector)[0] == pytest.approx(before, abs=1e-8)
-
-
-def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
-    by_variance, by_data = (pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", ADAPTIVE))
-    assert by_data.elbo >= by_variance.elbo
-    assert by_data.model != by_variance.model
 
 
 @pytest.mark.turns(2)

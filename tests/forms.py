@@ -1,0 +1,139 @@
+"""The forms of a prior and the dense covariances that they stand for: a newcomer is a row of FORMS.
+
+``test_forms.py`` crosses the rows with the laws of a conditionally Gaussian core: moments, log Z, predictions, draws,
+coordinates, and gradients in hyperparameters, all against the dense twin here.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pgmodels as pgm
+from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.form import Cheapest, Form
+from pgmodels.latent.inducing import InducingPrior
+from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.protocol import LatentPrior, Sites
+from pgmodels.latent.sparse import SparsePrior
+from tests.state_space import LinePrior, StateSpace
+
+MEAN = 0.7
+# Sums of some hundred terms of size 1 to 10, solved with matrices of condition up to about 1e4: 1e-16 * 1e2 * 1e4.
+ROUNDING = 1e-10
+# A neglected variance (or a jitter) of 1e-10 of K moves a posterior by up to 1e-10 * (1 + w k)^2 * n; here w k <= 6.
+REPRESENTATION = 1e-6
+
+
+class SquaredExponential(eqx.Module):
+    variance: jax.Array
+    lengthscale: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, X, Z):
+        difference = (X[:, None] - Z) / self.lengthscale
+        return self.variance * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1))
+
+    def diagonal(self, X):
+        return self.variance * jnp.ones(len(X))
+
+
+class FormCase(NamedTuple):
+    """A form bound to inputs, the type of prior that comes out, and where its covariances go through inducing inputs.
+
+    ``sampled`` is the prior as a model to draw from (``LatentPrior.generative``); coordinates are standard normal where
+    they are ``whitened``. ``tolerance`` is of posteriors, ``traced`` of the form at every value of the hyperparameters.
+    """
+
+    form: Form
+    kernel: Any
+    X: np.ndarray
+    kind: type[LatentPrior]
+    tolerance: float = ROUNDING
+    traced: float | None = ROUNDING
+    Z: np.ndarray | None = None
+    sampled: bool = False
+    whitened: bool = True
+
+    def prior(self, scale: float = 1.0) -> LatentPrior:
+        """Of two latents, with all hyperparameters times ``scale``."""
+        prior = self.form.bind(jax.tree.map(lambda leaf: scale * leaf, self.kernel), scale * MEAN, self.X, 2)
+        return prior.generative() if self.sampled else prior
+
+    @property
+    def new(self) -> np.ndarray:
+        """Other inputs, between and beyond those of the data."""
+        return np.random.default_rng(9).uniform(-2.5, 2.5, (5, self.X.shape[1]))
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The inputs of the data and the others."""
+        return np.concatenate([self.X, self.new])
+
+    def covariance(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What sites move of a latent at rows, and the variance (m,) beyond it that they do not."""
+        if self.Z is None:
+            return np.asarray(self.kernel(rows, rows)), np.zeros(len(rows))
+        cross = np.asarray(self.kernel(self.Z, rows))
+        K = cross.T @ np.linalg.solve(np.asarray(self.kernel(self.Z, self.Z)), cross)
+        residual = np.asarray(self.kernel.diagonal(rows)) - np.diagonal(K)
+        return (K + np.diag(residual), np.zeros(len(rows))) if self.sampled else (K, residual)
+
+    def twin(self, sites: Sites, latent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Mean and covariance of a latent at ``rows`` given sites at X, the variance beyond it, and log Z."""
+        h, w = (np.zeros(len(self.rows)) for _ in range(2))
+        n = len(self.X)
+        h[:n], w[:n] = (np.asarray(part)[:, latent] for part in sites)
+        K, residual = self.covariance(self.rows)
+        mean, Sigma, log_normalizer = joint_twin(K, h, w)
+        return mean, Sigma, residual, log_normalizer - 0.5 * w @ residual
+
+
+def joint_twin(K, h, w):
+    """Mean, covariance and log normaliser of one latent under prior times sites, by explicit inverses."""
+    system = np.eye(len(K)) + K @ np.diag(w)
+    Sigma = np.linalg.inv(system) @ K
+    shifted = h - w * MEAN
+    constant = np.sum(h * MEAN - 0.5 * w * MEAN**2)
+    log_normalizer = -0.5 * np.linalg.slogdet(system)[1] + 0.5 * shifted @ Sigma @ shifted + constant
+    return MEAN + Sigma @ shifted, Sigma, log_normalizer
+
+
+def kernel(scale=1.0):
+    return SquaredExponential(np.asarray(1.7), scale * np.asarray([0.8, 1.9]))
+
+
+def inputs(n, seed=0):
+    return np.random.default_rng(seed).uniform(-2, 2, size=(n, 2))
+
+
+def line(n):
+    """Unsorted inputs on a line, one of them twice."""
+    X = np.random.default_rng(3).uniform(-2.0, 2.0, (n, 1))
+    X[5] = X[2]
+    return X
+
+
+def some_sites(n, size=2, seed=1):
+    """Potentials and precisions of order 1, one in three precisions exactly zero (with a potential all the same)."""
+    rng = np.random.default_rng(seed)
+    h, w = rng.normal(0.3, 1.0, (n, size)), rng.gamma(1.5, 0.7, (n, size))
+    w[::3] = 0
+    return Sites(jnp.asarray(h), jnp.asarray(w))
+
+
+TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
+Z = inputs(7, seed=6)
+FORMS = {
+    "one point": FormCase(Cheapest(), kernel(), inputs(1), DensePrior),
+    "rough": FormCase(Cheapest(), kernel(0.5), inputs(12), DensePrior),
+    "duplicated rows": FormCase(Cheapest(), kernel(), TWICE, DensePrior, REPRESENTATION),
+    "smooth": FormCase(Cheapest(), kernel(4.0), inputs(60), LowRankPrior, REPRESENTATION),
+    "smooth, dense": FormCase(pgm.Dense(), kernel(4.0), inputs(60), DensePrior, REPRESENTATION),
+    # The jitter of a traced root is 1e-8 of the variance.
+    "inducing": FormCase(pgm.Inducing(Z), kernel(), inputs(24), InducingPrior, traced=1e-5, Z=Z),
+    "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), SparsePrior, traced=None, Z=Z, sampled=True),
+    "state space": FormCase(StateSpace(), pgm.Matern12(1.7, 0.8), line(9), LinePrior, whitened=False),
+}

@@ -1,0 +1,154 @@
+"""A prior form from outside the package, without a factor matrix.
+
+The Ornstein-Uhlenbeck process of inputs on a line, by Kalman filter and smoother: O(n) in all it does.
+"""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.factored import centred
+from pgmodels.latent.form import Form
+from pgmodels.latent.protocol import LatentPrior, Posterior
+
+
+@dataclass(frozen=True)
+class StateSpace(Form):
+    """The form of pgm.Matern12 on one column of X."""
+
+    def bind(self, kernel, mean, X, size, neglected=np.inf):
+        return self.traced(kernel, mean, X, size)
+
+    def traced(self, kernel, mean, X, size):
+        variance, lengthscale = (jnp.asarray(p.value) for p in (kernel.variance, kernel.lengthscale))
+        X = jnp.asarray(X)
+        return LinePrior(jnp.asarray(mean), X, variance, lengthscale, jnp.argsort(X[:, 0]), size)
+
+    traced_for_moments = traced
+
+
+class LinePrior(LatentPrior):
+    """Coordinates are the latents at X themselves, less their mean. ``order`` sorts the rows."""
+
+    mean: jax.Array
+    X: jax.Array
+    variance: jax.Array
+    lengthscale: jax.Array
+    order: jax.Array
+    size: int = eqx.field(static=True)
+
+    @property
+    def rank(self):
+        return len(self.X)
+
+    @property
+    def places(self):
+        return self.X[self.order, 0]
+
+    @property
+    def decays(self):
+        """The correlation of each sorted value with the one before, 0 for the first."""
+        return jnp.append(0.0, jnp.exp(-jnp.diff(self.places) / self.lengthscale))
+
+    def unsorted(self, values):
+        return jnp.zeros_like(values).at[self.order].set(values)
+
+    def condition(self, sites):
+        h, constant = centred(sites, self.mean)
+
+        def forward(carry, datum):
+            mean, variance, log_normalizer = carry
+            a, h, w = datum
+            m, P = a * mean, a**2 * variance + self.variance * (1.0 - a**2)
+            scale = 1.0 + w * P
+            gain = 0.5 * (2.0 * m * h + h**2 * P - w * m**2) / scale - 0.5 * jnp.log(scale)
+            carry = (m + P * h) / scale, P / scale, log_normalizer + gain
+            return carry, (m, P, *carry[:2])
+
+        zeros = jnp.zeros(self.size)
+        start, data = (zeros, zeros, zeros), (self.decays, h[self.order], sites.precision[self.order])
+        (_, _, log_normalizer), (m, P, mean, variance) = jax.lax.scan(forward, start, data)
+        # Each value given the next: gain times its deviation, and a variance of its own.
+        gains = jnp.append(self.decays[1:], 0.0)[:, None] * variance / jnp.roll(P, -1, axis=0)
+        own = variance - gains**2 * jnp.roll(P, -1, axis=0)
+
+        def backward(carry, step):
+            mean, variance, next_m = carry
+            gain, filtered, own, m = step
+            mean, variance = filtered + gain * (mean - next_m), own + gain**2 * variance
+            return (mean, variance, m), (mean, variance)
+
+        _, (mean, variance) = jax.lax.scan(backward, (zeros, zeros, zeros), (gains, mean, own, m), reverse=True)
+        return LinePosterior(self, mean, variance, gains, own, jnp.sum(log_normalizer + constant))
+
+    def draw(self, key):
+        def forward(before, step):
+            a, noise = step
+            f = a * before + jnp.sqrt(self.variance * (1.0 - a**2)) * noise
+            return f, f
+
+        noise = jax.random.normal(key, (self.rank, self.size))
+        coordinates = self.unsorted(jax.lax.scan(forward, jnp.zeros(self.size), (self.decays, noise))[1])
+        return self.latents(coordinates), coordinates
+
+    def sweep_operations(self):
+        return 30.0 * self.rank
+
+    def latents(self, coordinates):
+        return self.mean + coordinates
+
+    def bridge(self, X_new):
+        """Each new input's sorted neighbours, their weights, and the variance that they leave."""
+        t, s = jnp.asarray(X_new)[:, 0], self.places
+        right = jnp.searchsorted(s, t, side="right")
+        has_left, has_right = right > 0, right < len(s)
+        left, right = jnp.maximum(right - 1, 0), jnp.minimum(right, len(s) - 1)
+        a = jnp.where(has_left, jnp.exp(-jnp.abs(t - s[left]) / self.lengthscale), 0.0)
+        b = jnp.where(has_right, jnp.exp(-jnp.abs(s[right] - t) / self.lengthscale), 0.0)
+        # The neighbours' correlation is a b, and 0 where there is but one.
+        weights = (a - a * b**2) / (1.0 - (a * b) ** 2), (b - a**2 * b) / (1.0 - (a * b) ** 2)
+        residual = self.variance * (1.0 - weights[0] * a - weights[1] * b)
+        return left, right, *weights, jnp.maximum(residual, 0.0)
+
+    def at(self, X_new, coordinates):
+        left, right, a, b, residual = self.bridge(X_new)
+        f = coordinates[..., self.order, :]
+        return self.mean + a[:, None] * f[..., left, :] + b[:, None] * f[..., right, :], residual
+
+
+class LinePosterior(Posterior):
+    """Sorted: means, variances, and each value given the next."""
+
+    prior: LinePrior
+    mean: jax.Array
+    variance: jax.Array
+    gains: jax.Array
+    own: jax.Array
+    log_z: jax.Array
+
+    def moments(self):
+        return self.prior.mean + self.prior.unsorted(self.mean), self.prior.unsorted(self.variance)
+
+    def log_normalizer(self):
+        return self.log_z
+
+    def predict(self, X_new):
+        left, right, a, b, residual = (part if part.ndim == 0 else part[:, None] for part in self.prior.bridge(X_new))
+        left, right = left[:, 0], right[:, 0]
+        mean = self.prior.mean + a * self.mean[left] + b * self.mean[right]
+        both = self.gains[left] * self.variance[right]
+        return mean, a**2 * self.variance[left] + b**2 * self.variance[right] + 2.0 * a * b * both + residual
+
+    def mean_and_deviation(self, key):
+        def backward(after, step):
+            gain, own, noise = step
+            d = gain * after + jnp.sqrt(own) * noise
+            return d, d
+
+        noise = jax.random.normal(key, self.mean.shape)
+        zeros = jnp.zeros(self.prior.size)
+        _, deviation = jax.lax.scan(backward, zeros, (self.gains, self.own, noise), reverse=True)
+        return self.prior.unsorted(self.mean), self.prior.unsorted(deviation)
