@@ -17,7 +17,7 @@ from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
 from pgmodels.inference.correction import correct
 from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
-from pgmodels.inference.fit import fit
+from pgmodels.inference.fit import FitWarning, fit
 from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
@@ -26,7 +26,7 @@ from pgmodels.inference.integrate import integrate
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.svi import svi
-from pgmodels.interop.arviz import to_arviz
+from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
@@ -49,6 +49,7 @@ from pgmodels.language.likelihoods import (
     StudentT,
 )
 from pgmodels.language.pieces import Piece
+from pgmodels.language.sampling import SamplingWarning
 from pgmodels.language.supports import (
     Binary,
     Censored,
@@ -127,6 +128,7 @@ __all__ = [
     "Draws",
     "Evidence",
     "EvidenceWarning",
+    "FitWarning",
     "Fixed",
     "Gaussian",
     "GibbsKernel",
@@ -134,6 +136,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Inducing",
     "IntegratedApproximation",
+    "InteropWarning",
     "IterableRows",
     "Kernel",
     "Laplace",
@@ -164,6 +167,7 @@ __all__ = [
     "Real",
     "Rows",
     "SamplingError",
+    "SamplingWarning",
     "SigmoidPoisson",
     "SparseApproximation",
     "StickBreaking",

@@ -30,6 +30,14 @@ def test_public_names_are_sorted_and_unique():
     assert len(set(pgm.__all__)) == len(pgm.__all__) > 40
 
 
+def test_every_warning_and_error_can_be_named():
+    """What users are to silence or to catch."""
+    own = re.compile(r"^class (\w+)\((?:UserWarning|ValueError|RuntimeError|Exception)\):", re.MULTILINE)
+    found = [name for path in (ROOT / "pgmodels").rglob("*.py") for name in own.findall(path.read_text("utf-8"))]
+    assert len(found) > 10
+    assert set(found) <= set(pgm.__all__)
+
+
 @pytest.mark.parametrize("name", pgm.__all__)
 def test_public_name_exists_and_is_documented(name):
     assert inspect.getdoc(getattr(pgm, name)), f"pgm.{name} has no docstring"
