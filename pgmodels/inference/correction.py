@@ -12,10 +12,11 @@ from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
-from pgmodels.inference.linear_response import response
+from pgmodels.inference.linear_response import linear_response
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
+from pgmodels.latent.sequential import ASCENT_OPTIONS, ONCE_OPTIONS
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import (
     Approximation,
@@ -96,22 +97,22 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     Phi = mixing(model, y)
     objective = quadrature_of(model) if approximation.objective == "gaussian_vi" else model.augmentation
     joint, across = is_joint(approximation), Phi[0] if Phi else None
-    T, S, shift = response(objective, joint, posterior, across, y, live, model.parameters)
-    if approximation.objective != "cavi" or objective.size > 1:
-        # The variational Gaussian's means need none, and those of several latents are off by what q cannot couple.
-        shift = jnp.zeros_like(shift)
-    moments = corrected_moments(posterior, shift, T, *Phi)
-    mean, covariance = (np.asarray(part)[:n] for part in moments)
+    # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
+    moves = approximation.objective == "cavi" and objective.size == 1
+    respond = _respond if approximation.objective == "cavi" else _respond_by_quadrature
+    found = respond(objective, joint, moves, posterior, across, y, live, model.parameters)
+    T, S, shift, mean, covariance = (np.asarray(part) for part in found)
+    mean, covariance = mean[:n], covariance[:n]
     variance, count = np.diagonal(covariance, axis1=1, axis2=2), n * objective.size
-    positive = _is_positive(np.asarray(S)[:count, :count], objective.size)
+    positive = _is_positive(S[:count, :count], objective.size)
     return LinearResponse(
         **_shared(approximation, start),
         method="linear_response",
         mean=mean,
         variance=variance,
-        shift=np.asarray(shift)[:count],
+        shift=shift[:count],
         covariance=covariance,
-        response=np.asarray(T)[:count, :count],
+        response=T[:count, :count],
         is_positive=positive,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(np.sum(variance <= 0)),
     )
@@ -217,7 +218,28 @@ def _expansion(
 _METHODS = {"linear_response": correct_by_response, "perturbative": correct_perturbatively}
 
 
-@jax.jit
+def _corrected(
+    objective: Any,
+    joint: bool,
+    moves: bool,
+    posterior: JointPosterior | CoupledPosterior,
+    across: Any,
+    y: Any,
+    live: Any,
+    parameters: Any,
+) -> tuple[Any, ...]:
+    """What ``linear_response`` finds, the shift zero where means do not move, and ``corrected_moments``."""
+    T, S, shift = linear_response(objective, joint, posterior, across, y, live, parameters)
+    shift = shift if moves else jnp.zeros_like(shift)
+    return T, S, shift, *corrected_moments(posterior, shift, T, *(() if across is None else (across,)))
+
+
+_STATIC = ("objective", "joint", "moves")
+# Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
+_respond = jax.jit(_corrected, static_argnames=_STATIC, compiler_options=ONCE_OPTIONS)
+_respond_by_quadrature = jax.jit(_corrected, static_argnames=_STATIC, compiler_options=ASCENT_OPTIONS)
+
+
 def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
     if isinstance(posterior, CoupledPosterior):

@@ -13,7 +13,6 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.mixing import push_covariance, push_moments, push_values
 from pgmodels.latent.rows import of_data
-from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.objectives.protocol import Objective
 from pgmodels.precision import as_array
 
@@ -126,10 +125,6 @@ def linear_response(
     half = U.T @ M
     T = M + half.T @ jnp.linalg.solve(S, half)
     return 0.5 * (T + T.T), S, shift
-
-
-# The same, compiled.
-response = jax.jit(linear_response, static_argnames=("objective", "joint"), compiler_options=ASCENT_OPTIONS)
 
 
 def at_data(

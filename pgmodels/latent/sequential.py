@@ -16,6 +16,10 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 # LAPACK's, and none is spent in one large fusion.
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
+# For what runs once and leaves the work to LAPACK: it compiles in a third of the time, and loops of its own run several
+# times slower.
+ONCE_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
+
 # For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
 SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
 

@@ -73,7 +73,9 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 def settle(figure: Figure) -> Figure:
     """The figure, laid out once: with axes of a fixed aspect the layout is right only the second time."""
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
     return figure
 
 

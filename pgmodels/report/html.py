@@ -77,9 +77,10 @@ def picture(figure: Figure, alt: str) -> Html:
 
     The figure keeps the layout that it has then.
     """
+    from pgmodels.plots.style import settle
+
     # Every file that is saved would be laid out anew.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    settle(figure).set_layout_engine("none")
     kind, drawn = "svg+xml", _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
     if len(drawn) > _LARGE:
         kind, drawn = min((kind, drawn), ("png", _saved(figure, format="png", dpi=_DPI)), key=lambda file: len(file[1]))

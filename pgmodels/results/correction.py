@@ -1,6 +1,7 @@
 """Marginals with a correction: perturbative (math: section 5) or by linear response (5b)."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import filled_size, resize_rows, resize_square, resize_zeros
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Model
 from pgmodels.precision import as_array
 
@@ -37,7 +39,7 @@ def correct_coupled(
     return np.asarray(mean) + moved, np.asarray(covariance) + 0.5 * quadratic - outer
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
     moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
     return moved, jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
@@ -69,7 +71,7 @@ def _filled(
     return filled, resize_rows(X_new, filled_size(len(X_new))), mixed
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
     return added_moments(posterior.cross_covariance(X_new), shift, T, *Phi)
 
@@ -145,7 +147,7 @@ def warn_nonpositive(variance: np.ndarray, where: str) -> int:
     return count
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
     """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
     covariance = posterior.cross_covariance(X_new)
