@@ -314,11 +314,27 @@ def _is_centre(value: Any, prior: Distribution) -> bool:
             return False
 
 
+def _median(prior: Distribution) -> Any:
+    """The prior's median, by one program where JAX traces its quantile function: operation by operation takes a second.
+
+    Raises NotImplementedError or ImportError where there is none.
+    """
+    try:
+        return _compiled_median(prior)
+    except (TypeError, AttributeError):  # of a distribution of one's own
+        return prior.icdf(jnp.full(prior.shape(), 0.5))
+
+
+@jax.jit
+def _compiled_median(prior: Distribution) -> jax.Array:
+    return prior.icdf(jnp.full(prior.shape(), 0.5))
+
+
 def _centre(prior: Distribution, name: str) -> np.ndarray:
     """The prior's median where it has a quantile function, its mean otherwise: the value before anything is learned."""
     remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
     try:
-        value = prior.icdf(jnp.full(prior.shape(), 0.5))
+        value = _median(prior)
     except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
         try:
             value = prior.mean

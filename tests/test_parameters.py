@@ -83,6 +83,18 @@ def test_priors_inside_the_positive_numbers_are_taken(prior):
     assert np.shape(lengthscale.value) == lengthscale.prior.shape()
 
 
+class OneOfScipys(dist.LogNormal):
+    """A prior whose quantile function is not JAX's."""
+
+    def icdf(self, q):
+        return stats.lognorm.ppf(np.asarray(q), 0.5, scale=3.0)
+
+
+def test_a_prior_starts_at_its_median():
+    assert pgm.RBF(1.0, dist.LogNormal(0.3, 1.0)).lengthscale.value == pytest.approx(np.exp(0.3))
+    assert pgm.RBF(1.0, OneOfScipys(np.log(3.0), 0.5)).lengthscale.value == pytest.approx(3.0)
+
+
 def test_means_take_priors_on_the_real_line():
     assert pgm.GP(pgm.RBF(), mean=dist.Normal(1.0, 2.0)).mean.value == 1.0
     with pytest.raises(ValueError, match="mean of a GP must be one number"):
