@@ -172,6 +172,16 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     assert model.gps[0].kernel == kernel
 
 
+def test_a_bound_gains_nothing_where_its_noise_hides_it():
+    noise = np.array([0.3, -0.2, 0.5, -0.4, 0.1, -0.3, 0.2, 0.4, -0.5])
+    # Two thirds of nine are compared: a gain of 3 a window times three windows, and standard errors of 0.4.
+    assert windows._gains_nothing(tuple(noise))
+    assert not windows._gains_nothing(tuple(noise + 3.0 * np.arange(9)))
+    # What was gained before does not count, and of five windows nothing can be said.
+    assert windows._gains_nothing((-80.0, -40.0, -20.0, *noise[3:]))
+    assert not windows._gains_nothing((0.0,) * 5)
+
+
 def test_learning_needs_inducing_inputs():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))
     with pytest.raises(ValueError, match=r"svi learns hyperparameters, .* for GPs by inducing inputs; got GP\(RBF"):

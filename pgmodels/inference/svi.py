@@ -86,13 +86,14 @@ def svi(
     GPs with ``pgm.Inducing``, whose inputs stay where they are.
 
     Stops where the averages of the whitened latents over two windows of steps, a pass where it has fewer, differ by
-    less than ``tolerance``, relative to their size and to how far the steps of a window go. Before that, Adam's steps
-    are halved whenever the averages of the values move by no more than noise, and end where they move by less than a
-    tenth of ``tolerance``, of a positive value relatively. Warns with ConvergenceWarning where that takes more than
-    ``max_passes`` (100, or as many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths
-    of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and
-    of arrays a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
-    for a GP whose form has no factor.
+    less than ``tolerance``, relative to their size and to how far the steps of a window go; or where windows have fewer
+    rows than there are, and their bound gains less than its noise. Before that, Adam's steps are halved whenever the
+    averages of the values move by no more than noise, and end where they move by less than a tenth of ``tolerance``, of
+    a positive value relatively. Warns with ConvergenceWarning where that takes more than ``max_passes`` (100, or as
+    many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths of a nat below its optimum
+    (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and of arrays a step of CAVI on
+    all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form has no
+    factor.
 
     ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
     interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_passes`` it goes on.

@@ -49,7 +49,9 @@ class SviCheckpoint:
         trace = arrays.pop("trace")
         leaves = [as_array(arrays[f"leaf_{i}"]) for i in range(len(arrays))]
         state, window = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        ascent = Ascent(state, document["learning"], window, tuple(trace.tolist()), document["converged"])
+        ascent = Ascent(
+            state, document["learning"], document["held"], window, tuple(trace.tolist()), document["converged"]
+        )
         return ascent, document["starts"]
 
     def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
@@ -59,6 +61,7 @@ class SviCheckpoint:
         document = {
             "fingerprint": self.fingerprint,
             "learning": ascent.learning,
+            "held": ascent.held,
             "converged": ascent.converged,
             "starts": starts,
         }

@@ -24,6 +24,8 @@ from pgmodels.unknowns import learned
 _WINDOW = 200
 # The length of Adam's first steps, and how much of the tolerance values may move by from window to window at the last.
 _LEARNING, _FINE = 0.05, 0.1
+# Steps of Adam's that are not halved any more.
+_SHORTEST = _LEARNING / 16.0
 # Passes that are made at most, and steps where that is more, unless it is said.
 _PASSES, _STEPS = 100, 10_000
 # Batches over which the adaptive rate takes its first averages, before any step.
@@ -62,10 +64,14 @@ class Settings(NamedTuple):
 
 
 class Ascent(NamedTuple):
-    """Where the windows are: the state, the length of Adam's steps, the last window, and the bound of each."""
+    """Where the windows are: the state, the last window, the bound of each, and whether they stand still.
+
+    ``learning`` is the length of Adam's steps, 0 once they ended, and ``held`` the number of windows with that length.
+    """
 
     state: SviState
     learning: float
+    held: int
     window: Window | None
     trace: tuple[float, ...]
     converged: bool
@@ -132,7 +138,7 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 
     learning = float(settings.rates.learning)
     if not whole.learnable.places:
-        return Ascent(started(whole.learnable.start()), learning, None, (), False), {}
+        return Ascent(started(whole.learnable.start()), learning, 0, None, (), False), {}
     few = Data(sample.X[:_ROWS], sample.y[:_ROWS])
     models = candidates(whole.learnable.model, few, whole.objective)
     states = {name: started(learned(model).start()) for name, model in models.items()}
@@ -141,7 +147,7 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
-    return Ascent(states[max(finite, key=lambda name: finite[name])], learning, None, (), False), finite
+    return Ascent(states[max(finite, key=lambda name: finite[name])], learning, 0, None, (), False), finite
 
 
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
@@ -182,13 +188,19 @@ def _next(whole: Sparse, ascent: Ascent, rows: Iterator[Array], settings: Settin
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
             "or a likelihood scale close to zero."
         )
-    if before is not None and learning > 0.0:
-        learning = _shortened(learning, before, window, whole, settings.tolerance)
+    held, trace = ascent.held + 1, (*ascent.trace, bound)
+    gains = not _gains_nothing(trace[-held:])
+    if learning > 0.0:
+        if before is not None:
+            learning = _shortened(learning, before, window, gains, whole, settings.tolerance)
         if not learning:
             state = state._replace(values=state.values._replace(vector=window.vector))
-    elif before is not None:
-        converged = _stands_still(before, window, settings.tolerance)
-    return Ascent(state, learning, window, (*ascent.trace, bound), converged)
+        return Ascent(state, learning, held if learning == ascent.learning else 0, window, trace, False)
+    if before is not None:
+        # Of fewer rows than there are a bound has noise, and what it hides is nothing to go on for.
+        hidden = settings.batches > settings.window and not gains
+        converged = hidden or _stands_still(before, window, settings.tolerance)
+    return Ascent(state, learning, held, window, trace, converged)
 
 
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
@@ -199,13 +211,18 @@ def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
     return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
 
 
-def _shortened(learning: float, before: Window, now: Window, whole: Sparse, tolerance: float) -> float:
-    """The length of Adam's next steps: half where they are noise, 0 where the averages of two windows hardly differ."""
+def _shortened(learning: float, before: Window, now: Window, gains: bool, whole: Sparse, tolerance: float) -> float:
+    """The length of Adam's next steps: half where they are noise or the bound gains nothing, and at last 0.
+
+    That is where the averages of two windows hardly differ, or steps are short.
+    """
     moved = np.abs(np.asarray(now.vector - before.vector))
     if np.all(moved <= _FINE * tolerance * np.asarray(whole.units)):
         return 0.0
     spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))
-    return learning / 2.0 if np.all(moved <= spread) else learning
+    if gains and np.any(moved > spread):
+        return learning
+    return learning / 2.0 if learning > _SHORTEST else 0.0
 
 
 def _stands_still(before: Window, now: Window, tolerance: float) -> bool:
@@ -215,3 +232,13 @@ def _stands_still(before: Window, now: Window, tolerance: float) -> bool:
     """
     moved = float(jnp.linalg.norm(now.centre - before.centre))
     return moved <= tolerance * float(now.share * jnp.linalg.norm(now.centre))
+
+
+def _gains_nothing(bounds: tuple[float, ...]) -> bool:
+    """Whether the last third of some windows' bounds is above the third before by no more than its standard error."""
+    third = len(bounds) // 3
+    if third < 2:
+        return False
+    later, earlier = np.array(bounds[-third:]), np.array(bounds[-2 * third : -third])
+    error = np.sqrt((later.var(ddof=1) + earlier.var(ddof=1)) / third)
+    return bool(later.mean() - earlier.mean() <= error)
