@@ -14,6 +14,7 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.latent.protocol import Sites
 from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws
+from tests.programs import conditioned
 from tests.registry import CASES
 
 
@@ -31,7 +32,7 @@ def approximation(name):
     given, rng = data(name), np.random.default_rng(7)
     shape = (12, given["model"].num_latents)
     with jax.enable_x64(True):
-        posterior = given["prior"].condition(Sites(jnp.zeros(shape), jnp.zeros(shape)))
+        posterior = conditioned(given["prior"], Sites(jnp.zeros(shape), jnp.zeros(shape)))[0]
     moments = {"mean": rng.normal(0.4, 1.2, shape), "variance": rng.gamma(2.0, 0.4, shape)}
     rest = {"elbo_trace": np.zeros(2), "converged": True, "tolerance": 1e-6}
     given = {name: value for name, value in given.items() if name != "prior"}

@@ -1,6 +1,7 @@
 """Models as text and numbers: what is built of a description is the model described."""
 
 import json
+import pickle
 
 import jax.numpy as jnp
 import numpy as np
@@ -65,3 +66,24 @@ def test_a_model_is_what_its_description_says(made):
 def test_every_named_likelihood_is_in_the_table():
     named = {name for name, value in vars(likelihoods).items() if callable(value) and name[0].isupper()}
     assert named - {"Expression", "Likelihood", *dir(supports)} == {likelihood().name for likelihood, _ in LIKELIHOODS}
+
+
+def test_equal_models_are_equal_and_have_one_hash():
+    def build(variance=1.7, prior=0.3, likelihood=None, mean=0.3, size=1):
+        kernel = pgm.RBF(dist.LogNormal(0.1, prior), np.array([0.9, variance])) + pgm.White(0.01)
+        return pgm.Model(likelihood or pgm.Bernoulli(), pgm.GP(kernel, mean=mean, size=size))
+
+    others = [
+        build(variance=1.8),
+        build(prior=0.4),
+        build(likelihood=pgm.Probit()),
+        build(mean=0.4),
+        build(mean=pgm.Fixed(0.3)),
+        build(likelihood=pgm.HeteroscedasticGaussian(1.0), size=2),
+    ]
+    assert build() == build()
+    assert len({build(), build(), *others}) == 1 + len(others)
+    assert build() != "model"
+    assert {build(): 1}[pickle.loads(pickle.dumps(build()))] == 1
+    assert pgm.LogisticSoftmax(3) == pgm.LogisticSoftmax(3) != pgm.LogisticSoftmax(4)
+    assert pgm.RBF(1.0, 2.0) == pgm.RBF(np.float32(1.0), 2) != pgm.Matern12(1.0, 2.0)

@@ -17,16 +17,11 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.language.likelihoods import Bernoulli, Gaussian, LogisticSoftmax
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import GP, Model
+from tests.programs import conditioned
 
 
 def covariance(X, variance, lengthscale):
     return variance * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / lengthscale**2)
-
-
-@jax.jit
-def condition_compiled(prior, sites):
-    posterior = prior.condition(sites)
-    return posterior, *posterior.moments()
 
 
 def with_sites(result, potential=None, precision=None):
@@ -34,7 +29,7 @@ def with_sites(result, potential=None, precision=None):
     h, w = result.posterior.sites
     with jax.enable_x64(True):
         sites = Sites(*(jnp.asarray(old if new is None else new) for old, new in ((h, potential), (w, precision))))
-        posterior, mean, variance = condition_compiled(result.prior, sites)
+        posterior, mean, variance = conditioned(result.prior, sites)
         mean, variance = np.asarray(mean), np.asarray(variance)
     return replace(result, posterior=posterior, mean=mean, variance=variance)
 

@@ -1,116 +1,34 @@
-"""What figures show, against the results they are of, and that everything in them can be read.
-
-Results are made by hand, without an engine: approximations from random sites, and draws from the same approximation, so
-that the true moments of the draws are known.
-"""
+"""What figures show, against the results they are of, and that everything in them can be read."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.calibration import reliability_bins
-from pgmodels.diagnostics.compare import Comparison, HeldOutData
-from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
+from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.diagnostics.predictions import prediction_errors
-from pgmodels.latent.protocol import Sites
-from pgmodels.results.approximation import Approximation, PerturbativeApproximation
-from pgmodels.results.draws import Draws
-from tests.registry import CASES
-
-ONE_INPUT = ("negative_binomial", "student_t", "heteroscedastic")
-TWO_INPUTS = ("bernoulli", "logistic_softmax", "binomial")
-CLASSES = ("bernoulli", "logistic_softmax")
-ALL = ONE_INPUT + TWO_INPUTS
-SAMPLES = 200
-
-
-@cache
-def given(name, n=24):
-    """The common fields of a case's results, and its test data."""
-    case = CASES[name]
-    X, y = case.data(2 * n, seed=3)
-    X = X[:, :1] if name in ONE_INPUT else X
-    with jax.enable_x64(True):
-        model = case.model()
-        return {"model": model, "X": X[:n], "y": y[:n], "prior": model.prior(X[:n]), "seconds": 1.0}, X[n:], y[n:]
-
-
-@cache
-def results(name):
-    """Draws of a Gaussian, that Gaussian less half of its variance, and a corrected result."""
-    common, _, _ = given(name)
-    rng = np.random.default_rng(2)
-    shape = (len(common["X"]), common["model"].num_latents)
-    h = rng.normal(0.5, 1.0, shape)
-    if shape[1] == 3:
-        # Classes that can be told apart.
-        h += np.where(common["y"][:, None] == np.arange(3), 4.0, -3.0)
-    exact = approximation(common, h, rng.gamma(2.0, 0.3, shape))
-    whitened = exact.draw_at_data(2 * SAMPLES, seed=1)[1]
-    draws = Draws(
-        **common,
-        method="gibbs",
-        whitened=tuple(v.reshape(2, SAMPLES, *v.shape[1:]) for v in whitened),
-        log_likelihood_trace=rng.normal(-20.0, 2.0, (2, SAMPLES)),
-        num_warmup=0,
-    )
-    narrow = approximation(common, *(2 * np.asarray(part) for part in exact.posterior.sites))
-    own = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
-    base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
-    corrected = PerturbativeApproximation(**base | {"method": "perturbative"}, **own)
-    return {"gibbs": draws, "cavi": narrow, "corrected": corrected}
-
-
-def approximation(common, h, w):
-    with jax.enable_x64(True):
-        posterior = common["prior"].condition(Sites(jnp.asarray(h), jnp.asarray(w)))
-        mean, variance = posterior.moments()
-    common = {name: value for name, value in common.items() if name != "prior"}
-    trace = -30.0 - 5.0 * 0.3 ** np.arange(8.0)
-    moments = {"mean": np.asarray(mean), "variance": np.asarray(variance), "posterior": posterior}
-    return Approximation(**common, **moments, elbo_trace=trace, converged=True, tolerance=1e-6, method="cavi")
-
-
-@cache
-def comparison(name):
-    """As compare gives it, with predictions that need no integrals: any probabilities or means."""
-    found, (_, X, y) = results(name), given(name)
-    rng = np.random.default_rng(5)
-    draws = found["gibbs"]
-    values = draws.model.likelihood.support(draws.model.num_latents).values()
-    size = None if values is None else len(values)
-    predictions = {k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in found}
-    mcse_mean, mcse_variance = standard_errors(draws.latents)
-    return Comparison(
-        reference="gibbs",
-        results=found,
-        test=HeldOutData(X, y, predictions, size is not None),
-        mcse_mean=mcse_mean,
-        mcse_variance=mcse_variance,
-        notes=(),
-        _frame=pd.DataFrame(),
-    )
-
-
-def among(found):
-    """A comparison of other results of the same model, without test data."""
-    first = comparison("bernoulli" if found["gibbs"].model.num_latents == 1 else "logistic_softmax")
-    return replace(first, results=found, test=None)
-
+from tests.made_results import (
+    ALL,
+    CLASSES,
+    ONE_INPUT,
+    SAMPLES,
+    TWO_INPUTS,
+    among,
+    approximation,
+    comparison,
+    given,
+    results,
+)
 
 FIGURES = {}
 for every in ALL:
@@ -415,112 +333,3 @@ def test_auxiliaries_of_nothing_are_refused():
         pgm.plot_auxiliaries(
             approximation(given("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
         )
-
-
-@pytest.mark.parametrize("name", ["negative_binomial", "heteroscedastic"])
-def test_bands_hold_the_stated_mass(name):
-    found = results(name)
-    x = np.linspace(-2.5, 2.5, 31)[:, None]
-    figure = pgm.plot_latent({"gibbs": found["gibbs"], "cavi": found["cavi"]}, x)
-    size = found["cavi"].model.num_latents
-    for latent, axes in enumerate(figure.axes[:size]):
-        outer, inner = ([c.get_paths()[0].vertices for c in axes.collections[k::2]] for k in (0, 1))
-        mean, variance = (part[:, latent] for part in found["cavi"].predict_latent(x))
-        for vertices, mass in ((outer[1], 0.9), (inner[1], 0.5)):
-            low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
-            scale = np.sqrt(variance)
-            held = stats.norm.cdf(high, mean, scale) - stats.norm.cdf(low, mean, scale)
-            np.testing.assert_allclose(held, mass, atol=1e-6)
-        # Draws by themselves, with noise of their own: the share of 400 in a band is 0.9 to within 4 * 0.015, 0.5 to
-        # within 4 * 0.025, and so are the band's own ends.
-        f = found["gibbs"].draw_marginals(x, seed=9)[..., latent]
-        for vertices, mass, within in ((outer[0], 0.9, 0.09), (inner[0], 0.5, 0.15)):
-            low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
-            np.testing.assert_allclose(((low < f) & (f < high)).mean(axis=0), mass, atol=within)
-    predicted = next(line for line in figure.axes[size].lines if line.get_label() == "cavi")
-    np.testing.assert_allclose(predicted.get_ydata(), found["cavi"].predict(x).mean, rtol=1e-9)
-    data = next(line for line in figure.axes[size].lines if line.get_label() == "data")
-    np.testing.assert_array_equal(data.get_ydata(), found["cavi"].y)
-
-
-def edge(vertices, x, side):
-    """The lower or upper edge of a band at inputs."""
-    return np.array([side(vertices[vertices[:, 0] == value, 1]) for value in x])
-
-
-def test_latents_need_one_column():
-    with pytest.raises(ValueError, match="X of bernoulli has 2 columns; plot_latent draws functions of one"):
-        pgm.plot_latent({"bernoulli": results("bernoulli")["cavi"]})
-    with pytest.raises(ValueError, match=r"X_new must have the 1 column"):
-        pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
-
-
-@pytest.mark.turns(2)
-@pytest.mark.parametrize(("name", "label", "within"), [("bernoulli", "cavi", 0.01), ("logistic_softmax", "cavi", 0.03)])
-def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
-    result = results(name)[label]
-    figure = pgm.plot_probability_map(result)
-    shown = [1] if name == "bernoulli" else [0, 1, 2]
-    crossed = 0
-    for axes, c in zip(figure.axes, shown, strict=False):
-        for contour in axes.collections:
-            if not hasattr(contour, "levels") or list(contour.levels) != [0.5]:
-                continue
-            at = np.concatenate([path.vertices for path in contour.get_paths()])[::5]
-            p = result.predict(at).probabilities[:, c]
-            # Interpolation in cells of a fiftieth of the range.
-            np.testing.assert_allclose(p, 0.5, atol=within)
-            crossed += 1
-    assert crossed > 0
-
-
-def test_a_map_shows_the_data_and_the_inducing_inputs():
-    common, _, _ = given("bernoulli")
-    figure = pgm.plot_probability_map(results("bernoulli")["cavi"])
-    points = [c.get_offsets() for c in figure.axes[0].collections if not hasattr(c, "levels")]
-    for label, drawn in zip((0, 1), points, strict=True):
-        np.testing.assert_array_equal(drawn, common["X"][common["y"] == label])
-    assert len(boxed(figure)) == 3
-    # Two hundred inputs and a smooth kernel: the factor has fewer pivots than data.
-    X = np.random.default_rng(0).uniform(-1, 1, (200, 2))
-    with jax.enable_x64(True):
-        model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 3.0)))
-        common = {"model": model, "X": X, "y": (X[:, 0] > 0) * 1.0, "prior": model.prior(X), "seconds": 0.0}
-    figure = pgm.plot_probability_map(approximation(common, np.zeros((200, 1)), np.ones((200, 1))))
-    crosses = next(line for line in figure.axes[0].lines if line.get_marker() == "x")
-    group = common["prior"].groups[0]
-    pivots = np.asarray(group.Z)[: int(np.asarray(group.active).sum())]
-    assert sorted(map(tuple, np.transpose(crosses.get_data()))) == sorted(map(tuple, pivots))
-    assert "inducing inputs (pivots of the factor)" in boxed(figure)
-
-
-def boxed(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_a_map_of_means_is_of_means():
-    result = results("binomial")["cavi"]
-    figure = pgm.plot_probability_map(result)
-    filled = next(c for c in figure.axes[0].collections if hasattr(c, "levels"))
-    low, high = result.X.min(axis=0), result.X.max(axis=0)
-    corners = [np.linspace(a - 0.08 * (b - a), b + 0.08 * (b - a), 80) for a, b in zip(low, high, strict=True)]
-    inputs = np.stack(np.meshgrid(*corners), axis=-1).reshape(-1, 2)
-    mean = result.predict(inputs, np.ones(len(inputs))).mean
-    np.testing.assert_allclose([filled.zmin, filled.zmax], [mean.min(), mean.max()], rtol=1e-9)
-    filled = next(
-        c for c in pgm.plot_probability_map(result, covariates=3.0).axes[0].collections if hasattr(c, "levels")
-    )
-    np.testing.assert_allclose([filled.zmin, filled.zmax], [3.0 * mean.min(), 3.0 * mean.max()], rtol=1e-9)
-    with pytest.raises(ValueError, match=r"covariates of a figure are .* 1 number\(s\) here; got shape \(2,\)"):
-        pgm.plot_probability_map(result, covariates=[3.0, 4.0])
-
-
-def test_maps_of_what_is_not_there_are_refused():
-    with pytest.raises(ValueError, match="X has 1 columns; plot_probability_map draws over two"):
-        pgm.plot_probability_map(results("student_t")["cavi"])
-    with pytest.raises(ValueError, match="from 0 to 2; got 3"):
-        pgm.plot_probability_map(results("logistic_softmax")["cavi"], 3)
-    with pytest.raises(ValueError, match="y is not a class"):
-        pgm.plot_probability_map(results("binomial")["cavi"], 1)
-    with pytest.raises(ValueError, match="num_points must be a whole number"):
-        pgm.plot_densities(comparison("bernoulli"), 0)

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -22,6 +21,7 @@ from pgmodels.precision import double_precision
 from pgmodels.results import saving
 from pgmodels.results.approximation import FitReport
 from pgmodels.unknowns import uncertain
+from tests.programs import conditioned
 
 ROOT = Path(__file__).parents[1]
 RNG = np.random.default_rng(8)
@@ -86,15 +86,14 @@ def finer():
     assert isinstance(prior.groups[0], LowRankPrior)
     assert prior != model.prior(inputs)
     sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
-    posterior = jax.jit(lambda prior, sites: prior.condition(sites))(prior, sites)
-    mean, variance = (np.asarray(part) for part in posterior.moments())
+    posterior, mean, variance = conditioned(prior, sites)
     return pgm.Approximation(
         model=model,
         X=inputs,
         y=(inputs[:, 0] > 0).astype(float),
         posterior=posterior,
-        mean=mean,
-        variance=variance,
+        mean=np.asarray(mean),
+        variance=np.asarray(variance),
         elbo_trace=np.array([-9.0, -8.5]),
         converged=False,
         tolerance=1e-9,

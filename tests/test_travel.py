@@ -392,24 +392,3 @@ def test_every_pytree_of_the_package_is_portable():
     found = list(every_module())
     assert len(found) > 20
     assert [cls for cls in found if not issubclass(cls, Module)] == []
-
-
-def test_equal_models_are_equal_and_have_one_hash():
-    def build(variance=1.7, prior=0.3, likelihood=None, mean=0.3, size=1):
-        kernel = pgm.RBF(dist.LogNormal(0.1, prior), np.array([0.9, variance])) + pgm.White(0.01)
-        return pgm.Model(likelihood or pgm.Bernoulli(), pgm.GP(kernel, mean=mean, size=size))
-
-    others = [
-        build(variance=1.8),
-        build(prior=0.4),
-        build(likelihood=pgm.Probit()),
-        build(mean=0.4),
-        build(mean=pgm.Fixed(0.3)),
-        build(likelihood=pgm.HeteroscedasticGaussian(1.0), size=2),
-    ]
-    assert build() == build()
-    assert len({build(), build(), *others}) == 1 + len(others)
-    assert build() != "model"
-    assert {build(): 1}[by_pickle(build())] == 1
-    assert pgm.LogisticSoftmax(3) == pgm.LogisticSoftmax(3) != pgm.LogisticSoftmax(4)
-    assert pgm.RBF(1.0, 2.0) == pgm.RBF(np.float32(1.0), 2) != pgm.Matern12(1.0, 2.0)

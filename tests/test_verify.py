@@ -11,6 +11,7 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.laws import Gamma, Poisson
 from pgmodels.augmentation.predictor import Predictor
+from pgmodels.augmentation.rules import RULES
 from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
 from pgmodels.augmentation.rules.mixture import LogMixture, MixtureRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
@@ -20,98 +21,23 @@ from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
 from pgmodels.language.expression import Environment
-from pgmodels.language.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
-from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Undeclared
-from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
+from pgmodels.language.functions import log, normal_cdf, sigmoid
+from pgmodels.language.supports import Counts, Real, Undeclared
+from tests.rules import FORMULAS, PARAMETERS, F, R, Y
 
-Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
-F2, F3 = Latents(2), Latents(3)
-CLASS_SCALE = 1 + 0.5 * positions(F3)
-PARAMETERS = {"r": 1.7}
-
-
-def between(distribution):
-    """An ordered category, with cutpoints -0.7, -0.7 + r and 1.5 + r."""
-    below = [0, *(distribution(cut - F) for cut in (-0.7, R - 0.7, R + 1.5)), 1]
-    return sum_((below[k + 1] - below[k]) * (k == Y) for k in range(4))
-
-
-def negative_binomial(f):
-    return gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(f) ** Y * sigmoid(-f) ** R
-
-
-FORMULAS = {
-    "bernoulli": (sigmoid(F) ** Y * sigmoid(-F) ** (1 - Y), Binary()),
-    "binomial": (sigmoid(F) ** Y[0] * sigmoid(-F) ** (Y[1] - Y[0]), SuccessesOfTrials()),
-    "negative binomial": (
-        gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(F) ** Y * sigmoid(-F) ** R,
-        Counts(),
-    ),
-    "sigmoid poisson": ((R * sigmoid(F)) ** Y * exp(-R * sigmoid(F)) / gamma(Y + 1), Counts()),
-    "logistic softmax": (sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3)),
-    "stick breaking": (
-        prod(sigmoid(F2) ** (positions(F2) == Y) * sigmoid(-F2) ** (positions(F2) < Y)),
-        Classes(3),
-    ),
-    "student t": ((1 + (Y - F) ** 2 / (4 * R**2)) ** -2.5, Real()),
-    "laplace": (exp(-abs(Y - F) / R) / (2 * R), Real()),
-    "gaussian": (normal_pdf(Y, F, R), Real()),
-    "heteroscedastic": (normal_pdf(Y, F2[0], (R * sigmoid(F2[1])) ** -0.5), Real()),
-    "heteroscedastic with more on the precision": (
-        sqrt(sigmoid(F2[1])) * exp(-0.5 * (Y - F2[0]) ** 2 * sigmoid(F2[1])) / (1 + 0.7 * sigmoid(F2[1])),
-        Real(),
-    ),
-    "probit": (normal_cdf(F) ** Y * normal_cdf(-F) ** (1 - Y), Binary()),
-    "affine argument": (sigmoid(2 * F - 1) ** Y * (1 - sigmoid(2 * F - 1)) ** (1 - Y), Binary()),
-    "offset": (sigmoid(F + Y[1]) ** Y[0] * sigmoid(-F - Y[1]) ** R, Undeclared(2)),
-    "scale of the class": (prod(sigmoid(CLASS_SCALE * F3)) / sum_(sigmoid(CLASS_SCALE * F3)), Classes(3)),
-    "ordered logit": (between(sigmoid), Classes(4)),
-    "ordered probit": (between(normal_cdf), Classes(4)),
-    "zero inflated": (sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * negative_binomial(F2[0]), Counts()),
-    "label noise": ((0.1 + 0.8 * sigmoid(F)) ** Y * (1 - (0.1 + 0.8 * sigmoid(F))) ** (1 - Y), Binary()),
-    "undeclared classes": (sigmoid(F3[Y]) / sum_(sigmoid(F3)), Undeclared()),
-    "interval censored": ((normal_cdf((Y + 1 - F) / R) - normal_cdf((Y - F) / R)), Real()),
-    "guessing in probit": ((0.2 + 0.8 * normal_cdf(F)) ** Y * (0.8 * normal_cdf(-F)) ** (1 - Y), Binary()),
-    "contaminated Gaussian": (0.9 * normal_pdf(Y, F, R) + 0.1 * normal_pdf(Y, F, 10 * R), Real()),
-    "Laplace or Student t": (0.8 * exp(-abs(Y - F) / R) / R + 0.2 * (1 + (Y - F) ** 2 / 3) ** -2, Real()),
-    "heteroscedastic or neither": (
-        0.9 * normal_pdf(Y, F2[0], (R * sigmoid(F2[1])) ** -0.5) + 0.1 * normal_pdf(Y, 0.0, 3.0),
-        Real(),
-    ),
-    "zero inflated sigmoid poisson": (
-        sigmoid(-F2[1]) * (Y == 0)
-        + sigmoid(F2[1]) * (3 * sigmoid(F2[0])) ** Y * exp(-3 * sigmoid(F2[0])) / gamma(Y + 1),
-        Counts(),
-    ),
-    "noisy softmax": (0.1 / 3 + 0.9 * sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3)),
-    "a mixture in a mixture": (
-        sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * (0.1 + 0.8 * sigmoid(F2[0]) ** Y * sigmoid(-F2[0]) ** (1 - Y)),
-        Binary(),
-    ),
-}
-
-
-SIZES = {
-    "logistic softmax": 3,
-    "stick breaking": 2,
-    "heteroscedastic": 2,
-    "heteroscedastic with more on the precision": 2,
-    "scale of the class": 3,
-    "undeclared classes": 3,
-    "zero inflated": 2,
-    "heteroscedastic or neither": 2,
-    "zero inflated sigmoid poisson": 2,
-    "noisy softmax": 3,
-    "a mixture in a mixture": 2,
-}
 PLANTED = {}
 
 
 def check(name, seed=0, y=None):
-    formula, support = FORMULAS[name]
+    case = FORMULAS[name]
     with jax.enable_x64(True):
-        augmentation = derive_formula(formula, SIZES.get(name, 1))
-        return verify_augmentation(augmentation, PARAMETERS, support, seed, y)
+        augmentation = derive_formula(case.formula, case.size)
+        return verify_augmentation(augmentation, PARAMETERS, case.support, seed, y)
+
+
+def test_every_rule_has_a_row():
+    used = {type(rule) for case in FORMULAS.values() for rule in derive_formula(case.formula, case.size).rules}
+    assert used >= set(RULES)
 
 
 @pytest.mark.turns(14)
@@ -136,7 +62,7 @@ def test_a_seed_repeats():
 
 def test_changes_no_global_state():
     before = jax.config.jax_enable_x64
-    verify_augmentation(derive_formula(FORMULAS["gaussian"][0], 1), PARAMETERS, Real())
+    verify_augmentation(derive_formula(FORMULAS["gaussian"].formula, 1), PARAMETERS, Real())
     assert jax.config.jax_enable_x64 == before
 
 
@@ -350,7 +276,7 @@ def test_catches(error, monkeypatch):
         check(formula)
     message = str(raised.value)
     assert message.startswith(f"{expected}: failed by ")
-    assert f"likelihood: {FORMULAS[formula][0].text()}" in message
+    assert f"likelihood: {FORMULAS[formula].formula.text()}" in message
     assert "worst at y = " in message
 
 
