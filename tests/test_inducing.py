@@ -18,7 +18,7 @@ from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
-from pgmodels.results import approximation as approximation_module
+from pgmodels.results import gaussian as gaussian_module
 from pgmodels.unknowns import learned
 from tests.forms import MEAN, ROUNDING, SquaredExponential, some_sites
 from tests.registry import CASES
@@ -343,7 +343,7 @@ def test_figures_show_the_inducing_inputs(sparse):
 def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     corrected = pgm.correct(sparse)
     whole = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
-    monkeypatch.setattr(approximation_module, "at_a_time", lambda width: 2)
+    monkeypatch.setattr(gaussian_module, "at_a_time", lambda width: 2)
     parts = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
     # Another shape, another order of sums.
     np.testing.assert_allclose(parts, whole, atol=1e-13)
