@@ -1,6 +1,7 @@
 """Rows that need not fit into memory: the same batches from every source, checks that name the row, results."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -159,6 +160,8 @@ def test_all_rows_at_once_give_the_predictions_of_cavi():
     draws = found.draw_latents(new, 4000, seed=1)
     mean, variance = exact.predict_latent(new)
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=4.0 * np.sqrt(variance.max() / 4000))
+    travelled = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(travelled.predict_latent(new)[0], found.predict_latent(new)[0])
     assert repr(found).startswith("<SparseApproximation of Model(Bernoulli(), ")
     for call in (pgm.correct, pgm.diagnose, lambda result: pgm.compare(one=result, other=exact)):
         with pytest.raises(ValueError, match="SparseApproximation"):
@@ -222,6 +225,10 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
             r"X must have 2 column\(s\), as the first rows",
         ),
         (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y goes with an array X"),
+        (
+            lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)),
+            "weights goes with an array X",
+        ),
         (lambda file: pgm.svi(MODEL, X[:5]), "y is None"),
         (
             lambda file: pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), pgm.ArrayRows(X[:5], LABELS[:5])),
