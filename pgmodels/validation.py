@@ -1,16 +1,17 @@
 """The main job: learn hyperparameters, approximate, correct, sample exactly, and compare, on one data set."""
 
+from __future__ import annotations
+
 import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpyro.distributions as dist
 from rich.console import Console
 
-from pgmodels.datasets import Dataset, load, split
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import diagnose
 from pgmodels.environment import environment
@@ -22,7 +23,9 @@ from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
-from pgmodels.report.report import write_report
+
+if TYPE_CHECKING:
+    from pgmodels.datasets import Dataset
 
 # Latents, over all data: calibration on simulated data repeats CAVI for each of them.
 _DIAGNOSED = 2000
@@ -66,6 +69,10 @@ def validate(
 
     Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json.
     """
+    # Loaded here: a process that leaves the work to others needs neither tables nor figures.
+    from pgmodels.datasets import load, split
+    from pgmodels.report.report import write_report
+
     check_sizes(num_samples, num_warmup, num_chains)
     data = load(study.data, study.columns, study.target)
     parts = split(data, train_size, seed)
