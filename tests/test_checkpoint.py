@@ -46,6 +46,7 @@ def drawn(folder):
     return json.loads(index.read_text())["number"] - 30 if index.exists() else -1
 
 
+@pytest.mark.turns(3)
 def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     samples = 200_000
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
@@ -99,7 +100,7 @@ def test_a_finished_run_is_read_and_goes_on(problem, tmp_path):
     assert np.array_equal(longer.latents, pgm.gibbs(*problem, num_samples=130, **OPTIONS).latents)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("keep", ["moments", [4, 1]])
 def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
     options = {**OPTIONS, "keep": keep}

@@ -70,7 +70,7 @@ def test_readme_shows_figures_that_exist():
 
 
 # 20 to 40 s each, compilation for the most part.
-@pytest.mark.turns(len(SHOWN))
+@pytest.mark.turns(2 * len(SHOWN))
 @pytest.mark.parametrize("name", SHOWN)
 def test_example_runs_as_it_stands(name, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8")

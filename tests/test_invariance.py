@@ -1,14 +1,16 @@
 """Each move of the Gibbs engine keeps the joint law of hyperparameters, latents and data; with an error it does not.
 
-A short version of tests/statistical/test_geweke.py, which takes every likelihood. Were the engine exact, 1 run of this
+A newcomer is a row of KERNELS (tests/statistical/geweke.py), and its planted errors rows here. This is a short version
+of tests/statistical/test_geweke.py, which takes every likelihood. Were the engine exact, 1 run of this
 file in 500 would fail by chance.
 """
 
 import jax
 import pytest
 
+from pgmodels.inference.gibbs.schedule import MOVES
 from tests.statistical import planted
-from tests.statistical.geweke import Geweke, inputs
+from tests.statistical.geweke import KERNELS, Geweke, inputs
 from tests.statistical.joint import JointLaw
 from tests.statistical.planted import HAMILTONIAN, LINE, SLICE, WITHOUT_SLICES
 
@@ -19,6 +21,10 @@ REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 def _double_precision():
     with jax.enable_x64(True):
         yield
+
+
+def test_every_move_has_a_row():
+    assert {type(row.move) for row in KERNELS} >= set(map(type, MOVES))
 
 
 @pytest.mark.turns(5)

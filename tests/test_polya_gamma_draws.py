@@ -171,6 +171,7 @@ def check_hat(hat, reference, room, y, values):
     assert room.lower[0] < proposals[5] < proposals[-5] < room.upper[0]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_the_tilt_has_no_sign(backend):
     key, b = jax.random.key(0), jnp.array([1.0, 2.0, 0.5, 3e4, 0.0, 5.0, 60.0, 1.0])
@@ -251,6 +252,7 @@ def test_draws_inside_jit_vmap_and_scan(backend):
     np.testing.assert_array_equal(draws, chains(keys, tilts))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_new_values_are_not_traced_again(backend):
     traces = []
@@ -270,6 +272,7 @@ def test_new_values_are_not_traced_again(backend):
         assert jax_sampler.draw._cache_size() <= before + 1
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("backend", OURS)
 def test_single_precision_arguments_give_the_same_draws_and_broadcast(backend):
     b, c = np.array([[1.0], [0.5]]), np.array([0.25, 2.0, 0.0, -3.5])

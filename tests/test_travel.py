@@ -156,7 +156,7 @@ def told(results):
     return {name: figures(result) for name, result in results.items()}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_says_the_same_after_it_has_travelled(results, told, name, way):
