@@ -228,10 +228,10 @@ class PenalisedBound:
             self.inputs = held
         return value < before - tolerance * (1.0 + abs(before))
 
-    def in_units(self, scaled: np.ndarray, units: np.ndarray) -> tuple[float, np.ndarray]:
-        """The same as a function of the vector divided by ``units``."""
+    def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
+        """The same divided by ``height``, as a function of the vector divided by ``units``."""
         value, slope = self(scaled * units)
-        return value, slope * units
+        return value / height, slope * units / height
 
     def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         away = vector - self.vector
@@ -279,7 +279,8 @@ def fit(
     terms = objective_of(model, objective)
     begun = candidates(model, data, terms)
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
-    starts = {name: -bound(bound.vector, _START_TOLERANCE)[0] for name, bound in bounds.items()}
+    first = {name: bound(bound.vector, _START_TOLERANCE) for name, bound in bounds.items()}
+    starts = {name: -value for name, (value, _) in first.items()}
     chosen = max(starts, key=lambda name: starts[name])
     bound = bounds[chosen]
     learnable = bound.learnable
@@ -290,16 +291,22 @@ def fit(
         box = _box(learnable, [other.learnable.start() for other in bounds.values()])
         with progress_bar("fit", max_iterations, progress) as bar:
             units = steps(learnable, data.X)
+            # The first step is as long as the gradient: of one unit, or it ends where no optimum is soon found.
+            height = max(1.0, float(np.linalg.norm(first[chosen][1] * units)))
+            size = max(1.0, abs(starts[chosen]))
+            options = {"ftol": tolerance * min(1.0, size / height), "gtol": 1e-5 / height, "maxls": 40}
             again = True
             while again:
                 solution = minimize(
-                    lambda scaled: bound.in_units(scaled, units),
+                    lambda scaled: bound.in_units(scaled, units, height),
                     bound.vector / units,
                     jac=True,
                     method="L-BFGS-B",
                     bounds=(box / units).T,
-                    callback=lambda intermediate_result: bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}"),
-                    options={"maxiter": max_iterations - num_steps, "ftol": tolerance, "gtol": 1e-5, "maxls": 40},
+                    callback=lambda intermediate_result: bar.advance(
+                        1, f"ELBO {-height * intermediate_result.fun:.4f}"
+                    ),
+                    options=options | {"maxiter": max_iterations - num_steps},
                 )
                 num_steps += int(solution.nit)
                 again = num_steps < max_iterations and bound.choose_again(_CHOICE_GAIN)
