@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array
-from scipy.optimize import minimize
 
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
@@ -269,6 +268,8 @@ def fit(
     ``weights`` (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi``
     does.
     """
+    from scipy.optimize import minimize
+
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)
     if objective not in _OBJECTIVES:

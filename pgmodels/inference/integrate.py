@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from scipy.optimize import minimize
 
 from pgmodels import generic
 from pgmodels.inference import gaussian_vi as engine
@@ -290,6 +289,8 @@ class _Integration:
 
     def _find_mode(self, bar: ProgressBar) -> bool:
         """Set the mode and the axes of standardised coordinates; whether the search converged."""
+        from scipy.optimize import minimize
+
         search = _Search(self.given, self.first)
         options = {"maxiter": _MODE_STEPS, "ftol": 1e-6, "gtol": 1e-2}
         found = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,

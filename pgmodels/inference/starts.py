@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize
 
 from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
@@ -129,6 +128,8 @@ def _likeliest(
     free = {name: p for name, p in model.likelihood.parameters.items() if is_free(p)}
     if not free:
         return parameters, float(_local(objective, parameters, y, location, variance)[0])
+
+    from scipy.optimize import minimize
 
     def unpack(vector: Any) -> dict[str, Any]:
         return dict(zip(free, constrain(list(free.values()), vector), strict=True))

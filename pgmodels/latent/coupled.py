@@ -48,7 +48,7 @@ class CoupledPosterior(Module):
             return self
         sites = resized_sites(Sites(self.potential, self.precision), size)
         # Where the coordinates of one are among those of the other: a latent's first ones.
-        pairs = list(zip(_ranks(self.prior), _ranks(prior), strict=True))
+        pairs = list(zip(self.prior.ranks, prior.ranks, strict=True))
         centre, roots = np.zeros(sum(new for _, new in pairs)), []
         kept, into = _shared(pairs)
         centre[into] = np.asarray(self.centre)[kept]
@@ -210,7 +210,7 @@ def _trace(prior: JointPrior, precision: Float[Array, "n L L"]) -> Array | float
 
 def gather_blocks(prior: JointPrior, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
     """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
-    parts = jnp.split(flat, np.cumsum(_ranks(prior))[:-1])
+    parts = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
     return [jnp.concatenate([parts[latent] for latent in block]) for block in blocks]
 
 
@@ -218,16 +218,12 @@ def scatter_blocks(
     prior: JointPrior, blocks: tuple[tuple[int, ...], ...], parts: Sequence[Float[Array, " _"]]
 ) -> Float[Array, " D"]:
     """The inverse of ``gather_blocks``."""
-    ranks = _ranks(prior)
+    ranks = prior.ranks
     found: dict[int, Array] = {}
     for block, part in zip(blocks, parts, strict=True):
         own = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
         found.update(zip(block, own, strict=True))
     return jnp.concatenate([found[latent] for latent in range(len(ranks))])
-
-
-def _ranks(prior: JointPrior) -> list[int]:
-    return [group.rank for group in prior.groups for _ in range(group.size)]
 
 
 def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -244,7 +240,7 @@ def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
 
 def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
     """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
-    ranks = [filled_size(len(factor)) for factor in prior.factors()]
+    ranks = [filled_size(rank) for rank in prior.ranks]
     if sum(ranks) <= JOINT_LIMIT:
         return (tuple(range(len(ranks))),)
     return tuple((latent,) for latent in range(len(ranks)))

@@ -91,7 +91,7 @@ class Cheapest(Form):
         if low_rank is not None and _factor_operations(len(K), low_rank.rank) < _dense_operations(len(K)):
             return low_rank
         dense = _dense(kernel, mean, X, K, size)
-        coarse = dense.jitter > neglected
+        coarse = float(dense.jitter) > neglected
         return low_rank if coarse and low_rank is not None and low_rank.truncation < dense.jitter else dense
 
 

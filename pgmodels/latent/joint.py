@@ -28,6 +28,11 @@ class JointPrior(Module):
         return tuple(group.size for group in self.groups)
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The number of coordinates of each latent."""
+        return tuple(group.rank for group in self.groups for _ in range(group.size))
+
+    @property
     def factored(self) -> bool:
         """Whether every group has a factor."""
         return all(isinstance(group, FactoredPrior) for group in self.groups)

@@ -6,7 +6,8 @@ waits there: two of them at once leave no thread to do the work, and the program
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,31 @@ ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 # times slower.
 ONCE_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
 
-# For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
-SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
-
 # For what runs once a call and in no time: most of the compiler's work is left out.
 START_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
+
+# For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
+_SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
+# On a CPU they run as fast at the compiler's first level, whose vector code is shorter; on a GPU XLA calls it an error.
+_SAMPLER_OPTIONS_ON_CPU = _SAMPLER_OPTIONS | {"xla_backend_optimization_level": 1}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
+    """``jax.jit`` of a function of the sampler, with options for the platform that JAX computes on at the call."""
+
+    @cache
+    def program(platform: str) -> Callable[P, R]:
+        options = _SAMPLER_OPTIONS_ON_CPU if platform == "cpu" else _SAMPLER_OPTIONS
+        return jax.jit(function, static_argnames=static_argnames, compiler_options=options)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return program(jax.default_backend())(*args, **kwargs)
+
+    return call
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:

@@ -12,7 +12,7 @@ from pgmodels.integration import at_a_time, normal_nodes
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import of_data
-from pgmodels.latent.sequential import SAMPLER_OPTIONS
+from pgmodels.latent.sequential import compiled_sampler
 from pgmodels.precision import as_array
 
 # Fixed-point steps until no mean moves by more than the tolerance, in standard deviations: the result is a proposal,
@@ -51,7 +51,7 @@ def fit_surrogate(
     return surrogate, marginals
 
 
-@partial(jax.jit, compiler_options=SAMPLER_OPTIONS)
+@compiled_sampler
 def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) -> CoupledPosterior:
     if other is not None:
         return condition_coupled(prior, other.potential, other.precision, other.blocks)
@@ -59,7 +59,7 @@ def _with_factors_of(prior: JointPrior, y: Any, other: CoupledPosterior | None) 
     return condition_coupled(prior, zeros, zeros[:, :, None] * zeros[:, None, :], choose_blocks(prior))
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=SAMPLER_OPTIONS)
+@partial(compiled_sampler, static_argnames="augmentation")
 def _refine(
     augmentation: Augmentation,
     prior: JointPrior,

@@ -15,7 +15,7 @@ from pgmodels.inference.gibbs.schedule import Schedule, nothing_seen
 from pgmodels.inference.gibbs.target import About, Chain, Target, prior_at, prior_of, surrogate_at
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.sequential import SAMPLER_OPTIONS
+from pgmodels.latent.sequential import compiled_sampler
 from pgmodels.precision import as_array
 
 
@@ -140,7 +140,7 @@ def _renewed(target: Target, surrogate: Any, chain: Chain, about: About) -> Abou
     )
 
 
-@partial(jax.jit, static_argnames="keep", compiler_options=SAMPLER_OPTIONS)
+@partial(compiled_sampler, static_argnames="keep")
 def run_chunk(
     target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
 ) -> tuple[State, Moments, tuple[Seen, ...], Record]:
@@ -171,7 +171,7 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (state, moments, nothing_seen(schedule, chains), records))
 
 
-@partial(jax.jit, static_argnames="moves", compiler_options=SAMPLER_OPTIONS)
+@partial(compiled_sampler, static_argnames="moves")
 def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
     """Chains at independent draws, a key each, all at the same hyperparameters: of the surrogate, else of the prior."""
     about = target.about(vector)
@@ -191,7 +191,7 @@ def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any
     return jax.vmap(one, out_axes=0)(keys)
 
 
-@partial(jax.jit, compiler_options=SAMPLER_OPTIONS)
+@compiled_sampler
 def renew_surrogates(target: Target, state: State) -> State:
     """The chains as they are, with the surrogates of another target."""
     return state._replace(about=jax.lax.map(partial(surrogate_at, target), state.chains.unknowns))

@@ -18,7 +18,7 @@ from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chun
 from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
 from pgmodels.inference.gibbs.record import BLOCKS, CHUNK, Keep, Record, no_moments
-from pgmodels.inference.gibbs.response import constant_response
+from pgmodels.inference.gibbs.response import Fit, constant_response
 from pgmodels.inference.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.gibbs.target import Chain, Target
@@ -26,6 +26,7 @@ from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_sched
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import live_rows, resize_rows
+from pgmodels.latent.sequential import compiled_sampler
 from pgmodels.model import Data, Model
 from pgmodels.portable import Portable
 from pgmodels.precision import as_array
@@ -90,7 +91,7 @@ class GibbsRun(Portable):
         self.precision = 0.0
         if any(Need.GAUSSIAN in move.needs for move in self.schedule.moves):
             self._fit_first(vector)
-        keys = jax.random.split(settings.key, settings.num_chains)
+        keys = _split_key(settings.key, settings.num_chains)
         self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
         self.moments = no_moments(self.chains.latents.shape)
         self.number = 0
@@ -127,7 +128,7 @@ class GibbsRun(Portable):
     def _fit_first(self, vector: Any) -> None:
         """Fit the surrogate at the model's own values."""
         fit = first_fit(self.target, self.prior)
-        self.precision = float(np.max(fit[0].precision))
+        self.precision = _largest_precision(fit)
         if self._sampled:
             response = constant_response(fit, vector, self._framed)
             self.target = replace(self.target, fitted=response)
@@ -136,7 +137,7 @@ class GibbsRun(Portable):
         if finer is not self.prior:
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
-            self.precision = float(np.max(fit[0].precision))
+            self.precision = _largest_precision(fit)
         self.target = replace(self.target, held=fit[0])
 
     @property
@@ -320,9 +321,13 @@ class GibbsRun(Portable):
         return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
 
 
+def _largest_precision(fit: Fit) -> float:
+    return float(np.asarray(fit[0].precision).max())
+
+
 def _has_gradient(target: Target, prior: JointPrior, vector: Any) -> bool:
     """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
-    whitened = jnp.zeros(sum(group.rank * group.size for group in prior.groups))
+    whitened = jnp.zeros(sum(prior.ranks))
     try:
         jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
     except (NotImplementedError, TypeError, ValueError):
@@ -356,6 +361,10 @@ def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:
     parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
     pairs = zip(parts, prior.sizes, strict=True)
     return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
+
+
+# Compiled with options that take less time.
+_split_key = compiled_sampler(jax.random.split, static_argnames="num")
 
 
 @partial(jax.jit, static_argnames="unknowns")

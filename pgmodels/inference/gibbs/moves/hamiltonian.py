@@ -55,11 +55,14 @@ class Hamiltonian(Move):
     def step(self, target: Target, settings: HamiltonianSettings, chain: Chain, own: Any, number: Any) -> Step:
         """See Move."""
         del number
-        key, number_key, length_key, momentum_key, accept_key = jax.random.split(chain.key, 5)
-        leapfrogs = jax.random.randint(number_key, (), (settings.leapfrogs + 1) // 2, settings.leapfrogs + 1)
+        key, momentum_key, uniform_key = jax.random.split(chain.key, 3)
+        # Together, since what draws takes long to compile.
+        number_share, length_share, height = jax.random.uniform(uniform_key, (3,))
+        fewest = (settings.leapfrogs + 1) // 2
+        leapfrogs = fewest + jnp.floor(number_share * (settings.leapfrogs + 1 - fewest)).astype(fewest.dtype)
         start = target.response.standardise(chain.unknowns, chain.coordinates)
         momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
-        step = settings.step * jax.random.uniform(length_key, minval=0.8, maxval=1.2)
+        step = settings.step * (0.8 + 0.4 * length_share)
 
         def kick_and_turn(i: Any, state: Any) -> Any:
             x, p, first, _ = state
@@ -75,7 +78,7 @@ class Hamiltonian(Move):
         gain = after - before - 0.5 * (turned @ turned - momentum @ momentum)
         # What is not finite at the end is not gone to.
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0.0)), 0.0)
-        accepted = jax.random.uniform(accept_key) < probability
+        accepted = height < probability
         vector, whitened = target.response.place(standard)
         moved = Chain(key, vector, latents_at(target, vector, whitened), whitened)
         stayed = chain._replace(key=key)

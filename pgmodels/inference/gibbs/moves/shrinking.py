@@ -1,16 +1,41 @@
 """A slice step on hyperparameters: along an ellipse or a line, by an interval that shrinks."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 # Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
-_FREEDOM = 8.0
+_FREEDOM = 8
 # The bracket of one along a line, in standard deviations of the direction taken.
 _WIDTH = 4.0
 # An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
 MAX_SHRINKS = 100
+
+
+class Uniforms(NamedTuple):
+    """The uniform numbers that a slice step may need: one for its height, one for its first place, and the others.
+
+    All are drawn at once: what draws within a loop takes far longer to compile.
+    """
+
+    height: Any
+    first: Any
+    others: Any
+
+    @classmethod
+    def draw(cls, key: Any) -> "Uniforms":
+        """As many as the step may shrink."""
+        drawn = jax.random.uniform(key, (2 + MAX_SHRINKS,))
+        return cls(drawn[0], drawn[1], drawn[2:])
+
+    def height_below(self, density: Any) -> Any:
+        """The log of a height that is uniform below a density, from the density's log."""
+        return density + jnp.log1p(-self.height)
+
+    def between(self, low: Any, high: Any, count: Any) -> Any:
+        """A place within an interval that has shrunk so often."""
+        return low + (high - low) * self.others[count]
 
 
 def slice_step(
@@ -23,9 +48,10 @@ def slice_step(
     Adams 2014.
     """
     middle, scale = response.middle, response.scale
-    height_key, direction_key, width_key, place_key, shrink_key = jax.random.split(key, 5)
-    noise = jax.random.normal(direction_key, vector.shape, vector.dtype)
-    relative = _draw_width(width_key, response.standard(vector - middle))
+    normal_key, uniform_key = jax.random.split(key)
+    noise, others = jnp.split(jax.random.normal(normal_key, (2 * len(vector) + _FREEDOM,)), [len(vector)])
+    uniforms = Uniforms.draw(uniform_key)
+    relative = _width(response.standard(vector - middle), others @ others)
     width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
 
     def path(step: Any) -> Any:
@@ -36,28 +62,29 @@ def slice_step(
         standard = response.standard(vector - middle)
         return jnp.where(ellipse, 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM), 0.0)
 
-    height = density + without_ellipse(vector) - jax.random.exponential(height_key)
-    high = width * jax.random.uniform(place_key)
+    height = uniforms.height_below(density + without_ellipse(vector))
+    high = width * uniforms.first
 
     def unfinished(carry: Any) -> Any:
         *_, accepted, count = carry
         return ~accepted & (count < MAX_SHRINKS)
 
     def propose(carry: Any) -> Any:
-        low, high, key, held, _, count = carry
-        key, draw = jax.random.split(key)
-        step = jax.random.uniform(draw, minval=low, maxval=high)
+        low, high, held, _, count = carry
+        step = uniforms.between(low, high, count)
         proposed = path(step)
         moved, density = at(proposed)
         accepted = density + without_ellipse(proposed) >= height
         held = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), held)
-        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), key, held, accepted, count + 1
+        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), held, accepted, count + 1
 
-    start = (high - width, high, shrink_key, (vector, state), jnp.array(False), 0)
-    return jax.lax.while_loop(unfinished, propose, start)[3]
+    start = (high - width, high, (vector, state), jnp.array(False), 0)
+    return jax.lax.while_loop(unfinished, propose, start)[2]
 
 
-def _draw_width(key: Any, standard: Any) -> Any:
-    """The width of the normal distribution that a t distribution is where its standardised vector is this."""
-    chi_square = 2.0 * jax.random.gamma(key, (_FREEDOM + len(standard)) / 2.0)
+def _width(standard: Any, chi_square: Any) -> Any:
+    """The width of the normal distribution that a t distribution is where its standardised vector is this.
+
+    ``chi_square`` is drawn with as many degrees of freedom more as the vector has entries.
+    """
     return jnp.sqrt((_FREEDOM + standard @ standard) / chi_square)

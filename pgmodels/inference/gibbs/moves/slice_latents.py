@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
-from pgmodels.inference.gibbs.moves.shrinking import MAX_SHRINKS
+from pgmodels.inference.gibbs.moves.shrinking import MAX_SHRINKS, Uniforms
 from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
@@ -48,7 +48,8 @@ class SliceLatents(Move):
         """See Move."""
         del settings, number
         prior = own.prior
-        key, noise_key, height_key, angle_key, shrink_key = jax.random.split(chain.key, 5)
+        key, noise_key, uniform_key = jax.random.split(chain.key, 3)
+        uniforms = Uniforms.draw(uniform_key)
         centre = prior.latents(prior.unflatten(own.centre))
         held, held_latents = chain.coordinates - own.centre, chain.latents - centre
         other = deviation(own, jax.random.normal(noise_key, held.shape, held.dtype))
@@ -61,19 +62,19 @@ class SliceLatents(Move):
         def at(angle: Any) -> Any:
             return centre + held_latents * jnp.cos(angle) + other_latents * jnp.sin(angle)
 
-        height = log_ratio(chain.latents) - jax.random.exponential(height_key)
-        first = jax.random.uniform(angle_key, maxval=2.0 * jnp.pi)
+        height = uniforms.height_below(log_ratio(chain.latents))
+        first = 2.0 * jnp.pi * uniforms.first
 
         def rejected(carry: Any) -> Any:
-            return ~(log_ratio(at(carry[0])) >= height) & (carry[4] < MAX_SHRINKS)
+            angle, _, _, count = carry
+            return ~(log_ratio(at(angle)) >= height) & (count < MAX_SHRINKS)
 
         def shrink(carry: Any) -> Any:
-            angle, low, high, key, count = carry
+            angle, low, high, count = carry
             low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
-            key, draw = jax.random.split(key)
-            return jax.random.uniform(draw, minval=low, maxval=high), low, high, key, count + 1
+            return uniforms.between(low, high, count), low, high, count + 1
 
-        angle, *_, count = jax.lax.while_loop(rejected, shrink, (first, first - 2.0 * jnp.pi, first, shrink_key, 0))
+        angle, _, _, count = jax.lax.while_loop(rejected, shrink, (first, first - 2.0 * jnp.pi, first, 0))
         angle = jnp.where(count < MAX_SHRINKS, angle, 0.0)
         coordinates = own.centre + held * jnp.cos(angle) + other * jnp.sin(angle)
         return Step(chain._replace(key=key, latents=at(angle), coordinates=coordinates), own, jnp.asarray(count, float))
@@ -81,7 +82,7 @@ class SliceLatents(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move."""
         del turn
-        total = sum(len(factor) for factor in prior.factors())
+        total = sum(prior.ranks)
         n, size = len(prior.groups[0].X), sum(prior.sizes)
         return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(seen)) * n * size * DENSITY
 
