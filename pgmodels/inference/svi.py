@@ -245,7 +245,8 @@ def _learned(
     if not outcome.converged:
         warnings.warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
-            f"{settings.tolerance:g} of their size. Raise max_passes, batch_size or tolerance.",
+            f"{settings.tolerance:g} of their size, or values are still learned. Raise max_passes, batch_size or "
+            "tolerance.",
             ConvergenceWarning,
             stacklevel=6,
         )
@@ -288,7 +289,7 @@ def _report(
         num_steps=num_steps,
         num_evaluations=num_steps,
         converged=outcome.converged,
-        message="the averages of two windows agree" if outcome.converged else "no passes left",
+        message="nothing moves or is gained any more" if outcome.converged else "no passes left",
     )
 
 

@@ -139,7 +139,9 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     learning = float(settings.rates.learning)
     if not whole.learnable.places:
         return Ascent(started(whole.learnable.start()), learning, 0, None, (), False), {}
-    few = Data(sample.X[:_ROWS], sample.y[:_ROWS])
+    # From everywhere: rows may be sorted.
+    places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
+    few = Data(sample.X[places], sample.y[places])
     models = candidates(whole.learnable.model, few, whole.objective)
     states = {name: started(learned(model).start()) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
@@ -182,7 +184,7 @@ def ascend(
 def _next(whole: Sparse, ascent: Ascent, rows: Iterator[Array], settings: Settings) -> Ascent:
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
     state, window = advance(whole, ascent.state, *rows, rates)
-    bound, before, learning, converged = float(window.bound), ascent.window, ascent.learning, False
+    bound, before, learning = float(window.bound), ascent.window, ascent.learning
     if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
@@ -196,10 +198,9 @@ def _next(whole: Sparse, ascent: Ascent, rows: Iterator[Array], settings: Settin
         if not learning:
             state = state._replace(values=state.values._replace(vector=window.vector))
         return Ascent(state, learning, held if learning == ascent.learning else 0, window, trace, False)
-    if before is not None:
-        # Of fewer rows than there are a bound has noise, and what it hides is nothing to go on for.
-        hidden = settings.batches > settings.window and not gains
-        converged = hidden or _stands_still(before, window, settings.tolerance)
+    # Of fewer rows than there are a bound has noise, and what it hides is nothing to go on for.
+    hidden = settings.batches > settings.window and not gains
+    converged = before is not None and (hidden or _stands_still(before, window, settings.tolerance))
     return Ascent(state, learning, held, window, trace, converged)
 
 
