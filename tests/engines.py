@@ -228,8 +228,12 @@ def svi(case):
         exact = pgm.cavi(model, X, y, tolerance=1e-12)
         assert pgm.svi(model, X, y, max_passes=300, tolerance=1e-8).elbo == pytest.approx(exact.elbo, abs=1e-6)
         return
-    with pytest.warns(pgm.ConvergenceWarning, match="after 3 passes"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         found = pgm.svi(model, X, y, max_passes=3, tolerance=1e-12)
+    # Of Gaussian noise one step is the last.
+    assert found.converged == (case.name == "gaussian")
+    assert found.converged or "after 3 passes" in str(told[-1].message)
     with jax.enable_x64(True):
         problem = problem_of(model.resolve(X), Data(X, y))
         state = cavi_engine.init(problem)
@@ -237,7 +241,6 @@ def svi(case):
         for _ in range(5):
             state = run(sweep, problem, state)
     assert found.elbo == pytest.approx(float(state.elbo), abs=1e-9)
-    assert not found.converged
     assert found.method == "svi"
 
 
