@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from pgmodels.language.operations import Call
 from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sequential import ASCENT_OPTIONS, START_OPTIONS
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.quadrature import Kink, Quadrature
 from pgmodels.options import check_between, check_whole_number
@@ -155,10 +157,10 @@ def first_state(problem: Problem) -> GaussianState:
     return state_of(problem, Sites(gradient + pull(precision, mean), precision))
 
 
-_first_state = jax.jit(first_state)
+_first_state = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _from_sites(problem: Problem, sites: Sites) -> GaussianState:
     return state_of(problem, sites)
 
@@ -254,7 +256,7 @@ def _is_held(problem: Problem, state: GaussianState) -> bool:
     return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=START_OPTIONS)
 def _slope(problem: Problem, state: GaussianState) -> Sites:
     return problem.sites(state.mean, state.variance)
 
