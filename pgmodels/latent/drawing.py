@@ -1,6 +1,6 @@
 """Joint draws of all latents, compiled."""
 
-from functools import partial, reduce
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,12 @@ from jaxtyping import Array, Float, Int, Key
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import ASCENT_OPTIONS, ONCE_OPTIONS
 
 # Draws at a time: larger numbers of them share one program.
 _DRAWS = 512
+# So many at most do not repay a program that is compiled with effort.
+_FEW = 64
 
 
 def draw_latents(
@@ -27,7 +29,8 @@ def draw_latents(
     prior = gaussian if isinstance(gaussian, JointPrior) else gaussian.prior
     filled = gaussian.filled()
     chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
-    parts = [jax.tree.map(np.asarray, _draw(filled, key, path, chunk)) for chunk in chunks]
+    draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
+    parts = [jax.tree.map(np.asarray, draw(filled, key, path, chunk)) for chunk in chunks]
     f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
     ranks = [group.rank for group in prior.groups]
     return f[:, : prior.num_rows], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
@@ -59,7 +62,6 @@ def draw_given(
     return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _draw(
     gaussian: JointPrior | JointPosterior | CoupledPosterior,
     key: Key[Array, ""],
@@ -69,3 +71,7 @@ def _draw(
     key = reduce(jax.random.fold_in, path, key)
     # The Gaussian is not batched: it is factorised already.
     return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
+
+
+_draw_few = jax.jit(_draw, compiler_options=ONCE_OPTIONS)
+_draw_many = jax.jit(_draw, compiler_options=ASCENT_OPTIONS)
