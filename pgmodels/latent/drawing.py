@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
-from pgmodels.latent.sequential import ASCENT_OPTIONS, ONCE_OPTIONS
+from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
 
 # Draws at a time: larger numbers of them share one program.
 _DRAWS = 512
@@ -65,13 +65,13 @@ def draw_given(
 def _draw(
     gaussian: JointPrior | JointPosterior | CoupledPosterior,
     key: Key[Array, ""],
-    path: tuple[Int[Array, ""], ...],
-    numbers: Int[Array, " draws"],
+    path: tuple[int | Int[Array, ""], ...],
+    numbers: np.ndarray | Int[Array, " draws"],
 ) -> tuple[Array, Coordinates]:
     key = reduce(jax.random.fold_in, path, key)
     # The Gaussian is not batched: it is factorised already.
     return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
 
 
-_draw_few = jax.jit(_draw, compiler_options=ONCE_OPTIONS)
+_draw_few = compiled_lightly(_draw)
 _draw_many = jax.jit(_draw, compiler_options=ASCENT_OPTIONS)

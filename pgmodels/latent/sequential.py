@@ -17,10 +17,6 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 # LAPACK's, and none is spent in one large fusion.
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
-# For what runs once and leaves the work to LAPACK: it compiles in a third of the time, and loops of its own run several
-# times slower.
-ONCE_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
-
 # For what runs once a call and in no time: most of the compiler's work is left out.
 START_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
 
@@ -36,9 +32,25 @@ R = TypeVar("R")
 def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
     """``jax.jit`` of a function of the sampler, with options for the platform that JAX computes on at the call."""
 
+    return _compiled(function, static_argnames, _SAMPLER_OPTIONS_ON_CPU, _SAMPLER_OPTIONS)
+
+
+def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
+    """``jax.jit`` of what runs seldom and leaves its work to LAPACK.
+
+    On a CPU it compiles in a third of the time, and loops of its own run several times slower.
+    """
+    return _compiled(function, static_argnames, START_OPTIONS, ASCENT_OPTIONS)
+
+
+def _compiled(
+    function: Callable[P, R], static_argnames: str | tuple[str, ...], on_cpu: Any, elsewhere: Any
+) -> Callable[P, R]:
+    """``jax.jit`` with options for the platform that JAX computes on at the call."""
+
     @cache
     def program(platform: str) -> Callable[P, R]:
-        options = _SAMPLER_OPTIONS_ON_CPU if platform == "cpu" else _SAMPLER_OPTIONS
+        options = on_cpu if platform == "cpu" else elsewhere
         return jax.jit(function, static_argnames=static_argnames, compiler_options=options)
 
     @wraps(function)
