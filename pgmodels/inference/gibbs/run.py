@@ -15,7 +15,6 @@ from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
-from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
 from pgmodels.inference.gibbs.record import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.inference.gibbs.response import Fit, constant_response
@@ -113,6 +112,7 @@ class GibbsRun(Portable):
         # Without warm-up nothing finds the length of Hamiltonian steps.
         met |= {Need.WARMUP} if self.stages else set()
         met |= {Need.FACTOR, Need.GAUSSIAN} if self.prior.factored else set()
+        met |= {Need.FRAME} if self.prior.factored and self._sampled else set()
         possible = [move for move in moves if move.needs - met <= {Need.GRADIENT}]
         if any(Need.GRADIENT in move.needs for move in possible) and not _has_gradient(self.target, self.prior, vector):
             possible = [move for move in possible if Need.GRADIENT not in move.needs]
@@ -302,8 +302,8 @@ class GibbsRun(Portable):
 
     @property
     def _framed(self) -> bool:
-        """Whether Hamiltonian steps are tried, which need standard coordinates."""
-        return self.schedule.of(Hamiltonian) is not None
+        """Whether a move needs standard coordinates."""
+        return any(Need.FRAME in move.needs for move in self.schedule.moves)
 
     def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents over the draws of all chains."""

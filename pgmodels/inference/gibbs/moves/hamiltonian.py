@@ -44,7 +44,7 @@ class Hamiltonian(Move):
 
     name: ClassVar[str] = "hamiltonian"
     needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.UNKNOWNS, Need.FACTOR, Need.GAUSSIAN, Need.GRADIENT, Need.WARMUP}
+        {Need.UNKNOWNS, Need.FACTOR, Need.GAUSSIAN, Need.FRAME, Need.GRADIENT, Need.WARMUP}
     )
 
     def no_info(self, chain: Chain) -> Any:

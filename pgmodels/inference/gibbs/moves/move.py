@@ -16,6 +16,7 @@ class Need(Enum):
 
     FACTOR = "a prior with a factor, so that its coordinates are standard normal"
     GAUSSIAN = "a Gaussian fitted to the posterior, which needs a factor"
+    FRAME = "standard coordinates of hyperparameters and latents, about that Gaussian"
     UNKNOWNS = "sampled hyperparameters, which it moves"
     GRADIENT = "a posterior density that can be differentiated backwards"
     WARMUP = "a warm-up that tunes it"
