@@ -1,4 +1,4 @@
-"""A simulated classifier of 18 columns learned from Parquet files: time, memory and what predictions lose, by rows.
+"""A simulated classifier of 18 columns learned from Parquet files: work, memory and what predictions lose, by rows.
 
 Usage: python validation/ten_million.py 100000 1000000 10000000
 """
@@ -48,9 +48,9 @@ def run(path: str, count: int) -> dict[str, object]:
     """What learning from a file takes; the peak is that of the whole process, libraries included."""
     kernel = pgm.RBF(2.0, np.full(COLUMNS, 4.0))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.0, form=pgm.Inducing(INDUCING)))
-    start, cpu = time.perf_counter(), time.process_time()
+    cpu = time.process_time()
     found = pgm.svi(model, pgm.ParquetRows(path, "y", standardise=True), learn=True)
-    cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
+    cpu = time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rng, loss, truth = np.random.default_rng(1), 0.0, 0.0
     for _ in range(0, HELD_OUT, GROUP):
@@ -59,7 +59,6 @@ def run(path: str, count: int) -> dict[str, object]:
         truth += np.sum(np.logaddexp(0.0, f) - y * f) / HELD_OUT
     return {
         "rows": count,
-        "seconds": seconds,
         "CPU seconds": cpu,
         "steps": found.fit.num_steps,
         "peak, MB": peak,
@@ -86,6 +85,6 @@ if __name__ == "__main__":
             f"Learning from Parquet files, 18 columns, {INDUCING} inducing inputs, batches of 1,000",
             rows,
             "Every hyperparameter is learned, a lengthscale for each column. NLL in nats a row of a held-out million. "
-            "The goal is 0.002 above the best that there is, 3 GB and ten minutes.",
+            "The goal is 0.002 above the best that there is, 3 GB, and ten minutes on two cores.",
             seed=0,
         )
