@@ -58,7 +58,7 @@ UNSETTLED = ("negative_binomial", "sigmoid_poisson", "gaussian", "offset", "orde
 
 
 def settled(case):
-    """The slope of what ``fit`` learns with the variational Gaussian is that of the optimum, to the ascent's rounding."""
+    """What ``fit`` learns with the variational Gaussian has the slope of the optimum, to rounding."""
     return case.name not in UNSETTLED
 
 
