@@ -102,8 +102,10 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
     longest = jnp.minimum(1.0, 2.0 * state.length)
-    # Only where full steps are taken the past says what comes next; where it is wrong it is forgotten.
-    first = jnp.where((state.length >= 1.0) & state.memory.started, -1, 0)
+    # Only where full steps are taken the past says what comes next; where it is wrong it is forgotten. A state without
+    # a bound is that of another problem, and so are its moments and its past.
+    known = jnp.isfinite(state.elbo)
+    first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
 
     def attempt(trial: _Trial) -> _Trial:
         count = trial.tried
@@ -113,7 +115,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
             lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]), further, target, held
         )
         sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
-        moved = state_of(problem, sites, length, memory.kept((count == first) & (length >= 1.0)))
+        moved = state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
         return _Trial(moved, count + 1, moved.elbo >= floor)
 
     unfinished = lambda trial: ~trial.rises & (trial.tried < _HALVINGS)  # noqa: E731
