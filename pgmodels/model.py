@@ -1,6 +1,5 @@
 """Models: a likelihood over latent GPs, and the one place where X and y are checked."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
+from pgmodels.warning import warn
 
 
 class DataWarning(UserWarning):
@@ -220,7 +220,7 @@ class Model(Module):
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
         y = self.check_observations(y, len(X))
-        self.warn_unseen(self.unseen(y), stacklevel=8)
+        self.warn_unseen(self.unseen(y))
         return Data(X, y, columns)
 
     def unseen(self, y: np.ndarray) -> list[int]:
@@ -228,16 +228,15 @@ class Model(Module):
         support = self.likelihood.support(self.num_latents)
         return support.unseen(y) if isinstance(support, Classes) else []
 
-    def warn_unseen(self, unseen: list[int], stacklevel: int) -> None:
-        """A DataWarning of classes without an observation, where there are any, at a level counted from the caller."""
+    def warn_unseen(self, unseen: list[int]) -> None:
+        """A DataWarning of classes without an observation, where there are any."""
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
-            warnings.warn(
+            warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
                 "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
                 "class and recode the labels, or add data of it.",
                 DataWarning,
-                stacklevel=stacklevel + 1,
             )
 
     def resolve(self, X: np.ndarray) -> "Model":

@@ -1,9 +1,8 @@
 """Whether the form in which a prior is held is accurate enough for what the data say."""
 
-import warnings
-
 from pgmodels.latent.joint import JointPrior
 from pgmodels.model import Data, Model
+from pgmodels.warning import warn
 
 # A neglected variance times the largest precision of a site: so much is wanted, and so much is warned of. A datum's
 # share of the ELBO is off by half of it.
@@ -21,14 +20,13 @@ def accurate_prior(model: Model, data: Data, prior: JointPrior, precision: float
     return model.prior(data.X, neglected=_WANTED / precision)
 
 
-def warn_inaccurate(prior: JointPrior, precision: float, stacklevel: int) -> None:
+def warn_inaccurate(prior: JointPrior, precision: float) -> None:
     """Warn where a prior neglects variances that count beside sites of a given precision."""
     if prior.neglected * precision > _WARNED:
-        warnings.warn(
+        warn(
             f"the latents' prior is held to a variance of {prior.neglected:.1e} (jitter or neglected pivots), and the "
             f"data determine a latent to {1.0 / precision:.1e}: double precision does not hold both, so that ELBO, "
             "means and variances are off. Raise the likelihood's scale or lower the prior variance, whose ratio is "
             "extreme, or add a White kernel.",
             PrecisionWarning,
-            stacklevel=stacklevel + 1,
         )

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
+from pgmodels.warning import warn
 
 # For a selection of inducing inputs the posterior need not be converged.
 _NEAR, _FEW = 1e-4, 200
@@ -175,17 +175,16 @@ def converge(
 def conclude(
     engine: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
-    """The result of an ascent by an engine, with warnings in the name of the caller of its caller."""
+    """The result of an ascent by an engine."""
     state, trace, converged = ascent
     check_finite(engine, trace)
     if not converged:
-        warnings.warn(
+        warn(
             f"{engine} did not converge: after {len(trace) - 1} iterations the ELBO still changes by "
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
-            stacklevel=6,
         )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites), stacklevel=6)
+    warn_inaccurate(problem.prior, problem.largest_precision(state.sites))
     posterior, mean, variance = condition(problem, state.sites)
     rows = len(data.y)
     return Approximation(

@@ -1,7 +1,6 @@
 """Corrections of a variational posterior for what its q leaves out: by linear response, or to second order."""
 
 import time
-import warnings
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from pgmodels.results.correction import (
     mixing,
     warn_nonpositive,
 )
+from pgmodels.warning import warn
 
 
 @partial(jax.jit, static_argnames="augmentation")
@@ -130,12 +130,11 @@ def _is_positive(S: np.ndarray, size: int) -> bool:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(S)
         rows = np.unique(np.argmax(np.abs(vectors[:, values <= 0]), axis=0) // size)
-        warnings.warn(
+        warn(
             f"the covariance by linear response is not positive definite ({int(np.sum(values <= 0))} directions, most "
             f"in row {', '.join(map(str, rows[:5]))}): the optimum is about to turn into another, and the corrected "
             "covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
-            stacklevel=5,
         )
         return False
     return True

@@ -1,6 +1,5 @@
 """The log evidence of a model by weighting draws of a corrected Gaussian."""
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import mixing
+from pgmodels.warning import warn
 
 # Draws at a time: larger numbers of them share one program.
 _DRAWS = 512
@@ -172,12 +172,11 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     )
     if not found.is_reliable:
         remedy = "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "cavi" else "Draw more"
-        warnings.warn(
+        warn(
             f"log_evidence: Pareto k-hat of the weights is {found.k_hat:.2f}, above {found.limit:.2f}: draws like the "
             f"Gaussian's miss too much of the posterior, and {found.value:.4f} is more likely too small than its "
             f"standard error says. {remedy}, or compare models by their predictions.",
             EvidenceWarning,
-            stacklevel=3,
         )
     return found
 

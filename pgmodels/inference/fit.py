@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,6 +37,7 @@ from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned, with_values
+from pgmodels.warning import warn
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
 # gradient at the optimum only.
@@ -276,7 +276,7 @@ def fit(
         raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    model = hold_unnormalised(model.resolve(data.X), "fit", stacklevel=4)
+    model = hold_unnormalised(model.resolve(data.X), "fit")
     terms = objective_of(model, objective)
     begun = candidates(model, data, terms)
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
@@ -319,11 +319,10 @@ def fit(
     if learnable.places:
         _report_undetermined(bound, box)
     if not converged:
-        warnings.warn(
+        warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "
             "or fix or give priors to hyperparameters that the data do not determine.",
             ConvergenceWarning,
-            stacklevel=4,
         )
     report = FitReport(
         start=chosen,
@@ -343,7 +342,7 @@ def fit(
     )
 
 
-def hold_unnormalised(model: Model, engine: str, stacklevel: int) -> Model:
+def hold_unnormalised(model: Model, engine: str) -> Model:
     """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them.
 
     The FitWarning is in the name of an engine, at a level counted from there.
@@ -351,12 +350,11 @@ def hold_unnormalised(model: Model, engine: str, stacklevel: int) -> Model:
     names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
     if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
-    warnings.warn(
+    warn(
         f"{engine} holds {', '.join(names)} of {model.likelihood.name}: the formula is not known to be a normalised "
         "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
         "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
-        stacklevel=stacklevel + 1,
     )
     held = {name: p.held() for name, p in model.likelihood.parameters.items()}
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
@@ -391,9 +389,8 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
         if objective(further)[0] - best < _FELT:
             found.append(f"{names[i]} = {np.exp(vector[i]):.3g}")
     if found:
-        warnings.warn(
+        warn(
             f"fit: the data do not determine {', '.join(found)}: a further factor of {_FURTHER:g} changes the ELBO by "
             f"less than {_FELT:g}. Hold such values with pgm.Fixed, or give them priors.",
             FitWarning,
-            stacklevel=5,
         )

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +31,7 @@ from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
+from pgmodels.warning import warn
 
 # The start by CAVI need not be converged: its optimum is another one.
 _START_TOLERANCE, _START_ITERATIONS = 1e-4, 200
@@ -223,11 +223,10 @@ def _first(model: Model, data: Data, start: GaussianState | None = None) -> tupl
     """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
     problem = gaussian_problem(model, data, model.prior(data.X))
     if problem.objective.size > 1 and not problem.joint:
-        warnings.warn(
+        warn(
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {JOINT_LIMIT} "
             "coordinates, or a prior without a factor. What they say of each other is lost.",
             MeanFieldWarning,
-            stacklevel=6,
         )
     state = start_state(model, data, problem) if start is None else _taken_up(problem, start.sites)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))

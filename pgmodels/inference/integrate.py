@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,6 +39,7 @@ from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, with_values
+from pgmodels.warning import warn
 
 # Of the ELBO. At a point the evidence is weighed, whatever q is; for the mode's gradient q is nearer to its optimum.
 _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7
@@ -326,34 +326,30 @@ class _Integration:
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
         if not converged:
-            warnings.warn(
+            warn(
                 "integrate: the search for the mode of the hyperparameters stopped early; the points are about where "
                 "it stopped. Give priors to what the data do not determine, or start values nearer to it.",
                 ConvergenceWarning,
-                stacklevel=6,
             )
         if not design.is_whole:
-            warnings.warn(
+            warn(
                 "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
                 "narrower priors, or draw with gibbs.",
                 EvidenceWarning,
-                stacklevel=6,
             )
         failed = len(self.usable) - sum(self.usable)
         if failed:
-            warnings.warn(
+            warn(
                 f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: nothing "
                 "is known of the posterior there.",
                 EvidenceWarning,
-                stacklevel=6,
             )
         if unreliable > _BORNE:
-            warnings.warn(
+            warn(
                 "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
                 f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
                 "with draws of gibbs.",
                 EvidenceWarning,
-                stacklevel=6,
             )
 
 

@@ -1,7 +1,6 @@
 """NUTS on the model without augmentation: an independent sampler to check the others against."""
 
 import time
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from pgmodels.precision import double_precision
 from pgmodels.progress import shows_progress
 from pgmodels.results.draws import Draws
 from pgmodels.threads import one_thread_if_small
+from pgmodels.warning import warn
 
 # What NumPyro records of each draw, and ArviZ's names for it.
 _STATISTICS = {
@@ -99,9 +99,8 @@ def nuts(
 
 def _warn_divergent(count: int, total: int, target_accept: float) -> None:
     if count:
-        warnings.warn(
+        warn(
             f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
             f"target_accept above {target_accept}, and look whether hyperparameters have priors that bound them.",
             DivergenceWarning,
-            stacklevel=5,
         )

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -42,6 +41,7 @@ from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
+from pgmodels.warning import warn
 
 # Of a checkpoint: one more for every change of what the steps do.
 _FORMAT = 1
@@ -108,7 +108,7 @@ def svi(
     model, data, source = _given(require_model(model), X, y, weights, learn)
     model = model.resolve(data.X)
     if learn:
-        model = hold_unnormalised(model, "svi", stacklevel=4)
+        model = hold_unnormalised(model, "svi")
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn)
     options = _Options(learn, decay is None, key, checkpoint, begin, progress)
@@ -161,7 +161,7 @@ def _given(model: Model, X: Any, y: Any, weights: Any, learn: bool) -> tuple[Mod
         return model, data, _Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
     found = survey(X, check)
-    model.warn_unseen(check.unseen, stacklevel=5)
+    model.warn_unseen(check.unseen)
     return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns, found.digest)
 
 
@@ -218,7 +218,7 @@ def _learned(
     settings: Settings,
     options: _Options,
 ) -> _Found:
-    """Steps until nothing moves any more, in the name of the caller of the caller's caller."""
+    """Steps until nothing moves any more."""
     unknowns = learned(model) if options.learn else Unknowns(model, lambda parameter: False)
     whole = Sparse(
         model.augmentation,
@@ -243,12 +243,11 @@ def _learned(
 
     outcome = windows.ascend(whole, ascent, stream, settings, save, options.progress)
     if not outcome.converged:
-        warnings.warn(
+        warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
             f"{settings.tolerance:g} of their size, or values are still learned. Raise max_passes, batch_size or "
             "tolerance.",
             ConvergenceWarning,
-            stacklevel=6,
         )
     values = [np.asarray(value) for value in unknowns.constrain(outcome.vector)]
     report = _report(outcome, starts, unknowns, values, settings) if options.learn else None

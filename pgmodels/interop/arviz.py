@@ -1,6 +1,5 @@
 """Results for other libraries: ArviZ."""
 
-import warnings
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +19,7 @@ from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
 from pgmodels.unknowns import uncertain
+from pgmodels.warning import warn
 
 # Densities evaluated at a time: 16 MB an array.
 _VALUES = 2_000_000
@@ -96,7 +96,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         drawn = draw_observations(likelihood, f[:, kept], y[:, 1:] if several else None, rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
-        warnings.warn(f"posterior_predictive is left out: {error}", InteropWarning, stacklevel=3)
+        warn(f"posterior_predictive is left out: {error}", InteropWarning)
     about = {
         "inference_library": "pgmodels",
         "inference_library_version": version("pgmodels"),
@@ -111,7 +111,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"], "weights": ["datum"]},
         attrs={"/": about} | {group: about for group in groups},
     )
-    lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz", stacklevel=4)
+    lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz")
     tree["log_likelihood"].attrs["normalised"] = (
         "not known: a factor free of f may be left out, so that differences between draws mean something, and elpd "
         "does not"

@@ -1,6 +1,5 @@
 """Draws of observations from the formula of a likelihood alone."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.pieces import Piece, cover, steps
 from pgmodels.language.supports import Support, Undeclared
 from pgmodels.precision import as_array, double_precision
+from pgmodels.warning import warn
 
 # Densities evaluated at a time: 16 MB an intermediate array.
 _VALUES = 2_000_000
@@ -162,11 +162,10 @@ class _Items:
     def warn(self) -> None:
         """Warn of items whose grid misses probability."""
         if self.left_out > _REPORTED:
-            warnings.warn(
+            warn(
                 f"the grid that draws y of {self.likelihood.name} misses up to {self.left_out:.2g} of the probability: "
                 "far tails, or detail finer than the grid, are left out.",
                 SamplingWarning,
-                stacklevel=4,
             )
 
 

@@ -1,6 +1,5 @@
 """Marginals with a correction: perturbative (math: section 5) or by linear response (5b)."""
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from pgmodels.latent.rows import filled_size, resize_rows, resize_square, resize
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Model
 from pgmodels.precision import as_array
+from pgmodels.warning import warn
 
 
 class CorrectionWarning(UserWarning):
@@ -138,11 +138,10 @@ def warn_nonpositive(variance: np.ndarray, where: str) -> int:
     count = int(np.sum(variance <= 0))
     if count:
         row = int(np.argwhere(variance <= 0)[0][0])
-        warnings.warn(
+        warn(
             f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
             f"{variance.min():.3g} at least): the correction is too large there to be trusted.",
             CorrectionWarning,
-            stacklevel=4,
         )
     return count
 

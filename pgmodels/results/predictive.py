@@ -1,6 +1,5 @@
 """Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws."""
 
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -19,6 +18,7 @@ from pgmodels.options import check_whole_number
 from pgmodels.portable import Portable
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import GaussianNodes, Nodes
+from pgmodels.warning import warn
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
@@ -33,15 +33,14 @@ class PredictionWarning(UserWarning):
     """A prediction is less than it seems: an integral is not resolved, or a density is not normalised."""
 
 
-def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str, stacklevel: int) -> bool:
+def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
     """Warn with PredictionWarning, and return True, where a density is not known to be normalised in y."""
     if is_normalised(likelihood, size) is True:
         return False
-    warnings.warn(
+    warn(
         f"{likelihood.name} is not known to be a normalised density of y, so {what} leaves out a factor free of f. "
         "Write the formula with its constants and declare its support.",
         PredictionWarning,
-        stacklevel=stacklevel,
     )
     return True
 
@@ -104,7 +103,7 @@ class Predictive(Portable):
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
         self.support.check(y_new)
-        warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density", stacklevel=4)
+        warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density")
         return self._log_density(y_new)
 
     @double_precision
@@ -223,12 +222,11 @@ class Predictive(Portable):
     def _warn_unresolved(self, gap: np.ndarray, limit: float) -> None:
         bad = gap[gap > limit]
         if bad.size:
-            warnings.warn(
+            warn(
                 f"the predictive integral is not resolved in {bad.size} rows: log_density still changes by up to "
                 f"{bad.max():.1g} with the number of nodes. The likelihood is very narrow compared with the latent "
                 "uncertainty there; check the scale of the likelihood, or average over draws from gibbs.",
                 PredictionWarning,
-                stacklevel=5,
             )
 
     def _integrate(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:

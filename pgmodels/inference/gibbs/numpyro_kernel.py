@@ -47,7 +47,7 @@ class GibbsKernel(MCMCKernel):
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(settled(model.resolve(data.X), data, nearly_converged), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)
-        self._run.warn(stacklevel=3)
+        self._run.warn()
 
     def init(
         self, rng_key: Any, num_warmup: int, init_params: Any, model_args: Any, model_kwargs: Any

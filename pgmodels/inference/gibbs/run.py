@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +31,7 @@ from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
+from pgmodels.warning import warn
 
 # Of a saved state: one more for every change of what it holds.
 _FORMAT = 6
@@ -191,15 +191,14 @@ class GibbsRun(Portable):
                 if saved is not None:
                     saved.save(self, final=self.number >= until)
 
-    def warn(self, stacklevel: int) -> None:
+    def warn(self) -> None:
         """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of failed fits in warm-up."""
-        warn_inaccurate(self.prior, self.precision, stacklevel + 1)
+        warn_inaccurate(self.prior, self.precision)
         if self.failed_fits:
-            warnings.warn(
+            warn(
                 f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "
                 "same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
                 MixingWarning,
-                stacklevel=stacklevel + 1,
             )
 
     def draws(self, num_samples: int, seconds: float) -> Draws:

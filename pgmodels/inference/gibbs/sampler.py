@@ -73,7 +73,7 @@ def gibbs(
     if saved is not None:
         saved.restore(run)
     run.advance(num_warmup + num_samples, saved, progress)
-    run.warn(stacklevel=4)
+    run.warn()
     return run.draws(num_samples, time.perf_counter() - start)
 
 
