@@ -18,7 +18,7 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import ASCENT_OPTIONS, START_OPTIONS
+from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
@@ -105,7 +105,7 @@ def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> Ca
 
 
 # The same, compiled.
-init = jax.jit(first_state, compiler_options=START_OPTIONS)
+init = compiled_lightly(first_state)
 
 
 def check_finite(engine: str, trace: np.ndarray) -> None:

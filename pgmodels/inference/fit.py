@@ -25,7 +25,7 @@ from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
 from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.rows import resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS, START_OPTIONS
+from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
 from pgmodels.model import GP, Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.objectives.quadrature import Quadrature
@@ -166,7 +166,7 @@ def _ascend(
     return state, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
 
 
-@partial(jax.jit, compiler_options=START_OPTIONS)
+@compiled_lightly
 def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return _engine(given.objective).first_state(given.problem(vector, pivots))
 

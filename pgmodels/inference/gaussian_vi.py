@@ -24,7 +24,7 @@ from pgmodels.language.operations import Call
 from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import ASCENT_OPTIONS, START_OPTIONS
+from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.quadrature import Kink, Quadrature
 from pgmodels.options import check_between, check_whole_number
@@ -257,7 +257,7 @@ def _is_held(problem: Problem, state: GaussianState) -> bool:
     return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
 
 
-@partial(jax.jit, compiler_options=START_OPTIONS)
+@compiled_lightly
 def _slope(problem: Problem, state: GaussianState) -> Sites:
     return problem.sites(state.mean, state.variance)
 

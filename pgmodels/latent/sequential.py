@@ -17,8 +17,8 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 # LAPACK's, and none is spent in one large fusion.
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
-# For what runs once a call and in no time: most of the compiler's work is left out.
-START_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
+# Most of the compiler's work is left out.
+_LIGHT_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
 
 # For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
 _SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
@@ -40,7 +40,7 @@ def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str,
 
     On a CPU it compiles in a third of the time, and loops of its own run several times slower.
     """
-    return _compiled(function, static_argnames, START_OPTIONS, ASCENT_OPTIONS)
+    return _compiled(function, static_argnames, _LIGHT_OPTIONS, ASCENT_OPTIONS)
 
 
 def _compiled(
