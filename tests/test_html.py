@@ -143,7 +143,9 @@ def test_names_that_users_give_are_escaped():
 def test_what_is_best_is_marked():
     _, vi, draws = problem()
     worse = replace(vi, mean=vi.mean + 3.0)
-    reader = Reader(pgm.compare(gibbs=draws, cavi=vi, worse=worse)._repr_html_())
+    # Chains that do not agree, whatever their draws are.
+    apart = replace(draws, stored_latents=draws.latents + np.array([0.0, 2.0])[:, None, None, None])
+    reader = Reader(pgm.compare(gibbs=apart, cavi=vi, worse=worse)._repr_html_())
     # Means, Wasserstein and their maxima; variances and ELBO are alike.
     assert reader.tags.count("b") >= 3
     assert "! Do not trust these errors yet" in reader.words
