@@ -199,7 +199,7 @@ class PenalisedBound:
             # Hyperparameters at which the kernel's matrix is none.
             return self._bowl(vector)
         if self.state is None:
-            self.state = _start(self.given, vector, pivots)
+            self.state = _start(self.given, as_array(vector), pivots)
         state, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
