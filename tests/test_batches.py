@@ -299,10 +299,10 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, faili
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(svi_checkpoint.os, failing, interrupted)
+    monkeypatch.setattr(os, failing, interrupted)
     with pytest.raises(KeyboardInterrupt):
         learned_from(tmp_path)
-    monkeypatch.setattr(svi_checkpoint.os, failing, original)
+    monkeypatch.setattr(os, failing, original)
     resumed = learned_from(tmp_path)
     assert_same_result(resumed, whole)
     # At its end it is read, and goes on with more passes.

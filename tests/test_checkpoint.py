@@ -82,10 +82,10 @@ def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path,
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(checkpoint.os, failing, interrupted)
+    monkeypatch.setattr(os, failing, interrupted)
     with pytest.raises(KeyboardInterrupt):
         pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
-    monkeypatch.setattr(checkpoint.os, failing, original)
+    monkeypatch.setattr(os, failing, original)
     resumed = pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
     assert np.array_equal(resumed.latents, whole.latents)
 

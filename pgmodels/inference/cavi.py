@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
-from pgmodels.inference.drive import Ascent, ascend
+from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
@@ -28,8 +28,6 @@ from pgmodels.warning import warn
 
 # For a selection of inducing inputs the posterior need not be converged.
 _NEAR, _FEW = 1e-4, 200
-# What rounding may take off the ELBO, relative to its size.
-_ROUNDING = 1e-13
 
 
 class ConvergenceWarning(UserWarning):
@@ -47,12 +45,6 @@ class CaviState(NamedTuple):
     sites: Sites
     elbo: Float[Array, ""]
     memory: Memory
-
-
-class _Trial(NamedTuple):
-    state: CaviState
-    tried: Int[Array, ""]
-    rises: Bool[Array, ""]
 
 
 def first_state(problem: Problem) -> CaviState:
@@ -84,17 +76,13 @@ def step(problem: Problem, state: CaviState) -> CaviState:
         sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
     memory = before.memory.after(before.sites, sites)
     further = memory.extrapolated(sites)
-    floor = before.elbo - _ROUNDING * (1.0 + jnp.abs(before.elbo))
 
-    def attempt(trial: _Trial) -> _Trial:
-        first = trial.tried == 0
-        moved = state_of(problem, jax.tree.map(partial(jnp.where, first), further, sites), memory.kept(first))
-        return _Trial(moved, trial.tried + 1, moved.elbo >= floor)
+    def attempt(number: Int[Array, ""]) -> CaviState:
+        goes_on = number == 0
+        return state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), memory.kept(goes_on))
 
-    unfinished = lambda trial: ~trial.rises & (trial.tried < 2)  # noqa: E731
     # The sites of a start are no sweep's: it has nothing to go by.
-    start = _Trial(before, jnp.where(jnp.isfinite(before.elbo), 0, 1), jnp.zeros((), bool))
-    return jax.lax.while_loop(unfinished, attempt, start).state
+    return first_to_rise(attempt, before, jnp.where(jnp.isfinite(before.elbo), 0, 1), 1)[0]
 
 
 def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> CaviState:

@@ -12,6 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.progress import progress_bar
 
+# What rounding may take off a bound that does not fall, relative to its size.
+_ROUNDING = 1e-13
+
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
 STRETCH = 50
 
@@ -34,6 +37,28 @@ class Stretch(NamedTuple):
     trace: Float[Array, " stretch"]
     taken: Int[Array, ""]
     converged: Bool[Array, ""]
+
+
+class _Trial(NamedTuple):
+    state: Any
+    number: Int[Array, ""]
+    rises: Bool[Array, ""]
+
+
+def first_to_rise(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
+    """The first of the attempts ``first`` to ``last`` whose bound is not below the state's, and whether there is one.
+
+    The last attempt where there is none. Code to be compiled; ``attempt`` gives the state of a number.
+    """
+    floor = state.elbo - _ROUNDING * (1.0 + jnp.abs(state.elbo))
+
+    def tried(trial: _Trial) -> _Trial:
+        moved = attempt(trial.number)
+        return _Trial(moved, trial.number + 1, moved.elbo >= floor)
+
+    unfinished = lambda trial: ~trial.rises & (trial.number <= last)  # noqa: E731
+    found = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))
+    return found.state, found.rises
 
 
 def ascend(

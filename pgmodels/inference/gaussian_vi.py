@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
@@ -16,7 +16,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
 from pgmodels.inference.cavi import conclude
-from pgmodels.inference.drive import Ascent, ascend
+from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
@@ -37,8 +37,6 @@ from pgmodels.warning import warn
 _START_TOLERANCE, _START_ITERATIONS = 1e-4, 200
 # A step that lowers the ELBO is halved so often; after these halvings the precisions are held and the mean moves alone.
 _HALVINGS, _OF_ALL = 30, 15
-# What rounding may take off the ELBO, relative to its size.
-_ROUNDING = 1e-13
 
 
 class MeanFieldWarning(UserWarning):
@@ -54,12 +52,6 @@ class GaussianState(NamedTuple):
     elbo: Float[Array, ""]
     length: Float[Array, ""]
     memory: Memory
-
-
-class _Trial(NamedTuple):
-    state: GaussianState
-    tried: Int[Array, ""]
-    rises: Bool[Array, ""]
 
 
 def quadrature_of(model: Model) -> Quadrature:
@@ -98,7 +90,6 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     gradient = slope.potential - pull(slope.precision, state.mean)
     target = Sites(gradient + pull(target.precision, state.mean), target.precision)
     held = Sites(gradient + pull(state.sites.precision, state.mean), state.sites.precision)
-    floor = state.elbo - _ROUNDING * (1.0 + jnp.abs(state.elbo))
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
     longest = jnp.minimum(1.0, 2.0 * state.length)
@@ -107,20 +98,17 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     known = jnp.isfinite(state.elbo)
     first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
 
-    def attempt(trial: _Trial) -> _Trial:
-        count = trial.tried
+    def attempt(count: Int[Array, ""]) -> GaussianState:
         halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
         length = jnp.where(count < 0, 1.0, longest * 0.5**halvings)
         aim = jax.tree.map(
             lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]), further, target, held
         )
         sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
-        moved = state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
-        return _Trial(moved, count + 1, moved.elbo >= floor)
+        return state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
 
-    unfinished = lambda trial: ~trial.rises & (trial.tried < _HALVINGS)  # noqa: E731
-    trial = jax.lax.while_loop(unfinished, attempt, _Trial(state, first, jnp.zeros((), bool)))
-    return jax.tree.map(lambda new, old: jnp.where(trial.rises, new, old), trial.state, state)
+    moved, rises = first_to_rise(attempt, state, first, _HALVINGS - 1)
+    return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, state)
 
 
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:

@@ -1,7 +1,6 @@
 """Stochastic steps saved in a folder as they go, so that they can be taken up after an interruption."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from pgmodels.inference.windows import Ascent
 from pgmodels.precision import as_array
+from pgmodels.storage import write_arrays
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
@@ -68,10 +68,5 @@ class SviCheckpoint:
         leaves = jax.tree.leaves((ascent.state, ascent.window))
         arrays = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-        temporary = self.folder / f"{_FILE}.tmp"
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, trace=np.array(ascent.trace), **{_DOCUMENT: text}, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.folder / _FILE)
+        write_arrays(self.folder / _FILE, {"trace": np.array(ascent.trace), _DOCUMENT: text, **arrays})
         self.time = time.monotonic()

@@ -31,7 +31,6 @@ R = TypeVar("R")
 
 def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
     """``jax.jit`` of a function of the sampler, with options for the platform that JAX computes on at the call."""
-
     return _compiled(function, static_argnames, _SAMPLER_OPTIONS_ON_CPU, _SAMPLER_OPTIONS)
 
 

@@ -1,7 +1,6 @@
 """Results in one file: arrays and a JSON document in NumPy's npz format, without pickles and without code."""
 
 import json
-import os
 import zipfile
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -29,6 +28,7 @@ from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
+from pgmodels.storage import write_arrays
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 2
@@ -233,17 +233,8 @@ def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks
 
 
 def _write(path: Path, document: dict[str, Any], arrays: Arrays) -> None:
-    """Write beside the file, then put it in its place in one step: no kill leaves half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-            np.savez(file, allow_pickle=False, **{_DOCUMENT: text}, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
+    write_arrays(path, {_DOCUMENT: text, **arrays})
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pgmodels.inference.gibbs.record import Record
 from pgmodels.inference.gibbs.run import GibbsRun
+from pgmodels.storage import write_arrays
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
@@ -58,12 +59,12 @@ class Checkpoint:
         if fresh:
             name = f"draws-{len(self.parts):06d}.npz"
             merged = jax.tree.map(lambda *parts: np.concatenate(parts), *fresh)
-            _write(self.folder / name, {k: v for k, v in merged._asdict().items() if v is not None})
+            write_arrays(self.folder / name, {k: v for k, v in merged._asdict().items() if v is not None})
             self.parts = [*self.parts, name]
             self.saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
         leaves = jax.tree.leaves(run.arrays)
-        _write(self.folder / state, {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
+        write_arrays(self.folder / state, {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
         index = {
             "fingerprint": self.fingerprint,
             "number": run.number,
@@ -78,15 +79,6 @@ class Checkpoint:
             if old.name != state:
                 old.unlink()
         self.time = time.monotonic()
-
-
-def _write(path: Path, arrays: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp.npz")
-    with temporary.open("wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _read(path: Path) -> Record:
