@@ -1,5 +1,6 @@
 """Shared set-up: one BLAS thread a process, cheap compilation, shapes checked, and code freed after each module."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -19,6 +20,8 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 CHEAP = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
+# Where in the package an operation comes from is written into each program, at a cost, and read by nobody here.
+CHEAP_TRACES = {"JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
 
 # Rooms whose annotations say shapes: every call of their functions is checked. What users call refuses by itself.
@@ -35,13 +38,15 @@ def pytest_configure(config):
     """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
     rotation.settle_turn()
     if config.option.markexpr == "not slow":
-        os.environ["XLA_FLAGS"] = f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()
+        os.environ |= CHEAP_TRACES | {"XLA_FLAGS": f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()}
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         # What one module compiles is there for the next, in whichever worker.
         folder = tempfile.mkdtemp(prefix="pgmodels-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ |= CACHE | {"JAX_COMPILATION_CACHE_DIR": folder}
     install_import_hook(SHAPED, "beartype.beartype")
+    # Tracing makes many small objects that live; looking through all of them again and again takes a tenth of the time.
+    gc.set_threshold(50_000, 50, 100)
 
 
 # Modules whose programs are kept together: neighbours share some, and thousands of formulas would fill the memory.

@@ -86,6 +86,7 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
     assert result.elbo == pytest.approx(best.trace[-1], rel=1e-9)
 
 
+@pytest.mark.turns(6, 3)
 @double_precision
 def test_where_going_further_goes_down_the_sweep_counts():
     """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""

@@ -45,7 +45,7 @@ def test_parts_are_those_of_their_modules():
     assert found.notes == ()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6, 5)
 def test_dataframe_has_a_row_a_datum_and_latent():
     frame = four_classes().to_dataframe()
     assert frame.index.names == ["datum", "latent"]

@@ -96,7 +96,7 @@ def test_against_the_average_over_the_prior(name):
     assert found.value - result.elbo > 4 * np.hypot(error, found.standard_error)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6, 3)
 def test_of_latents_that_the_gaussian_couples():
     model, X, y = case("heteroscedastic")
     both = [pgm.log_evidence(engine(model, X, y), seed=1) for engine in (pgm.cavi, pgm.gaussian_vi)]

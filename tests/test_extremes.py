@@ -149,7 +149,7 @@ def test_two_thousand_rows_with_a_dense_prior():
     assert result.prior.groups[0].rank == 2000
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6, 5)
 def test_two_thousand_rows_with_a_low_rank_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 1))

@@ -208,7 +208,7 @@ def test_refuses_bad_seeds(binary, seed):
         gibbs(*binary, num_samples=1, num_warmup=0, seed=seed)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6, 3)
 def test_low_rank_and_dense_priors_draw_from_the_exact_posterior():
     """A smooth kernel has a low-rank prior and a rough one a dense prior: both against the exact Gaussian posterior."""
     rng = np.random.default_rng(1)

@@ -91,7 +91,7 @@ def binary():
     return model, X, y, pgm.nuts(model, X, y, num_samples=500, num_warmup=200, seed=3)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(6, 0)
 def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     model, X, y, referee = binary()
     draws = pgm.gibbs(model, X, y, num_samples=1500, num_warmup=100, seed=1)

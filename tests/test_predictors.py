@@ -189,7 +189,7 @@ def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor()
     np.testing.assert_allclose(without, got, rtol=3e-3)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(6, 1)
 def test_gibbs_of_a_sum_of_latents_is_that_of_one_gp():
     sizes = {"num_samples": 1500, "num_warmup": 100, "num_chains": 2, "seed": 3, "progress": False}
     draws, twin = (pgm.gibbs(model_of(name), X, LABELS, **sizes) for name in ("additive", "single"))

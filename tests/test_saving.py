@@ -21,6 +21,7 @@ from pgmodels.precision import double_precision
 from pgmodels.results import saving
 from pgmodels.results.approximation import FitReport
 from pgmodels.unknowns import uncertain
+from tests.on_demand import OnDemand
 from tests.programs import conditioned
 
 ROOT = Path(__file__).parents[1]
@@ -106,23 +107,30 @@ def finer():
 def results():
     """A result of each kind, on few data, by name."""
     model = pgm.Model(pgm.Bernoulli(), gp())
-    vi = pgm.cavi(model, X, LABELS)
-    gibbs = pgm.gibbs(model, X, LABELS, num_samples=5, num_warmup=0, num_chains=2, seed=3)
     learned = FitReport("given", {"given": -8.25, "data": -np.inf}, {"mean": np.array(0.1)}, 3, 4, True, "done")
-    rows = {"rows": np.array([1, 4]), "stored_latents": gibbs.latents[:, :, [1, 4]], "whitened": None}
-    return {
-        "cavi": replace(vi, columns=("left", "right"), converged=np.bool_(True)),
-        "fit": replace(vi, method="fit", fit=learned),
-        "combined": pgm.cavi(pgm.Model(additive(0.8), two_gps()), X, LABELS),
-        "gaussian_vi": pgm.gaussian_vi(model, X, LABELS),
-        "correct": pgm.correct(vi),
-        "perturbative": pgm.correct(vi, method="perturbative"),
-        "gibbs": gibbs,
-        "gibbs, rows": replace(gibbs, **rows, moments=(gibbs.mean, gibbs.variance)),
-        "gibbs, sampled": sampled_draws(method="gibbs", tuning={"leapfrogs": None, "step": np.array(0.4)}),
-        "nuts": sampled_draws(method="nuts", statistics={"diverging": np.zeros((2, 4), dtype=bool)}),
-        "finer": finer(),
-    }
+
+    def of_rows(gibbs):
+        rows = {"rows": np.array([1, 4]), "stored_latents": gibbs.latents[:, :, [1, 4]], "whitened": None}
+        return replace(gibbs, **rows, moments=(gibbs.mean, gibbs.variance))
+
+    return OnDemand(
+        {
+            "plain": lambda all: pgm.cavi(model, X, LABELS),
+            "cavi": lambda all: replace(all["plain"], columns=("left", "right"), converged=np.bool_(True)),
+            "fit": lambda all: replace(all["plain"], method="fit", fit=learned),
+            "combined": lambda all: pgm.cavi(pgm.Model(additive(0.8), two_gps()), X, LABELS),
+            "gaussian_vi": lambda all: pgm.gaussian_vi(model, X, LABELS),
+            "correct": lambda all: pgm.correct(all["plain"]),
+            "perturbative": lambda all: pgm.correct(all["plain"], method="perturbative"),
+            "gibbs": lambda all: pgm.gibbs(model, X, LABELS, num_samples=5, num_warmup=0, num_chains=2, seed=3),
+            "gibbs, rows": lambda all: of_rows(all["gibbs"]),
+            "gibbs, sampled": lambda all: sampled_draws(
+                method="gibbs", tuning={"leapfrogs": None, "step": np.array(0.4)}
+            ),
+            "nuts": lambda all: sampled_draws(method="nuts", statistics={"diverging": np.zeros((2, 4), dtype=bool)}),
+            "finer": lambda all: finer(),
+        }
+    )
 
 
 NAMES = [
@@ -144,7 +152,9 @@ NAMES = [
 def files(results, tmp_path_factory):
     """The results saved, by name."""
     folder = tmp_path_factory.mktemp("saved")
-    return {name: result.save(folder / f"{i}.npz") for i, (name, result) in enumerate(results.items())}
+    return OnDemand(
+        {name: lambda all, name=name, i=i: results[name].save(folder / f"{i}.npz") for i, name in enumerate(results)}
+    )
 
 
 def load(path, name):

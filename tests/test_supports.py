@@ -174,7 +174,7 @@ RNG = np.random.default_rng(8)
 X = RNG.uniform(-2.0, 2.0, (24, 1))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(6, 4)
 def test_a_class_with_a_covariate_has_probabilities_of_its_own():
     @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Real()), num_latents=1)
     def offset(y, f):

@@ -126,6 +126,7 @@ def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles):
     np.testing.assert_allclose(np.mean([slope for _, slope in parts], axis=0), its_slope, rtol=1e-9)
 
 
+@pytest.mark.turns(6, 4)
 def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     rows = X[::16]
     whole, vector = learning(LEARNED, rows)
@@ -154,6 +155,7 @@ def test_adam_is_that_of_its_paper(doubles):
     np.testing.assert_allclose(state.vector, x, rtol=1e-12)
 
 
+@pytest.mark.turns(6, 2)
 def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))

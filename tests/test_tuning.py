@@ -103,7 +103,7 @@ def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
     assert (repeats(last, Hamiltonian), repeats(last, SliceUnknowns)) == ((1, 0) if chosen else (0, 2))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(6, 2)
 def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
     X, y = CASES["bernoulli"].data(12, seed=3)
 

@@ -51,7 +51,7 @@ def test_an_exact_approximation_and_a_second_run_are_trusted():
     assert all(len(verdict.latents) == 0 for verdict in found.values())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6, 4)
 def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not():
     _, fixed, draws = bernoulli()
     found = judge(gibbs=draws, corrected=fixed, halved=replace(fixed, variance=0.5 * fixed.variance))
@@ -63,7 +63,7 @@ def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not(
     assert "too wide" in str(judge(gibbs=draws, doubled=replace(fixed, variance=2.0 * fixed.variance))["doubled"])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6, 1)
 def test_one_wrong_latent_is_named():
     vi, draws, _ = gaussian()
     mean = vi.mean.copy()

@@ -1,0 +1,22 @@
+"""Named things of which each is made when it is first asked for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+class OnDemand(Mapping):
+    """What ``makers`` make of this mapping itself, each once: the cases that take their turn pay for no others."""
+
+    def __init__(self, makers: Mapping[str, Callable[[Mapping[str, Any]], Any]]):
+        self.makers, self.made = makers, {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.made:
+            self.made[name] = self.makers[name](self)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.makers)
+
+    def __len__(self) -> int:
+        return len(self.makers)
