@@ -22,6 +22,7 @@ from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.inference.inducing import InducingWarning
 from pgmodels.inference.integrate import integrate
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
@@ -135,6 +136,7 @@ __all__ = [
     "Given",
     "HeteroscedasticGaussian",
     "Inducing",
+    "InducingWarning",
     "IntegratedApproximation",
     "InteropWarning",
     "IterableRows",

@@ -7,7 +7,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.fit import PenalisedBound
-from pgmodels.latent.inducing import ADAPTIVE, Inducing
+from pgmodels.latent import selection
+from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
@@ -64,6 +65,61 @@ def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
 
 
 def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
-    by_variance, by_data = (pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", ADAPTIVE))
+    by_variance, by_data = (
+        pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", "heteroscedastic")
+    )
     assert by_data.elbo >= by_variance.elbo
     assert by_data.model != by_variance.model
+
+
+def rough(form):
+    """A lengthscale at which the data are two dozen nearly unrelated values."""
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.25), mean=0.4, form=form))
+
+
+def count(model):
+    return len(model.gps[0].form.inputs)
+
+
+def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
+    monkeypatch.setattr(selection, "_FIRST", 3)
+    for of in (bernoulli, rough):
+        enough, dense = (pgm.cavi(of(form), X, LABELS) for form in (pgm.Inducing("auto"), pgm.Dense()))
+        # What is left is 0.05 nats at fixed sites.
+        assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-9
+        fewer = pgm.cavi(of(pgm.Inducing(count(enough.model) - 4, "variance")), X, LABELS)
+        assert fewer.elbo < enough.elbo - 0.05
+    assert count(pgm.cavi(bernoulli(pgm.Inducing("auto")), X, LABELS).model) < count(enough.model) <= N
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("engine", ["fit", "svi", "gibbs"])
+def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, engine):
+    monkeypatch.setattr(selection, "_FIRST", 3)
+    model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
+    if engine == "fit":
+        found, dense = pgm.fit(model, X, LABELS), pgm.fit(one_scale(pgm.Dense()), X, LABELS)
+        assert dense.elbo - 0.1 < found.elbo < dense.elbo + 1e-6
+    elif engine == "gibbs":
+        found = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
+    else:
+        dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS)
+        found = pgm.svi(model, X, LABELS, batch_size=N, learn=True)
+        assert dense.elbo - 0.2 < found.elbo < dense.elbo + 1e-6
+    assert 3 < count(found.model) <= N
+
+
+def test_more_inducing_inputs_than_are_allowed_are_asked_for():
+    with pytest.warns(pgm.InducingWarning, match=r"Inducing\(5, 'auto'\) took all.*5, .*Inducing\(10, 'auto'\)"):
+        result = pgm.cavi(rough(pgm.Inducing(5, "auto")), X, LABELS)
+    assert count(result.model) == 5
+    with pytest.warns(pgm.InducingWarning):
+        pgm.fit(rough(pgm.Inducing(4, "auto")), X, LABELS, max_iterations=30)
+
+
+def test_a_form_that_chooses_says_so():
+    assert repr(pgm.Inducing("auto")) == "Inducing('auto')"
+    assert repr(pgm.Inducing(500, "auto")) == "Inducing(500, 'auto')"
+    assert pgm.Inducing("auto") == pgm.Inducing(1000, "auto")
+    with pytest.raises(ValueError, match="whole number"):
+        pgm.Inducing("kmeans")

@@ -15,7 +15,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning
 from pgmodels.inference.drive import stretch
-from pgmodels.inference.inducing import Inputs, choose_inputs, with_inputs
+from pgmodels.inference.inducing import Inputs, choose_inputs, warn_limited, with_inputs
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.normalisation import is_normalised
@@ -174,14 +174,15 @@ def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
 class PenalisedBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
-    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
-    that vector stands in, which sends a line search back to it.
+    ``chosen`` are the inducing inputs that were last tried, and ``inputs`` those that were kept. ``best`` is the
+    smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about that vector stands
+    in, which sends a line search back to it.
     """
 
     def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
         self.learnable, self.X = learnable, data.X
         model = learnable.model
-        self.inputs = choose_inputs(model, data.X)
+        self.inputs = self.chosen = choose_inputs(model, data.X)
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
         arrays = (X, resize_rows(data.y, len(X)), live)
@@ -221,7 +222,7 @@ class PenalisedBound:
         held, before = self.inputs, self.best
         pivots = _pivots(self.at(self.vector).bare(), self.X, held)
         problem = self.given.problem(as_array(self.vector), pivots)
-        self.inputs = choose_inputs(self.at(self.vector), self.X, problem.precisions(self.state.sites))
+        self.inputs = self.chosen = choose_inputs(self.at(self.vector), self.X, problem.precisions(self.state.sites))
         value = self(self.vector)[0]
         if not value <= before:
             self.inputs = held
@@ -318,6 +319,7 @@ def fit(
     result = _engine(terms).converge(final, data, bound.state, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if learnable.places:
         _report_undetermined(bound, box)
+        warn_limited(model, bound.chosen, len(data.X))
     if not converged:
         warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "

@@ -22,12 +22,13 @@ from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import hold_unnormalised
 from pgmodels.inference.gibbs.sampler import as_key
-from pgmodels.inference.inducing import Inputs, choose_inputs, with_inputs
+from pgmodels.inference.inducing import Inputs, with_inputs
 from pgmodels.inference.natural_gradient import Naturals, Sparse, posterior
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.starts import steps
 from pgmodels.inference.svi_checkpoint import SviCheckpoint
+from pgmodels.inference.svi_inputs import inputs_for_steps
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.inducing import Inducing
@@ -175,7 +176,7 @@ def _check_rows(model: Model, y: Any, weights: Any) -> None:
 
 def _in_memory(model: Model, data: Data, source: _Source, settings: Settings, options: _Options) -> Approximation:
     """Steps for a resolved model, and one of CAVI on all rows."""
-    inputs = choose_inputs(model, data.X)
+    inputs = inputs_for_steps(model, data, len(data.X), options.learn)
     held = with_inputs(model, inputs)
     problem = None if options.learn else problem_of(held, data)
     prior = held.prior(data.X[:1]) if problem is None else problem.prior
@@ -192,7 +193,7 @@ def _streamed(
     model: Model, sample: Data, source: _Source, settings: Settings, options: _Options
 ) -> SparseApproximation:
     """Steps for a resolved model, of which q at the inducing inputs stays."""
-    inputs = choose_inputs(model, sample.X)
+    inputs = inputs_for_steps(model, sample, source.num_rows, options.learn)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     found = _learned(model, prior, inputs, sample, source, settings, options)
     return SparseApproximation(

@@ -22,8 +22,10 @@ from pgmodels.parameters import bare
 from pgmodels.precision import as_array
 
 DEFAULT = "heteroscedastic"
-# The selection that goes by what the data say.
-ADAPTIVE = "heteroscedastic"
+# The selections that go by what the data say, the second of which finds out how many inputs are enough.
+ADAPTIVE = ("heteroscedastic", "auto")
+AUTOMATIC = "auto"
+_LIMIT = 1000
 
 
 class InducingState(NamedTuple):
@@ -133,8 +135,10 @@ class Inducing(Form):
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
     rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in
     turns with the posterior, where that is largest in units of what the data say, as long as the ELBO gains by it over
-    the centres (``"heteroscedastic"``). Where there are no more distinct rows than that, all of them are taken, and the
-    form is exact. The ELBO is below that of the exact prior, and never falls by another inducing input.
+    the centres (``"heteroscedastic"``). ``Inducing("auto")`` takes as many of the latter as the data gain anything by,
+    at most 1,000, and ``Inducing(500, "auto")`` at most 500. Where there are no more distinct rows than that, all of
+    them are taken, and the form is exact. The ELBO is below that of the exact prior, and never falls by another
+    inducing input.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
@@ -144,6 +148,8 @@ class Inducing(Form):
     select: str | None = None
 
     def __init__(self, inputs: Any, select: str | None = None):
+        if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
+            inputs, select = _LIMIT, AUTOMATIC
         if np.ndim(inputs) == 0:
             check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
             if select is not None and not (isinstance(select, str) and select in SELECTIONS):
@@ -160,8 +166,15 @@ class Inducing(Form):
 
     def __repr__(self) -> str:
         if isinstance(self.inputs, int):
+            if (self.inputs, self.select) == (_LIMIT, AUTOMATIC):
+                return f"Inducing({AUTOMATIC!r})"
             return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
         return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether inducing inputs go by what the data say."""
+        return self.select in ADAPTIVE
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
         """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) say how much the data tell of each latent."""
@@ -169,9 +182,10 @@ class Inducing(Form):
             return np.asarray(self.inputs)
         X = np.asarray(X, dtype=np.float64)
         distinct = distinct_rows(X)
-        if len(distinct) <= self.inputs:
+        if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
-        return SELECTIONS[self.select](_arrays(kernel), X, self.inputs, weights if self.select == ADAPTIVE else None)
+        count = min(self.inputs, len(distinct))
+        return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> InducingPrior:
         """See Form."""

@@ -13,6 +13,8 @@ from pgmodels.precision import as_array
 # A row whose variance given those chosen is below so much of the largest adds nothing.
 _NOTHING = 1e-10
 _SEED = 0
+# What the data may lose by what inducing inputs leave, in nats, and how many of these are tried at first.
+_ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
 
@@ -43,11 +45,14 @@ def drawn(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = N
     return X[np.sort(rows)]
 
 
-def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def greedy(
+    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, enough: float = 0.0
+) -> np.ndarray:
     """One row after the other, that where ``weights`` times the variance that those before leave is largest.
 
     A pivoted Cholesky factorisation whose columns are computed as they are chosen: O(n M^2) time. Ends early where no
-    variance is left. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
+    variance is left, or half of its sum, weighted, is at most ``enough``. Source: Burt, Rasmussen and van der Wilk
+    2020; with weights, Passerello 2021.
     """
     inputs = as_array(X)
     left = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
@@ -56,7 +61,7 @@ def greedy(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = 
     for j in range(count):
         score = np.where(left > least, weights * left, 0.0)
         row = int(np.argmax(score))
-        if not score[row] > 0:
+        if not 0.5 * score.sum() > enough:
             break
         A[j] = (np.asarray(_column(kernel, inputs, as_array(row))) - A[:j, row] @ A[:j]) / np.sqrt(left[row])
         left = np.maximum(left - A[j] ** 2, 0.0)
@@ -70,12 +75,26 @@ def told(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = No
     return centres(kernel, X, count) if weights is None else greedy(kernel, X, count, weights)
 
 
+def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """As many, greedily by ``weights``, as leave the data next to nothing to gain: with the sites where they are no
+    bound rises by more than half of the weighted variance that is left (math: section 7).
+
+    The centres of k-means where weights are not known yet, and where ``count`` are not enough.
+    """
+    if weights is None:
+        return centres(kernel, X, min(count, _FIRST))
+    found = greedy(kernel, X, count, weights, _ENOUGH)
+    every = len(found) == len(distinct_rows(X))
+    return found if every or len(found) < count else centres(kernel, X, count)
+
+
 # Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
     "uniform": drawn,
     "variance": greedy,
     "heteroscedastic": told,
+    "auto": sufficient,
 }
 
 

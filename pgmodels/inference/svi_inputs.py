@@ -1,0 +1,40 @@
+"""The inducing inputs of steps on batches: chosen on a sample, before the first step."""
+
+import warnings
+
+import numpy as np
+
+from pgmodels.inference.cavi import nearly_converged
+from pgmodels.inference.fit import fit
+from pgmodels.inference.inducing import Inputs, choose_inputs, settled
+from pgmodels.latent.inducing import AUTOMATIC, Inducing
+from pgmodels.model import GP, Data, Model
+
+# Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
+_ROWS, _FEW = 20_000, 2_000
+
+
+def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool) -> Inputs:
+    """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
+
+    As many as are enough depends on the values: where these are to be learned, few rows say about which.
+    """
+    if not any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps):
+        return choose_inputs(model, sample.X)
+    order = np.random.default_rng(0).permutation(len(sample.X))
+    if learn:
+        few = np.sort(order[:_FEW])
+        with warnings.catch_warnings():
+            # The steps learn on all rows, and say what is to be said of that.
+            warnings.simplefilter("ignore", UserWarning)
+            found = fit(model, sample.X[few], sample.y[few], progress=False).model
+        gps = [GP(own.kernel, own.mean, gp.size, gp.form) for gp, own in zip(model.gps, found.gps, strict=True)]
+        model = Model(found.likelihood, gps)
+    rows = np.sort(order[:_ROWS])
+
+    def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
+        elbo, precisions = nearly_converged(model, data)
+        return elbo, num_rows / len(rows) * precisions
+
+    chosen = settled(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)
+    return tuple(np.asarray(gp.form.inputs) if isinstance(gp.form, Inducing) else None for gp in chosen.gps)
