@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.adam import Adam, adam_step, first_adam
+from pgmodels.inference.devices import Split
 from pgmodels.latent.coupled import CoupledPosterior, scatter_blocks
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
@@ -93,7 +94,8 @@ class Sparse(Module):
     """A model whose latents have coordinates, which q is of, and ``num_rows`` rows of data.
 
     ``prior`` has a factor in every group, and stands where nothing is learned; elsewhere the latents are those by their
-    values at ``inputs``, an (M, d) a group. ``units`` are the units of the unconstrained values.
+    values at ``inputs``, an (M, d) a group. ``units`` are the units of the unconstrained values. Where
+    devices share rows, as ``split`` says, what has rows has those of one device.
     """
 
     objective: Augmentation = eqx.field(static=True)
@@ -104,6 +106,7 @@ class Sparse(Module):
     units: Float[Array, " values"]
     num_rows: Float[Array, ""]
     adaptive: bool = eqx.field(static=True)
+    split: Split = eqx.field(static=True, default=Split())
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -164,12 +167,13 @@ class Sparse(Module):
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
             h, w = pull_sites(batch.Phi, sites)
-        h = h - w @ batch.means
-        share, A, found = self.num_rows / len(batch.y), batch.factors, []
+        h, w = map(self.split.of_batch, (h - w @ batch.means, w))
+        share, A, found = self.num_rows / self.split.count(batch.y), batch.factors, []
         for block in self.blocks:
             parts = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
             potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
-            found.append(Naturals(share * jnp.block(parts), share * potential))
+            sums = self.split.total((jnp.block(parts), potential))
+            found.append(Naturals(share * sums[0], share * sums[1]))
         return tuple(found)
 
 
@@ -239,8 +243,9 @@ def penalised_bound(
     batch = whole.batch(vector, X, y)
     moments = whole.moments(batch, naturals)
     terms = whole.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
-    log_prior = whole.learnable.log_prior(whole.learnable.constrain(vector))
-    return whole.num_rows / len(y) * jnp.sum(terms) - moments.divergence + log_prior, (batch, moments)
+    log_prior, split = whole.learnable.log_prior(whole.learnable.constrain(vector)), whole.split
+    likely = whole.num_rows / split.count(y) * split.total(jnp.sum(split.of_batch(terms)))
+    return likely - moments.divergence + log_prior, (batch, moments)
 
 
 def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates) -> tuple[SviState, Seen]:
@@ -254,6 +259,8 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
         return penalised_bound(whole, state.naturals, vector, X, y)
 
     (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
+    # A sum's transpose is a sum: a device's slope has the prior once, and its own rows once for every device.
+    slope = whole.split.mean(slope)
     naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), seen
     for index in range(len(averages)):
         if index > 0:

@@ -19,6 +19,7 @@ from pgmodels.batches.survey import survey
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
+from pgmodels.inference.devices import split_rows
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import hold_unnormalised
 from pgmodels.inference.gibbs.sampler import as_key
@@ -95,6 +96,9 @@ def svi(
     (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and of arrays a step of CAVI on
     all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form has no
     factor.
+
+    Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
+    multiple of their number, and counts once. The numbers are those of one device, but for rounding.
 
     ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
     interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_passes`` it goes on.
@@ -230,6 +234,7 @@ def _learned(
         as_array(steps(unknowns, sample.X) if unknowns.places else np.zeros(0)),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
+        split_rows(settings.batch_size),
     )
     stream = _stream(source, settings, options.key)
     saved = None

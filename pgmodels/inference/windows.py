@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
+from pgmodels.inference.devices import where_rows_are
 from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, first_state, step
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
@@ -106,10 +107,11 @@ def settle(
     return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance)
 
 
-_first = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
+_first = jax.jit(where_rows_are(first_state), compiler_options=ASCENT_OPTIONS)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@where_rows_are
 def advance(
     whole: Sparse, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates
 ) -> tuple[SviState, Window]:
@@ -131,10 +133,11 @@ def advance(
 
 def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tuple[Ascent, dict[str, float]]:
     """The state at the values given, or with values to learn at the start with the largest bound; the bounds."""
-    X, y = map(as_array, next(stream(0)))
+    X, y = next(stream(0))
+    first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X, y))
 
     def started(vector: np.ndarray) -> SviState:
-        return _first(whole, as_array(vector), X[:_FIRST], y[:_FIRST])
+        return whole.split.at_hand(_first(whole, as_array(vector), *first))
 
     learning = float(settings.rates.learning)
     if not whole.learnable.places:
@@ -145,7 +148,7 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     models = candidates(whole.learnable.model, few, whole.objective)
     states = {name: started(learned(model).start()) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
-    bounds = {name: float(advance(whole, state, X, y, held)[1].bound) for name, state in states.items()}
+    bounds = {name: float(advance(whole, state, *rows, held)[1].bound) for name, state in states.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
@@ -154,8 +157,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
     """A tree like that of a state and a window; nothing is computed."""
-    X, y = map(as_array, next(stream(0)))
-    first = jax.eval_shape(first_state, whole, as_array(whole.learnable.start()), X[:_FIRST], y[:_FIRST])
+    X, y = whole.split.place(next(stream(0)))
+    first = jax.eval_shape(_first, whole, as_array(whole.learnable.start()), X, y)
     return jax.eval_shape(advance, whole, first, X, y, settings.rates)
 
 
@@ -174,16 +177,16 @@ def ascend(
         bar.advance(done)
         while not ascent.converged and len(ascent.trace) < settings.windows:
             start = time.perf_counter()
-            ascent = _next(whole, ascent, map(as_array, next(rows)), settings)
+            ascent = _next(whole, ascent, whole.split.place(next(rows)), settings)
             speed = settings.window * settings.batch_size / (time.perf_counter() - start)
             save(ascent, ascent.converged or len(ascent.trace) == settings.windows)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
     return _outcome(ascent, settings)
 
 
-def _next(whole: Sparse, ascent: Ascent, rows: Iterator[Array], settings: Settings) -> Ascent:
+def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = advance(whole, ascent.state, *rows, rates)
+    state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates))
     bound, before, learning = float(window.bound), ascent.window, ascent.learning
     if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(

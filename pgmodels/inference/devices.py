@@ -1,0 +1,95 @@
+"""Devices that share the rows of each batch."""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from pgmodels.batches.rows import Block
+from pgmodels.latent.rows import of_data
+from pgmodels.precision import as_array
+
+_ROWS = "rows"
+# Batches lie along a first axis, the rows of each along the second.
+_SHARED, _WHOLE = PartitionSpec(None, _ROWS), PartitionSpec()
+
+
+class Split(NamedTuple):
+    """How rows are shared: ``devices`` have as many each of the ``size`` of a batch.
+
+    Where these do not come out even, the first row again fills up the last devices, and counts for nothing.
+    """
+
+    devices: int = 1
+    size: int = 0
+
+    def place(self, batches: Block) -> tuple[Array, Array]:
+        """Batches, along a first axis, with their rows on the devices."""
+        if self.devices == 1:
+            return as_array(batches[0]), as_array(batches[1])
+        X, y = (_filled(part, -self.size % self.devices) for part in batches)
+        sharding = NamedSharding(_mesh(), _SHARED)
+        return (
+            jax.make_array_from_callback(X.shape, sharding, X.__getitem__),
+            jax.make_array_from_callback(y.shape, sharding, y.__getitem__),
+        )
+
+    def count(self, rows: Array) -> int:
+        """The rows of a batch, of which some are here."""
+        return len(rows) if self.devices == 1 else self.size
+
+    def of_batch(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
+        """Terms of each row here, zero where it fills up."""
+        if self.size % self.devices == 0:
+            return terms
+        first = jax.lax.axis_index(_ROWS) * len(terms)
+        return of_data(jnp.where(first + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
+
+    def total(self, sums: Any) -> Any:
+        """Sums over the rows of a batch, from those over the rows here."""
+        return sums if self.devices == 1 else jax.lax.psum(sums, _ROWS)
+
+    def mean(self, tree: Any) -> Any:
+        """The mean of what each device has."""
+        return tree if self.devices == 1 else jax.lax.pmean(tree, _ROWS)
+
+    def at_hand(self, tree: Any) -> Any:
+        """What all devices have alike, on the one that all other work is done on."""
+        return tree if self.devices == 1 else jax.tree.map(lambda leaf: as_array(np.asarray(leaf)), tree)
+
+
+def split_rows(size: int) -> Split:
+    """How all devices share the rows of batches of a size."""
+    return Split(jax.device_count(), size)
+
+
+def where_rows_are(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function(whole, start, X, y, *others)``, to be compiled, on each device with its rows of the batches X and y.
+
+    ``whole.split`` says how they are shared. All else is the same everywhere, and so is what it returns.
+    """
+
+    @wraps(function)
+    def call(whole: Any, *arguments: Any) -> Any:
+        if whole.split.devices == 1:
+            return function(whole, *arguments)
+        specs = (_WHOLE, _WHOLE, _SHARED, _SHARED, *[_WHOLE] * (len(arguments) - 3))
+        shared = jax.shard_map(function, mesh=_mesh(), in_specs=specs, out_specs=_WHOLE, check_vma=False)
+        return shared(whole, *arguments)
+
+    return call
+
+
+def _filled(part: np.ndarray, more: int) -> np.ndarray:
+    """Batches with the first row of each again, so many times."""
+    return np.concatenate([part, np.repeat(part[:, :1], more, axis=1)], axis=1) if more else part
+
+
+@cache
+def _mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()), (_ROWS,))
