@@ -20,7 +20,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.fit import FitWarning, PenalisedBound
-from pgmodels.inference.linear_response import at_data, linear_response
+from pgmodels.inference.linear_response import halves, linear_response
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
@@ -123,10 +123,10 @@ def check_response(problem, sites):
     posterior = run(problem.condition, sites)
     live = np.ones(len(problem.y)) if problem.live is None else problem.live
     given = posterior, Phi, problem.y, live, problem.parameters
-    T, _, _ = run(linear_response, problem.objective, problem.joint, *given)
-    V = np.asarray(run(at_data, posterior, Phi, problem.joint)[1])
-    flat = V.reshape(T.shape)
-    covariance = (flat + flat @ np.asarray(T) @ flat).reshape(V.shape)
+    found = run(linear_response, problem.objective, problem.joint, *given)
+    R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
+    turned = np.tensordot(R, U, axes=(1, 0))
+    covariance = np.tensordot(U, U, axes=(0, 0)) + np.einsum("dip,de,ejq->ipjq", turned, found.covariance, turned)
     for entry in ((0, 0), (7, problem.objective.size - 1)):
         np.testing.assert_allclose(covariance[entry], response_by_differences(problem, sites, entry), atol=1e-6)
 

@@ -198,11 +198,18 @@ def test_a_second_call_compiles_nothing():
 
 def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
-    from pgmodels.inference.correction import _is_positive
+    from pgmodels.inference.correction import Response, _is_positive
 
-    with pytest.warns(pgm.CorrectionWarning, match=r"1 directions, most in row 1"):
-        assert not _is_positive(np.diag([1.0, 0.5, -0.1, 2.0]), 2)
-    assert _is_positive(np.diag([1.0, 0.5, 0.1, 2.0]), 2)
+    def found(least):
+        return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))
+
+    half = np.zeros((4, 3, 2))
+    half[2, 1], half[2, 2] = [0.1, -0.8], [0.5, 0.5]
+    with pytest.warns(pgm.CorrectionWarning, match=r"1 directions, most in row 2"):
+        assert not _is_positive(found(-0.1), lambda: np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0))), 3)
+    assert _is_positive(found(0.1), lambda: half, 3)
+    with pytest.warns(pgm.CorrectionWarning, match="not positive definite: the optimum"):
+        assert not _is_positive(found(0.1)._replace(residual=np.inf), lambda: half, 3)
 
 
 def test_wrong_calls_are_refused():

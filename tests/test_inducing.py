@@ -152,7 +152,8 @@ def test_linear_response_is_how_the_optimum_moves(sparse):
 
     corrected = pgm.correct(sparse)
     V = np.asarray(sparse.posterior.covariance())[0]
-    expected = V + V @ corrected.response @ V
+    A = np.asarray(sparse.prior.factors()[0])
+    expected = V + A.T @ corrected.response @ A
     for row in (0, 13):
         tilt = jnp.zeros((N, 1)).at[row].set(1e-4)
         # Central differences: 1e-8 times third derivatives of order 1.

@@ -250,7 +250,7 @@ def test_a_file_holds_arrays_and_text_and_nothing_that_is_computed_again(files):
         assert {stored[name].dtype.kind for name in stored.files} == {"f", "u"}
         # X, y, sites, moments and the trace of the ELBO: no matrix of the data with themselves.
         assert max(stored[name].size for name in stored.files if name != "pgmodels") < 14 * 14
-    assert document["format"] == 2
+    assert document["format"] == 3
     assert document["version"] == importlib.metadata.version("pgmodels")
     assert document["model"]["gps"][0]["kernel"]["class"] == "Sum"
 
@@ -354,10 +354,10 @@ def test_a_file_in_which_values_have_the_paths_of_parameters_is_read(tmp_path):
 
 
 def test_a_later_format_is_refused(results, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "_FORMAT", 3)
+    monkeypatch.setattr(saving, "_FORMAT", 4)
     path = results["cavi"].save(tmp_path / "fit.npz")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"format 3, of pgmodels .*reads format 2"):
+    with pytest.raises(ValueError, match=r"format 4, of pgmodels .*reads format 3"):
         pgm.load(path)
 
 

@@ -1,6 +1,7 @@
 """Corrections of a variational posterior for what its q leaves out: by linear response, or to second order."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,8 @@ from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
-from pgmodels.inference.linear_response import linear_response
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.inference.linear_response import Response, halves, linear_response
+from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
 from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
@@ -32,6 +33,9 @@ from pgmodels.results.correction import (
     warn_nonpositive,
 )
 from pgmodels.warning import warn
+
+# A residual that is felt.
+_RESIDUAL = 1e-6
 
 
 @partial(jax.jit, static_argnames="augmentation")
@@ -100,20 +104,27 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
     moves = approximation.objective == "cavi" and objective.size == 1
     respond = _respond if approximation.objective == "cavi" else _respond_by_quadrature
-    found = respond(objective, joint, moves, posterior, across, y, live, model.parameters)
-    T, S, shift, mean, covariance = (np.asarray(part) for part in found)
-    mean, covariance = mean[:n], covariance[:n]
-    variance, count = np.diagonal(covariance, axis1=1, axis2=2), n * objective.size
-    positive = _is_positive(S[:count, :count], objective.size)
+    found, mean, covariance = respond(objective, joint, moves, posterior, across, y, live, model.parameters)
+    mean, covariance = np.asarray(mean)[:n], np.asarray(covariance)[:n]
+    variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(found.residual)
+    positive = _is_positive(found, lambda: _halves(posterior, across)[1], n)
+    if positive and residual > _RESIDUAL:
+        warn(
+            f"the equations of linear response are solved to {residual:.1g} of their right-hand sides only: the "
+            "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
+            CorrectionWarning,
+        )
+    held = posterior.prior, approximation.posterior.prior
     return LinearResponse(
         **_shared(approximation, start),
         method="linear_response",
         mean=mean,
         variance=variance,
-        shift=shift[:count],
+        shift=resize_coordinates(np.asarray(found.shift), *held),
         covariance=covariance,
-        response=T[:count, :count],
+        response=resize_coordinates(np.asarray(found.covariance), *held),
         is_positive=positive,
+        residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(np.sum(variance <= 0)),
     )
 
@@ -123,21 +134,27 @@ def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]
     return resize_rows(approximation.y, size), as_array(live_rows(len(approximation.y), size))
 
 
-def _is_positive(S: np.ndarray, size: int) -> bool:
-    """Whether the response is a covariance; a CorrectionWarning with the rows that it fails in where it is not."""
+def _is_positive(found: Response, half: Callable[[], Array], num_rows: int) -> bool:
+    """Whether the response is a covariance; a CorrectionWarning with the rows that it fails in where it is not.
+
+    ``half`` gives the U (D, n, P) with U^T U the covariance of the predictors under q.
+    """
+    where = ""
     try:
-        np.linalg.cholesky(S)
+        np.linalg.cholesky(np.asarray(found.kept))
+        if np.isfinite(found.residual):
+            return True
     except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(S)
-        rows = np.unique(np.argmax(np.abs(vectors[:, values <= 0]), axis=0) // size)
-        warn(
-            f"the covariance by linear response is not positive definite ({int(np.sum(values <= 0))} directions, most "
-            f"in row {', '.join(map(str, rows[:5]))}): the optimum is about to turn into another, and the corrected "
-            "covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",
-            CorrectionWarning,
-        )
-        return False
-    return True
+        values, vectors = np.linalg.eigh(np.asarray(found.kept))
+        weights = np.sum(np.tensordot(vectors[:, values <= 0], np.asarray(half()), axes=(0, 0)) ** 2, axis=2)
+        rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
+        where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
+    warn(
+        f"the covariance by linear response is not positive definite{where}: the optimum is about to turn into "
+        "another, and the corrected covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",
+        CorrectionWarning,
+    )
+    return False
 
 
 def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
@@ -226,27 +243,28 @@ def _corrected(
     y: Any,
     live: Any,
     parameters: Any,
-) -> tuple[Any, ...]:
+) -> tuple[Response, Array, Array]:
     """What ``linear_response`` finds, the shift zero where means do not move, and ``corrected_moments``."""
-    T, S, shift = linear_response(objective, joint, posterior, across, y, live, parameters)
-    shift = shift if moves else jnp.zeros_like(shift)
-    return T, S, shift, *corrected_moments(posterior, shift, T, *(() if across is None else (across,)))
+    found = linear_response(objective, joint, posterior, across, y, live, parameters)
+    found = found if moves else found._replace(shift=jnp.zeros_like(found.shift))
+    return found, *corrected_moments(posterior, found.shift, found.covariance)
 
 
 _STATIC = ("objective", "joint", "moves")
 # Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
 _respond = compiled_lightly(_corrected, _STATIC)
 _respond_by_quadrature = jax.jit(_corrected, static_argnames=_STATIC, compiler_options=ASCENT_OPTIONS)
+_halves = jax.jit(halves)
 
 
-def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, response: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
     if isinstance(posterior, CoupledPosterior):
         mean, V = posterior.marginals()
     else:
         mean, variance = posterior.moments()
         V = jax.vmap(jnp.diag)(variance)
-    moved, added = added_moments(posterior.covariance(), shift, T, *Phi)
+    moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
 

@@ -14,15 +14,13 @@ from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
+from pgmodels.latent.coupled import CoupledPosterior, together
 from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.rows import resize_rows, resize_square, resize_zeros
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
-from pgmodels.results.correction import mixing
 from pgmodels.warning import warn
 
 # Draws at a time: larger numbers of them share one program.
@@ -88,36 +86,20 @@ class Proposal(Module):
         return jax.vmap(self.prior.scatter)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
 
 
-def propose(posterior: JointPosterior | CoupledPosterior, Phi: Any, shift: Any, T: Any, share: Any = 1.0) -> Proposal:
-    """The Gaussian whose mean and covariance at the data are corrected by linear response (math: section 5b).
+def propose(posterior: JointPosterior | CoupledPosterior, shift: Any, response: Any, share: Any = 1.0) -> Proposal:
+    """The Gaussian whose mean and covariance are corrected by linear response (math: section 5b).
 
-    In coordinates, with G the map to the predictors z = G v at the data and V = R^-T R^-1 the covariance under q, the
-    covariance is V + V G^T T G V and the mean moves by V G^T shift / 2. With a ``share`` below 1 of the data's
-    precisions it is wider: tails are the prior's where the data say little.
+    Of the coordinates, whose mean moves by ``shift`` and whose covariance under q, P^-1, by ``response``. With a
+    ``share`` below 1 of the data's precisions it is wider: tails are the prior's where the data say little.
     """
-    gaussian = _in_one_block(posterior, share)
-    (R,), prior = gaussian.roots, gaussian.prior
-    factors = prior.factors()
-    size = len(factors)
-    Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
-    parts = [jnp.einsum("ri,ip->rip", A, Phi[:, :, latent]).reshape(len(A), -1) for latent, A in enumerate(factors)]
-    turned = solve_triangular(R, jnp.concatenate(parts), lower=True)
-    S = jnp.eye(len(R), dtype=R.dtype) + turned @ T @ turned.T
+    (whole,), gaussian = together(posterior).roots, together(posterior, share)
+    (R,) = gaussian.roots
+    turned = solve_triangular(R, whole @ whole.T, lower=True)
+    S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
     root = jnp.linalg.cholesky(0.5 * (S + S.T))
-    half = solve_triangular(R, jnp.column_stack([0.5 * turned @ shift, root]), trans="T", lower=True)
+    half = solve_triangular(R, jnp.column_stack([turned @ shift, root]), trans="T", lower=True)
     log_determinant = jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(jnp.log(jnp.diagonal(R)))
-    return Proposal(prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
-
-
-def _in_one_block(posterior: JointPosterior | CoupledPosterior, share: Any) -> CoupledPosterior:
-    """The posterior with the same mean and ``share`` times the precisions, all latents factorised together."""
-    if isinstance(posterior, JointPosterior):
-        h, w = posterior.sites
-        W = jax.vmap(jnp.diag)(w)
-    else:
-        h, W = posterior.potential, posterior.precision
-    h = h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0])
-    return condition_coupled(posterior.prior, h, share * W, (tuple(range(h.shape[1])),))
+    return Proposal(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
 
 
 _propose = partial(jax.jit, compiler_options=ASCENT_OPTIONS)(propose)
@@ -150,11 +132,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
     own = float(corrected.is_positive)
     posterior = corrected.posterior.filled()
-    rows = posterior.prior.num_rows
-    Phi = [resize_rows(part, rows) for part in mixing(result.model, result.y)]
-    count = len(corrected.shift) // len(result.y) * rows
-    shift, T = resize_zeros(corrected.shift, count), resize_square(corrected.response, count, 0.0)
-    about = Phi[0] if Phi else None, own * shift, own * T
+    about = tuple(own * part for part in corrected.in_coordinates_of(posterior))
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(_weigh(corrected, _propose(posterior, *about, share), num_draws, seed))

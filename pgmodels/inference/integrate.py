@@ -115,9 +115,9 @@ def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point
     """The corrected Gaussian at a point, and the weights of its draws, one a key."""
     problem = given.problem(vector)
     state = _optimum(problem, start, _TOLERANCE)
-    posterior, Phi, T, is_positive = _corrected(problem, state.sites)
-    still, beside = jnp.zeros(len(T)), (() if Phi is None else (Phi,))
-    proposal = propose(posterior, Phi, still, T, _SHARE)
+    posterior, response, is_positive = _corrected(problem, state.sites)
+    still = jnp.zeros(len(response))
+    proposal = propose(posterior, still, response, _SHARE)
     likelihood = given.model.likelihood
     formula = likelihood.formula(given.model.num_latents)
 
@@ -128,28 +128,27 @@ def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point
         return log_ratio + jnp.sum(of_data(given.live, terms.T), axis=0)
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
-    mean, covariance = corrected_moments(posterior, still, T, *beside)
+    mean, covariance = corrected_moments(posterior, still, response)
     log_prior = given.unknowns.log_prior_unconstrained(vector)
     return _Point(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
 
 
-def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Any, Array, Array]:
-    """The posterior that sites imply, Φ, and linear response, zero where it is no covariance; whether it is one."""
+def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
+    """The posterior that sites imply, what linear response adds, zero where it is no covariance; whether it is one."""
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-    T, S, _ = linear_response(
+    found = linear_response(
         problem.objective, problem.joint, posterior, Phi, problem.y, problem.live, problem.parameters
     )
-    is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(S)))
-    return posterior, Phi, jnp.where(is_positive, T, 0.0), is_positive
+    is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(found.kept))) & jnp.isfinite(found.residual)
+    return posterior, jnp.where(is_positive, found.covariance, 0.0), is_positive
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
-    posterior, Phi, T, _ = _corrected(given.problem(vector), sites)
-    cross = posterior.cross_covariance(X_new)
-    _, added = added_moments(cross, jnp.zeros(len(T)), T, *(() if Phi is None else (Phi,)))
+    posterior, response, _ = _corrected(given.problem(vector), sites)
+    _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, CoupledPosterior):
         mean, covariance = posterior.marginals_at(X_new)
         return mean, covariance + added
@@ -160,9 +159,8 @@ def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
 def _predict_jointly(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, Phi, T, _ = _corrected(given.problem(vector), sites)
-    covariance = joint_covariance(posterior, X_new, T, *(() if Phi is None else (Phi,)))
-    return posterior.predict(X_new)[0], covariance
+    posterior, response, _ = _corrected(given.problem(vector), sites)
+    return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
 class _Search:

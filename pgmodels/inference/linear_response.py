@@ -1,4 +1,8 @@
-"""Linear response: the covariance of a posterior from how a variational optimum moves when it is tilted."""
+"""Linear response: the covariance of a posterior from how a variational optimum moves when it is tilted.
+
+All is in the whitened coordinates v of the latents, end to end: z = G^T v are the predictors at the data, C = R^-T R^-1
+is the covariance of v under q, and U = R^-1 G has U^T U = V, that of z.
+"""
 
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
@@ -6,18 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.inference.gaussian_vi import positive_part
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.inference.response_products import by_products
+from pgmodels.latent.coupled import CoupledPosterior, together
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.mixing import push_covariance, push_moments, push_values
 from pgmodels.latent.rows import of_data
 from pgmodels.objectives.protocol import Objective
 from pgmodels.precision import as_array
 
-# Relative to the variances: V has no more digits than that, and its root needs it where latents are nearly one.
-_JITTER = 1e-10
+# What a product costs beside its share of a matrix of the data's moments: some ten iterations, two products in each.
+_PRODUCTS = 10.0
 # Data whose second derivatives are taken at a time.
 _ROWS = 64
 
@@ -73,24 +79,18 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     return Sensitivity(H[:, :size, :size] + W, mixed, curved)
 
 
-def respond(V: Float[Array, "n P n P"], found: Sensitivity, joint: bool) -> Float[Array, "N N"]:
-    """The M with Cov = (V^-1 - M)^-1, N = n P: what the objective adds when its precisions follow the marginals.
+class Response(NamedTuple):
+    """What linear response adds to the posterior of the whitened coordinates v, (D,), of all latents.
 
-    M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um, Q the response of covariances to precisions (math: section 5b).
+    ``shift`` (D,) moves their mean to first order, C G E[dQ/dz] / 2 (math: section 5), zero of several predictors a
+    datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite. ``residual``
+    is what the equations that were solved by products are left with, relative to their right-hand sides.
     """
-    n, size = V.shape[:2]
-    rows, columns = (np.array(part) for part in zip(*entries(size, joint), strict=True))
-    ours, others = V[:, rows], V[:, columns]
-    # Cov of an entry (p, q) of datum i with an entry (a, b) of j: V_pa V_qb + V_pb V_qa.
-    Q = ours[..., rows] * others[..., columns] + ours[..., columns] * others[..., rows]
-    count = n * len(rows)
-    by_curved = jnp.einsum("irjs,jst->irjt", Q, found.curved).reshape(count, count)
-    by_mixed = jnp.einsum("irjs,jsp->irjp", Q, found.mixed).reshape(count, n * size)
-    moved = jnp.linalg.solve(jnp.eye(count, dtype=V.dtype) - by_curved, by_mixed)
-    M = jnp.einsum("irp,irN->ipN", found.mixed, moved.reshape(n, len(rows), n * size))
-    own = jnp.arange(n)
-    M = M.reshape(n, size, n, size).at[own, :, own, :].add(found.gain).reshape(n * size, n * size)
-    return 0.5 * (M + M.T)
+
+    shift: Float[Array, " D"]
+    covariance: Float[Array, "D D"]
+    kept: Float[Array, "D D"]
+    residual: Float[Array, ""]
 
 
 def linear_response(
@@ -101,50 +101,82 @@ def linear_response(
     y: Any,
     live: Any,
     parameters: Any,
-) -> tuple[Float[Array, "N N"], Float[Array, "N N"], Float[Array, " N"]]:
-    """The T with Cov(f_*) = V_** + V_*z T V_z*, and I - UᵀMU for V = UUᵀ, which must be positive definite.
+) -> Response:
+    """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M what the objective adds when its precisions follow the marginals.
 
-    ``live`` is 0 at rows that fill up the data: there M and T are zero, and I - UᵀMU is I.
-    Also, of one predictor a datum, the shift E[∂Q/∂z] = 4 v B_mv of the expansion to second order (math: section 5);
-    zero of several.
+    ``live`` is 0 at rows that fill up the data, of which M knows nothing (math: section 5b).
     """
-    mean, V, spread = at_data(posterior, Phi, joint)
-    n, size = mean.shape
+    mean, spread = at_data(posterior, Phi, joint)
+    size = mean.shape[1]
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if joint else positive_part(precision)
     found = sensitivity(objective, mean, spread, precision, y, parameters)
     found = Sensitivity(*(of_data(live, part) for part in found))
-    M = respond(V, found, joint)
+    R, U = halves(posterior, Phi)
+    added, residual = _added(U, found, entries(size, joint))
+    identity = jnp.eye(len(R), dtype=R.dtype)
+    kept = identity - 0.5 * (added + added.T)
+    moved = jnp.linalg.solve(kept, identity - kept)
     # The variance that sites move: marginals may have a residual beside it.
-    shift = jnp.zeros(n * size) if size > 1 else 4.0 * jnp.einsum("ipip->i", V) * found.mixed[:, 0, 0]
-    flat = V.reshape(n * size, n * size)
-    flat = 0.5 * (flat + flat.T)
-    U = jnp.linalg.cholesky(flat + _JITTER * jnp.mean(jnp.diagonal(flat)) * jnp.eye(n * size, dtype=flat.dtype))
-    S = jnp.eye(n * size, dtype=flat.dtype) - U.T @ M @ U
-    S = 0.5 * (S + S.T)
-    half = U.T @ M
-    T = M + half.T @ jnp.linalg.solve(S, half)
-    return 0.5 * (T + T.T), S, shift
+    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * found.mixed[:, 0, 0] if size == 1 else jnp.zeros(len(mean))
+    right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
+    half = solve_triangular(R, right, trans="T", lower=True)
+    covariance = solve_triangular(R, half[:, :-1].T, trans="T", lower=True)
+    return Response(half[:, -1], 0.5 * (covariance + covariance.T), kept, residual)
+
+
+def halves(posterior: JointPosterior | CoupledPosterior, Phi: Any) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
+    """The R with C = R^-T R^-1, and the U with U^T U the covariance of the predictors, as far as sites move it."""
+    (R,), factors = together(posterior).roots, posterior.prior.factors()
+    size = len(factors)
+    Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
+    G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])
+    return R, solve_triangular(R, G.reshape(len(R), -1), lower=True).reshape(G.shape)
 
 
 def at_data(
     posterior: JointPosterior | CoupledPosterior, Phi: Any, joint: bool
-) -> tuple[Float[Array, "n P"], Float[Array, "n P n P"], Array]:
-    """Mean (n, P), covariance (n, P, n, P) and each datum's variances or covariances of the predictors.
+) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
+    """The predictors' means, and each datum's variances or covariances of them, with the residual of a sparse prior.
 
-    The covariance is of what sites move, and the variances have the residual of an inducing prior too: a tilt reaches
-    the latents through their values at the inducing inputs alone.
+    A tilt reaches the latents through their coordinates alone, and the objective sees all of their variance.
     """
     if isinstance(posterior, JointPosterior):
-        mean, variance = posterior.moments()
-        size = mean.shape[1]
-        V = jnp.zeros((len(mean), size, len(mean), size), mean.dtype)
-        own = jnp.arange(size)
-        return mean, V.at[:, own, :, own].set(posterior.covariance()), variance
+        return posterior.moments()
     mean, covariance = posterior.marginals()
-    V = jnp.transpose(posterior.covariance(), (1, 0, 3, 2))
     if Phi is None:
-        return mean, V, covariance if joint else jnp.diagonal(covariance, axis1=1, axis2=2)
-    V = jnp.einsum("ipl,iljk,jqk->ipjq", Phi, V, Phi)
+        return mean, covariance if joint else jnp.diagonal(covariance, axis1=1, axis2=2)
     spread = push_covariance(Phi, covariance) if joint else push_moments(Phi, mean, covariance)[1]
-    return push_values(Phi, mean), V, spread
+    return push_values(Phi, mean), spread
+
+
+def _added(
+    U: Float[Array, "D n P"], found: Sensitivity, pairs: tuple[tuple[int, int], ...]
+) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
+    """U M U^T, M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
+
+    Also the residual of what was solved. By matrices of the data or by products with them, whichever costs less.
+    """
+    rank, n, size = U.shape
+    count = n * len(pairs)
+    own = jnp.einsum("dip,ipq,eiq->de", U, found.gain, U)
+    right = jnp.einsum("irp,dip->dir", found.mixed, U)
+    if count**3 < _PRODUCTS * n * size * rank**3:
+        return own + _by_matrix(U, right, found.curved, pairs), jnp.zeros((), U.dtype)
+    through, residual = by_products(U, right, found.curved, pairs)
+    return own + through, residual
+
+
+def _by_matrix(
+    U: Float[Array, "D n P"], right: Float[Array, "D n R"], curved: Float[Array, "n R R"], pairs: Any
+) -> Float[Array, "D D"]:
+    """b (I - Q B)^-1 Q b^T with Q written out."""
+    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
+    V = jnp.einsum("dip,djq->ipjq", U, U)
+    ours, others = V[:, rows], V[:, columns]
+    # Cov of an entry (p, q) of datum i with an entry (a, b) of j: V_pa V_qb + V_pb V_qa.
+    Q = ours[..., rows] * others[..., columns] + ours[..., columns] * others[..., rows]
+    count = right[0].size
+    by_curved = jnp.einsum("irjs,jst->irjt", Q, curved).reshape(count, count)
+    b = right.reshape(-1, count)
+    return b @ jnp.linalg.solve(jnp.eye(count, dtype=U.dtype) - by_curved, Q.reshape(count, count) @ b.T)

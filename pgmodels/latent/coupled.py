@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.latent.joint import JointPrior, resized_sites
+from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.protocol import Key, Sites
 from pgmodels.latent.rows import filled_size
 from pgmodels.portable import Module
@@ -200,6 +200,28 @@ def condition_coupled(
         log_evidence=log_normalizer - 0.5 * _trace(prior, precision),
         blocks=blocks,
     )
+
+
+def together(posterior: "JointPosterior | CoupledPosterior", share: Float[Array, ""] | float = 1.0) -> CoupledPosterior:
+    """The posterior with the same mean and ``share`` times the factors' precisions, all latents factorised together."""
+    if isinstance(posterior, JointPosterior):
+        h, w = posterior.sites
+        W = jax.vmap(jnp.diag)(w)
+    else:
+        h, W = posterior.potential, posterior.precision
+        if len(posterior.blocks) == 1 and isinstance(share, float) and share == 1.0:
+            return posterior
+    h = h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0])
+    return condition_coupled(posterior.prior, h, share * W, (tuple(range(h.shape[1])),))
+
+
+def resize_coordinates(array: np.ndarray, prior: JointPrior, other: JointPrior) -> np.ndarray:
+    """A vector or a matrix over a prior's coordinates, over those of another with other rows: zero elsewhere."""
+    pairs = list(zip(prior.ranks, other.ranks, strict=True))
+    kept, into = _shared(pairs)
+    found = np.zeros((sum(new for _, new in pairs),) * array.ndim)
+    found[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
+    return found
 
 
 def _trace(prior: JointPrior, precision: Float[Array, "n L L"]) -> Array | float:

@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.precision import as_array, double_precision
@@ -166,17 +166,23 @@ class PerturbativeApproximation(CorrectedApproximation):
 class LinearResponse(CorrectedApproximation):
     """Covariances from how q's means move when the posterior is tilted (math: section 5b).
 
-    ``shift`` is E[∂Q/∂z] of the expansion to second order (section 5), which moves the means of a result of the derived
-    bound where a datum has one predictor, and zero otherwise. ``covariance`` (n, latents, latents) is that of each
-    datum's latents. ``response`` is the T of Cov(f_*) = V_** + V_*z T V_z*, with V the covariance under q and z all
-    predictors at the data, datum after datum. ``is_positive`` says whether the covariance at the data is positive
-    definite: it means nothing where it is not.
+    ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` (D, D) is what is added to the
+    covariance of the latents' whitened coordinates, latent after latent, and ``shift`` (D,) to their mean: that of the
+    expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and zero
+    otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
+    ``residual`` is that of the equations, where these are solved by products, relative to their right-hand sides.
     """
 
     shift: np.ndarray
     covariance: np.ndarray
     response: np.ndarray
     is_positive: bool
+    residual: float
+
+    def in_coordinates_of(self, posterior: JointPosterior | CoupledPosterior) -> tuple[np.ndarray, np.ndarray]:
+        """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
+        pair = self.posterior.prior, posterior.prior
+        return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
 
     @cached_property
     @double_precision
@@ -188,8 +194,8 @@ class LinearResponse(CorrectedApproximation):
         return PredictorNodes(self.mean, self.covariance, Phi)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        moments, Phi = super()._moments_at(inputs), mixing(self.model, self.y)
-        mean, covariance = respond_at(self.posterior, inputs, moments, self.shift, self.response, Phi)
+        moments, filled = super()._moments_at(inputs), self.posterior.filled()
+        mean, covariance = respond_at(filled, inputs, moments, *self.in_coordinates_of(filled))
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
@@ -198,12 +204,12 @@ class LinearResponse(CorrectedApproximation):
                 "draw_latents: the covariance by linear response is not positive definite, so that there is nothing to "
                 "draw from. Draw from the uncorrected result, or with gibbs."
             )
-        return np.asarray(_response_at(self.posterior, X_new, self.response, *mixing(self.model, self.y)))
+        return np.asarray(_response_at(self.posterior, X_new, self.response))
 
 
 @eqx.filter_jit
-def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, T: Any, *Phi: Any) -> Array:
-    return joint_covariance(posterior, X_new, as_array(T), *Phi)
+def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, response: Any) -> Array:
+    return joint_covariance(posterior, X_new, as_array(response))
 
 
 @eqx.filter_jit

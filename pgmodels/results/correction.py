@@ -1,15 +1,17 @@
 """Marginals with a correction: perturbative (math: section 5) or by linear response (5b)."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
-from pgmodels.latent.rows import filled_size, resize_rows, resize_square, resize_zeros
+from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.model import Model
 from pgmodels.precision import as_array
@@ -50,15 +52,16 @@ def respond_at(
     X_new: Any,
     moments: tuple[np.ndarray, np.ndarray],
     shift: np.ndarray,
-    T: np.ndarray,
-    Phi: tuple[Any, ...],
+    response: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments."""
+    """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments.
+
+    ``shift`` and ``response`` are what is added in the coordinates of a posterior that is filled up.
+    """
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
-    m, (filled, inputs, mixed) = len(mean), _filled(posterior, X_new, Phi)
-    count = len(shift) // posterior.prior.num_rows * filled.prior.num_rows
-    moved, added = _added(filled, inputs, resize_zeros(shift, count), resize_square(T, count, 0.0), *mixed)
+    m, inputs = len(mean), resize_rows(X_new, filled_size(len(X_new)))
+    moved, added = _added(posterior, inputs, shift, response)
     return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
 
 
@@ -72,39 +75,39 @@ def _filled(
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
-def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
-    return added_moments(posterior.cross_covariance(X_new), shift, T, *Phi)
+def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
+    return added_moments(posterior.prior.factors_at(X_new), shift, response)
 
 
-def added_moments(cross: Any, shift: Any, T: Any, *Phi: Any) -> tuple[Any, Any]:
-    """What linear response adds to the mean, ½ V_*z shift (m, L), and to the covariance, V_*z T V_z* (m, L, L).
+def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[Any, Any]:
+    """What linear response adds to the mean (m, L) and to the covariance of each row's latents, (m, L, L).
 
-    ``cross`` is Cov_q(f_*, f), (L, m, n) or (L, m, L, n); ``shift`` and T are over the predictors z at the data.
+    ``factors`` are the A (rank, m) of each latent, f = mean + A^T v, ``shift`` (D,) and ``response`` (D, D) what is
+    added to the mean and the covariance of all v, latent after latent.
     """
-    flat = _with_predictors(cross, *Phi)
-    return 0.5 * (flat @ shift).T, jnp.einsum("amN,bmN->mab", flat @ T, flat)
+    ends = np.cumsum([len(A) for A in factors])[:-1]
+    means = [A.T @ own for A, own in zip(factors, jnp.split(shift, ends), strict=True)]
+    blocks = _blocks(factors, response)
+    added = [[jnp.sum(A * (own @ B), axis=0) for B, own in zip(factors, row, strict=True)] for A, row in blocks]
+    return jnp.stack(means, axis=-1), jnp.moveaxis(jnp.array(added), 2, 0)
 
 
-def _with_predictors(cross: Any, *Phi: Any) -> Any:
-    """V_*z (L, m, N) from Cov_q(f_*, f)."""
-    size = len(cross)
-    if cross.ndim == 3:
-        full = jnp.zeros((*cross.shape, size), cross.dtype)
-        own = jnp.arange(size)
-        cross = full.at[own, :, :, own].set(cross)
-    else:
-        cross = jnp.einsum("amkn,npk->amnp", cross, *Phi) if Phi else jnp.moveaxis(cross, 2, 3)
-    return cross.reshape(size, cross.shape[1], -1)
-
-
-def joint_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, T: Any, *Phi: Any) -> Any:
+def joint_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, response: Any) -> Any:
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
-    V = posterior.covariance_at(X_new)
+    V, factors = posterior.covariance_at(X_new), posterior.prior.factors_at(X_new)
     if V.ndim == 3:
         own, (size, rows, _) = jnp.arange(len(V)), V.shape
         V = jnp.zeros((size, rows, size, rows), V.dtype).at[own, :, own].set(V)
-    flat = _with_predictors(posterior.cross_covariance(X_new), *Phi)
-    return V + jnp.einsum("amN,bkN->ambk", flat @ T, flat)
+    blocks = _blocks(factors, response)
+    added = [[A.T @ own @ B for B, own in zip(factors, row, strict=True)] for A, row in blocks]
+    return V + jnp.moveaxis(jnp.array(added), 1, 2)
+
+
+def _blocks(factors: Sequence[Array], response: Any) -> list[tuple[Array, list[Array]]]:
+    """The factor of each latent, and its coordinates' part of a matrix, one with those of each latent."""
+    ends = np.cumsum([len(A) for A in factors])[:-1]
+    rows = jnp.split(response, ends)
+    return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, rows, strict=True)]
 
 
 def correct_at(

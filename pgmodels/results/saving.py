@@ -31,7 +31,7 @@ from pgmodels.results.result import Result
 from pgmodels.storage import write_arrays
 
 # Of a file: one more for every change of what it holds.
-_FORMAT = 2
+_FORMAT = 3
 _DOCUMENT = "pgmodels"
 _RESULTS: dict[str, type[Result]] = {
     cls.__name__: cls
