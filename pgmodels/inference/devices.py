@@ -1,12 +1,15 @@
-"""Devices that share the rows of each batch."""
+"""Devices, of one process or of several, that share the rows of each batch."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
@@ -29,7 +32,7 @@ class Split(NamedTuple):
     size: int = 0
 
     def place(self, batches: Block) -> tuple[Array, Array]:
-        """Batches, along a first axis, with their rows on the devices."""
+        """Batches, along a first axis, with their rows on the devices; a process copies those of its own."""
         if self.devices == 1:
             return as_array(batches[0]), as_array(batches[1])
         X, y = (_filled(part, -self.size % self.devices) for part in batches)
@@ -64,7 +67,7 @@ class Split(NamedTuple):
 
 
 def split_rows(size: int) -> Split:
-    """How all devices share the rows of batches of a size."""
+    """How all devices, of all processes, share the rows of batches of a size."""
     return Split(jax.device_count(), size)
 
 
@@ -78,11 +81,40 @@ def where_rows_are(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(whole: Any, *arguments: Any) -> Any:
         if whole.split.devices == 1:
             return function(whole, *arguments)
+
+        def here(*own: Any) -> Any:
+            # Machines may round differently, and have to decide alike.
+            return whole.split.mean(function(*own))
+
         specs = (_WHOLE, _WHOLE, _SHARED, _SHARED, *[_WHOLE] * (len(arguments) - 3))
-        shared = jax.shard_map(function, mesh=_mesh(), in_specs=specs, out_specs=_WHOLE, check_vma=False)
-        return shared(whole, *arguments)
+        return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_WHOLE, check_vma=False)(whole, *arguments)
 
     return call
+
+
+def check_alike(description: str) -> None:
+    """Raise ValueError where the processes that share rows begin with what is described differently."""
+    every = process_allgather(np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8))
+    others = np.flatnonzero(np.any(every != every[0], axis=1))
+    if len(others):
+        raise ValueError(
+            f"svi: process {others[0]} has another model, other rows, options or inducing inputs than process 0, or "
+            "another checkpoint. Give all of them the same on machines of one kind, and a folder that all of them see."
+        )
+
+
+@contextmanager
+def others_named() -> Iterator[None]:
+    """Within the context, where processes share rows, an error of JAX says that it may be that of another."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        raise RuntimeError(
+            f"svi: process {jax.process_index()} has lost the others, of which one has ended, or failed itself. Look "
+            "for the first error among theirs, and start all of them again: with a checkpoint they go on from it."
+        ) from error
 
 
 def _filled(part: np.ndarray, more: int) -> np.ndarray:

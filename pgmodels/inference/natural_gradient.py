@@ -238,14 +238,15 @@ def penalised_bound(
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
     """Σ B - KL(q || prior) and the log prior of the values, some rows in the place of all; what it was computed from.
 
+    Where devices share rows, a part that adds up to it.
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
     batch = whole.batch(vector, X, y)
     moments = whole.moments(batch, naturals)
     terms = whole.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
     log_prior, split = whole.learnable.log_prior(whole.learnable.constrain(vector)), whole.split
-    likely = whole.num_rows / split.count(y) * split.total(jnp.sum(split.of_batch(terms)))
-    return likely - moments.divergence + log_prior, (batch, moments)
+    likely = whole.num_rows / split.count(y) * jnp.sum(split.of_batch(terms))
+    return likely - moments.divergence / split.devices + log_prior / split.devices, (batch, moments)
 
 
 def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates) -> tuple[SviState, Seen]:
@@ -259,8 +260,7 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
         return penalised_bound(whole, state.naturals, vector, X, y)
 
     (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
-    # A sum's transpose is a sum: a device's slope has the prior once, and its own rows once for every device.
-    slope = whole.split.mean(slope)
+    value, slope = whole.split.total((value, slope))
     naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), seen
     for index in range(len(averages)):
         if index > 0:

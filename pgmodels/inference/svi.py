@@ -19,7 +19,7 @@ from pgmodels.batches.survey import survey
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
-from pgmodels.inference.devices import split_rows
+from pgmodels.inference.devices import check_alike, others_named, split_rows
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import hold_unnormalised
 from pgmodels.inference.gibbs.sampler import as_key
@@ -98,7 +98,9 @@ def svi(
     factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
-    multiple of their number, and counts once. The numbers are those of one device, but for rounding.
+    multiple of their number, and counts once. The numbers are those of one device, but for rounding. After
+    ``jax.distributed.initialize`` these are the devices of all its processes, each of which makes the same call, reads
+    all rows and has the result. Raises RuntimeError in the others where one of them has ended.
 
     ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
     interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_passes`` it goes on.
@@ -237,17 +239,19 @@ def _learned(
         split_rows(settings.batch_size),
     )
     stream = _stream(source, settings, options.key)
-    saved = None
-    if options.checkpoint is not None:
-        saved = SviCheckpoint(options.checkpoint, _fingerprint(model, inputs, sample, source, settings, options))
+    fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
+    saved = None if options.checkpoint is None else SviCheckpoint(options.checkpoint, fingerprint())
     restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
-    ascent, starts = restored or windows.begin(whole, sample, stream, settings)
+    with others_named():
+        if jax.process_count() > 1:
+            check_alike(f"{fingerprint()} {restored and restored[0].trace}")
+        ascent, starts = restored or windows.begin(whole, sample, stream, settings)
 
-    def save(ascent: windows.Ascent, final: bool) -> None:
-        if saved is not None:
-            saved.save(ascent, starts, final)
+        def save(ascent: windows.Ascent, final: bool) -> None:
+            if saved is not None and jax.process_index() == 0:
+                saved.save(ascent, starts, final)
 
-    outcome = windows.ascend(whole, ascent, stream, settings, save, options.progress)
+        outcome = windows.ascend(whole, ascent, stream, settings, save, options.progress)
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
