@@ -70,6 +70,10 @@ KERNELS = (
 )
 
 
+# Each kernel is compiled once and run once: a quarter of the compiler's work, for programs that are twice as slow.
+CHEAP = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+
+
 class State(NamedTuple):
     """What a kernel moves, the replicas first: unconstrained hyperparameters, latents and whitened coordinates."""
 
@@ -219,7 +223,7 @@ class Geweke:
     def _batched(self, kernel: Any) -> Callable[[Any, State, Any], State]:
         """The kernel on all replicas, compiled for a batch; the surrogate is made for each replica's data."""
 
-        @jax.jit
+        @partial(jax.jit, compiler_options=CHEAP)
         @jax.vmap
         def move(key: Any, state: State, y: Any) -> State:
             target = eqx.tree_at(lambda t: t.y, self.target, y)
