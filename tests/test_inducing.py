@@ -260,15 +260,6 @@ def test_gibbs_samples_the_sparse_model():
     np.testing.assert_allclose(draws.variance[:, 0] / np.diagonal(S), 1.0, atol=5 * np.sqrt(2 / 2000))
 
 
-def test_gibbs_says_what_it_cannot_do():
-    form = pgm.Inducing(X[:7])
-    sampled = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, dist.LogNormal(0.0, 0.5)), form=form))
-    with pytest.raises(ValueError, match=r"cannot sample lengthscale here.*SparsePrior.*pgm.Dense"):
-        pgm.gibbs(sampled, X, LABELS)
-    with pytest.raises(ValueError, match=r"SparsePrior has no factor matrix.*another form"):
-        pgm.gibbs(varying(form), X, PAIRS)
-
-
 def test_results_are_saved(sparse, tmp_path):
     loaded = pgm.load(sparse.save(tmp_path / "sparse.npz"))
     assert loaded.model == sparse.model

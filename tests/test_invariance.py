@@ -6,6 +6,7 @@ file in 500 would fail by chance.
 """
 
 import jax
+import numpy as np
 import pytest
 
 from pgmodels.inference.gibbs.schedule import MOVES
@@ -42,6 +43,41 @@ def test_every_move_has_a_row():
 def test_keeps_the_joint_law(name, sampled, kernel):
     geweke = Geweke(JointLaw(name, inputs(), sampled), seed=1)
     assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS) == ""
+
+
+# Fewer inducing inputs than data, and none of them a datum.
+Z = np.array([[-0.9, 0.4], [0.8, -0.7]])
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("gaussian", SLICE),
+        ("gaussian", LINE),
+        ("varying", "overrelaxed sweep"),
+        ("bernoulli", "slice of latents"),
+        pytest.param("heteroscedastic", "iterations", marks=pytest.mark.slow),
+    ],
+)
+def test_keeps_the_joint_law_of_the_sparse_model(name, kernel):
+    geweke = Geweke(JointLaw(name, inputs(), True, Z), seed=1)
+    assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS) == ""
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize(
+    ("plant", "name", "kernel"),
+    [
+        (planted.no_determinant, "gaussian", SLICE),
+        (planted.residuals_by_themselves, "gaussian", SLICE),
+        (planted.no_factors, "bernoulli", "slice of latents"),
+    ],
+)
+def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, monkeypatch):
+    plant(monkeypatch)
+    geweke = Geweke(JointLaw(name, inputs(), True, Z), seed=1)
+    assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS)
 
 
 @pytest.mark.turns(12)

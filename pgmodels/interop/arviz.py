@@ -70,8 +70,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     several = y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
-    # Only coordinates of a prior with a factor are standard normal, and all there is of the latents.
-    if whitened is not None and result.prior.factored and result.prior.residual_variances() is None:
+    # Only such coordinates are standard normal, and all there is of the latents.
+    if whitened is not None and result.prior.whitened and result.prior.residual_variances() is None:
         stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
     sampled = {}
     if isinstance(result, Draws):

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.protocol import Key, Sites
 from pgmodels.latent.rows import filled_size
+from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
 from pgmodels.precision import as_array, double_precision
 
@@ -169,13 +170,55 @@ class CoupledPosterior(Module):
         return U.reshape(len(root), len(block), -1)
 
 
+class CoupledSparsePosterior(CoupledPosterior):
+    """The same where coordinates of some latents are those of the sparse model: f = g + D e with g = mean + A^T v.
+
+    D is the diagonal matrix of the square roots of a datum's residuals, 0 for latents that have none. ``span`` is the
+    posterior of v, e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
+    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``.
+    """
+
+    span: CoupledPosterior
+    residual_roots: Float[Array, "n L L"]
+    gain: Float[Array, "n L L"]
+
+    def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
+        """See CoupledPosterior."""
+        v, e = _split_sparse(self.prior, flat)
+        g = self.span.prior.latents(self.span.prior.unflatten(v))
+        turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.potential, g))
+        return _join_sparse(self.prior, self.span.standardise(v), turned)
+
+    def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
+        """See CoupledPosterior."""
+        ours, theirs = _split_sparse(self.prior, u)
+        v = self.span.deviation(ours)
+        g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
+        e = _solve_each(self.residual_roots, theirs[:, :, None], transposed=True)[:, :, 0]
+        return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
+
+    def marginals(self) -> Marginals:
+        """See CoupledPosterior."""
+        _, V = self.span.marginals()
+        own = _spread(self.prior)[:, :, None] * self.gain
+        kept = jnp.eye(V.shape[-1]) - own @ self.precision
+        mean = self.prior.latents(self.prior.unflatten(self.centre))
+        return mean, kept @ V @ jnp.swapaxes(kept, 1, 2) + own
+
+    def _pull(self, h: Float[Array, "n L"], g: Float[Array, "n L"]) -> Float[Array, "n L"]:
+        """gain (h - W g)."""
+        return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.precision, g))
+
+
 def condition_coupled(
     prior: JointPrior,
     potential: Float[Array, "n L"],
     precision: Float[Array, "n L L"],
     blocks: tuple[tuple[int, ...], ...],
 ) -> CoupledPosterior:
-    """The posterior given factors; one Cholesky a block. Every group of the prior needs a factor."""
+    """The posterior given factors; one Cholesky a block. Every group needs a factor, or is of the sparse model."""
+    if prior.whitened and not prior.factored:
+        return _condition_sparse(prior, potential, precision, blocks)
     factors, means = prior.factors(), prior.means()
     centred = potential - precision @ means
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
@@ -224,6 +267,70 @@ def resize_coordinates(array: np.ndarray, prior: JointPrior, other: JointPrior) 
     return found
 
 
+def _condition_sparse(
+    prior: JointPrior,
+    potential: Float[Array, "n L"],
+    precision: Float[Array, "n L L"],
+    blocks: tuple[tuple[int, ...], ...],
+) -> CoupledSparsePosterior:
+    spread = _spread(prior)
+    own = jnp.eye(spread.shape[1]) + spread[:, :, None] * precision * spread[:, None, :]
+    roots = jnp.sqrt(own) if own.shape[1] == 1 else jnp.linalg.cholesky(own)
+    half = _solve_each(roots, jax.vmap(jnp.diag)(spread), transposed=False)
+    gain = _solve_each(roots, half, transposed=True)
+    # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
+    taken, seen = half @ precision, jnp.einsum("ikl,il->ik", half, potential)
+    h = potential - jnp.einsum("ikl,ik->il", taken, seen)
+    W = precision - jnp.swapaxes(taken, 1, 2) @ taken
+    span = condition_coupled(prior.spans(), h, W, blocks)
+    g = span.prior.latents(span.prior.unflatten(span.centre))
+    e = jnp.einsum("ikl,il->ik", gain, potential - jnp.einsum("ilk,ik->il", precision, g))
+    constant = 0.5 * jnp.sum(seen**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
+    return CoupledSparsePosterior(
+        prior=prior,
+        potential=potential,
+        precision=precision,
+        centre=_join_sparse(prior, span.centre, e),
+        roots=span.roots,
+        log_evidence=span.log_evidence + constant,
+        blocks=blocks,
+        span=span,
+        residual_roots=roots,
+        gain=gain,
+    )
+
+
+def _spread(prior: JointPrior) -> Float[Array, "n L"]:
+    """The square roots of the residuals that have coordinates of their own, 0 where a latent has none."""
+    zeros = jnp.zeros(prior.num_rows)
+    parts = [jnp.sqrt(group.residual) if isinstance(group, SparsePrior) else zeros for group in prior.groups]
+    return jnp.stack([part for part, size in zip(parts, prior.sizes, strict=True) for _ in range(size)], axis=1)
+
+
+def _split_sparse(prior: JointPrior, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
+    """The v of coordinates, flat, and the e, 0 where a latent has none."""
+    spans, residuals = [], []
+    for group, part in zip(prior.groups, prior.unflatten(flat), strict=True):
+        v, e = group.split(part) if isinstance(group, SparsePrior) else (part, jnp.zeros((prior.num_rows, group.size)))
+        spans.append(v)
+        residuals.append(e)
+    return prior.flatten(spans), jnp.concatenate(residuals, axis=1)
+
+
+def _join_sparse(prior: JointPrior, flat: Float[Array, " d"], e: Float[Array, "n L"]) -> Float[Array, " D"]:
+    """The inverse of ``_split_sparse``."""
+    triples = zip(prior.groups, prior.spans().unflatten(flat), prior.slices(), strict=True)
+    parts = [jnp.concatenate([v, e[:, part]]) if isinstance(group, SparsePrior) else v for group, v, part in triples]
+    return prior.flatten(parts)
+
+
+def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], transposed: bool) -> Float[Array, "n L m"]:
+    """R^-1 B of each datum, or R^-T B."""
+    if roots.shape[-1] == 1:
+        return right / roots
+    return jax.lax.linalg.triangular_solve(roots, right, left_side=True, lower=True, transpose_a=transposed)
+
+
 def _trace(prior: JointPrior, precision: Float[Array, "n L L"]) -> Array | float:
     """E eps^T W eps, summed over the data, of what coordinates leave of the latents."""
     residual = prior.residual_variances()
@@ -262,7 +369,7 @@ def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
 
 def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
     """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
-    ranks = [filled_size(rank) for rank in prior.ranks]
+    ranks = [filled_size(rank) for rank in prior.spans().ranks]
     if sum(ranks) <= JOINT_LIMIT:
         return (tuple(range(len(ranks))),)
     return tuple((latent,) for latent in range(len(ranks)))

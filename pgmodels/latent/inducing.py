@@ -61,7 +61,8 @@ class InducingPrior(LowRankPrior):
 
     def generative(self) -> SparsePrior:
         """See LatentPrior."""
-        return SparsePrior(self, self.residual)
+        span = LowRankPrior(**{field.name: getattr(self, field.name) for field in fields(LowRankPrior)})
+        return SparsePrior(span, self.residual)
 
     def _diagonal(self) -> Array:
         return super()._diagonal() + self.residual

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
 from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites, no_factor
 from pgmodels.latent.rows import filled_size, resize_zeros
+from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
 from pgmodels.precision import as_array, double_precision
 
@@ -36,6 +37,15 @@ class JointPrior(Module):
     def factored(self) -> bool:
         """Whether every group has a factor."""
         return all(isinstance(group, FactoredPrior) for group in self.groups)
+
+    @property
+    def whitened(self) -> bool:
+        """Whether every group has a factor, but for residuals of data that are coordinates of their own."""
+        return self.spans().factored
+
+    def spans(self) -> "JointPrior":
+        """The same, of the sparse model only what its inducing inputs span: residuals of data are left out."""
+        return JointPrior(tuple(group.span if isinstance(group, SparsePrior) else group for group in self.groups))
 
     @property
     def neglected(self) -> float:

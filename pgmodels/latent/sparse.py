@@ -1,5 +1,7 @@
 """The sparse model behind inducing inputs as a prior to sample from: every datum has a residual of its own."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,9 @@ from pgmodels.latent import algebra
 from pgmodels.latent.factored import centred
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sequential import over_latents, over_states
+from pgmodels.precision import as_array
 
 
 class SparsePrior(LatentPrior):
@@ -18,6 +22,8 @@ class SparsePrior(LatentPrior):
     Marginal variances are those of the kernel. There is no factor matrix: e is drawn given v, and integrated out
     before v is. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
     """
+
+    fills: ClassVar[bool] = True
 
     span: LowRankPrior
     residual: Float[Array, " n"]
@@ -28,10 +34,23 @@ class SparsePrior(LatentPrior):
     def __init__(self, span: LowRankPrior, residual: Float[Array, " n"]):
         self.span, self.residual, self.mean, self.X, self.size = span, residual, span.mean, span.X, span.size
 
+    def resized(self, size: int) -> "SparsePrior":
+        """See LatentPrior."""
+        return SparsePrior(self.span.resized(size), as_array(resize_rows(self.residual, size)))
+
     @property
     def rank(self) -> int:
         """The number of coordinates of one latent: one for each inducing input and one for each datum."""
         return self.span.rank + len(self.X)
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """0 for coordinates that have no influence, and 1 for others."""
+        return jnp.concatenate([self.span.active, jnp.ones(len(self.X))])
+
+    def split(self, coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
+        """The v and the e of coordinates."""
+        return coordinates[..., : self.span.rank, :], coordinates[..., self.span.rank :, :]
 
     def sweep_operations(self) -> float:
         """See LatentPrior."""
@@ -39,14 +58,14 @@ class SparsePrior(LatentPrior):
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         """See LatentPrior."""
-        v, e = self._split(coordinates)
+        v, e = self.split(coordinates)
         return self.span.latents(v) + jnp.sqrt(self.residual)[:, None] * e
 
     def at(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """See LatentPrior."""
-        return self.span.at(X_new, self._split(coordinates)[0])
+        return self.span.at(X_new, self.split(coordinates)[0])
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """See LatentPrior."""
@@ -63,10 +82,6 @@ class SparsePrior(LatentPrior):
 
         roots, centres = over_latents(one, potential / scale, sites.precision / scale)
         return SparsePosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
-
-    def _split(self, coordinates: Array) -> tuple[Array, Array]:
-        rank = self.span.rank
-        return coordinates[..., :rank, :], coordinates[..., rank:, :]
 
 
 class SparsePosterior(Posterior):

@@ -187,7 +187,8 @@ def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, 
     """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        return draw_given(with_values(model, places, draw[0]).traced_prior(X), X_new, *draw[1:])
+        prior = with_values(model, places, draw[0]).traced_prior(X).generative()
+        return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
 
@@ -197,7 +198,7 @@ def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(X, live)
+        prior = with_values(model, places, draw[0]).traced_prior(X, live).generative()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))

@@ -41,7 +41,7 @@ _PRIORS: dict[str, type[LatentPrior]] = {
     cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, SparsePrior)
 }
 # How engines make a prior: as the model binds it, as compiled code does, or as what is sampled from.
-_WAYS = ("bound", "compiled", "generative")
+_WAYS = ("bound", "compiled", "generative", "compiled generative")
 # What is rebuilt, and what cannot be saved: the chains themselves.
 _REBUILT = ("model", "prior", "posterior", "run")
 
@@ -188,9 +188,8 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
 
 
 def _priors(model: Model, X: np.ndarray, way: str) -> JointPrior:
-    if way == "compiled":
-        return model.compiled_prior(X)
-    return model.prior(X).generative() if way == "generative" else model.prior(X)
+    prior = model.compiled_prior(X) if way.startswith("compiled") else model.prior(X)
+    return prior.generative() if way.endswith("generative") else prior
 
 
 def _same(one: LatentPrior, other: LatentPrior) -> bool:

@@ -132,7 +132,10 @@ class Geweke:
             augmentation=model.augmentation,
             unknowns=unknowns,
         )
-        prior, size = model.prior(law.X), model.num_latents
+        # Hyperparameters that are sampled want the form that a prior has at every value of them.
+        bound = model.compiled_prior(law.X) if self.sampled else model.prior(law.X)
+        prior, size = bound.generative(), model.num_latents
+        self.framed = self.sampled and prior.factored
         self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
         roots = 0.4 * self.rng.normal(size=(n, size, size))
         W = roots @ np.swapaxes(roots, 1, 2)
@@ -146,7 +149,9 @@ class Geweke:
             D = len(self.base.centre)
             shapes = ((d, n, size), (d, n, size), (d, D), (d, D))
             slopes = [jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes]
-            frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
+            frame = None
+            if self.framed:
+                frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
             response = Response(frame, *marginals, middle, scale, *slopes[:2])
             self.target = replace(self.target, fitted=response)
         else:
@@ -154,12 +159,17 @@ class Geweke:
 
     def kernels(self, *others: Kernel) -> dict[str, Callable[[Target, Chain], Chain]]:
         """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
-        rows = [row for row in (*KERNELS, *others) if self.sampled or Need.UNKNOWNS not in row.move.needs]
+        rows = [row for row in (*KERNELS, *others) if self._meets(row.move)]
         chosen: dict[str, Any] = {row.name: partial(self.step, row) for row in rows}
         chosen["iterations"] = partial(self.iterations, slices=2)
         if self.sampled:
             chosen["iterations without slices"] = partial(self.iterations, slices=0)
         return chosen
+
+    def _meets(self, move: Move) -> bool:
+        lacking = {Need.FRAME} if not self.framed else set()
+        lacking |= {Need.UNKNOWNS} if not self.sampled else set()
+        return not move.needs & lacking
 
     def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
         """One step of a move, with its state made for it."""
@@ -170,7 +180,7 @@ class Geweke:
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind."""
-        moves = MOVES if self.sampled else (Sweep(), SliceLatents())
+        moves = tuple(filter(self._meets, MOVES))
         repeats = {SliceUnknowns: slices, SliceLatents: slices}
         every = {Sweep: 2, SliceUnknownsWhitened: 2}
         turns = tuple(

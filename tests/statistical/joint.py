@@ -18,6 +18,7 @@ from pgmodels.language.likelihoods import (
     SigmoidPoisson,
     StudentT,
 )
+from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Model
 from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
 from tests.referees import labels, sigma, varying_generate
@@ -90,7 +91,7 @@ class Joint(NamedTuple):
     """Draws of a joint law, the replicas first.
 
     ``values`` are hyperparameters by the package's names; ``whitened`` (N, D) are v with f = mean + L v, L L^T = K, the
-    latents one after another.
+    latents one after another. Of the sparse model they are (v, e), f = mean + A^T v + sqrt(residual) e.
     """
 
     values: dict[str, np.ndarray]
@@ -117,11 +118,12 @@ class JointLaw:
     """The law of a case at inputs X (n, 2). ``sampled`` says whether hyperparameters are drawn or fixed.
 
     The latents share an RBF kernel with unequal lengthscales; those that have a meaning each have two kernels,
-    of which the second may see a column of X, or the difference of two.
+    of which the second may see a column of X, or the difference of two. With inducing inputs Z it is the law of the
+    sparse model; then hyperparameters must be drawn.
     """
 
-    def __init__(self, name: str, X: np.ndarray, sampled: bool):
-        self.case, self.X = CASES[name], X
+    def __init__(self, name: str, X: np.ndarray, sampled: bool, Z: np.ndarray | None = None):
+        self.case, self.X, self.Z = CASES[name], X, Z
         self.priors: dict[str, Any] = {}
         # The package's where hyperparameters are sampled, and next to none where they are fixed: it tries none first.
         self.jitter = 1e-8 if sampled else 1e-12
@@ -144,6 +146,8 @@ class JointLaw:
             kernel = RBF(read("variance", VARIANCE), read("lengthscale", LENGTHSCALE))
             gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
             self.groups = [Group("", "mean", rbf, self.case.num_latents)]
+        if Z is not None:
+            gps = [GP(gp.kernel, gp.mean, gp.size, Inducing(Z)) for gp in gps]
         likelihood = self.case.likelihood()
         if name in LIKELIHOODS:
             family, laws = LIKELIHOODS[name]
@@ -174,21 +178,35 @@ class JointLaw:
     def draw(self, rng: np.random.Generator, count: int) -> Joint:
         """Independent draws of everything."""
         values = self.draw_values(rng, count)
-        whitened = rng.normal(size=(count, len(self.X) * self.case.num_latents))
+        rank = len(self.X) + (0 if self.Z is None else len(self.Z))
+        whitened = rng.normal(size=(count, rank * self.case.num_latents))
         f = self.latents(values, whitened)
         return Joint(values, whitened, f, self.draw_data(rng, f, values))
 
     def latents(self, values: Mapping[str, np.ndarray], whitened: np.ndarray) -> np.ndarray:
         """The latents (count, n, L) of hyperparameters and whitened coordinates (count, D)."""
-        count, n = len(whitened), len(self.X)
-        by_latent, parts = whitened.reshape(count, -1, n), []
+        count = len(whitened)
+        by_latent, parts = whitened.reshape(count, sum(group.size for group in self.groups), -1), []
         for group in self.groups:
-            K = group.covariance(self.X, values[f"{group.path}variance"], values[f"{group.path}lengthscale"])
-            jitter = self.jitter * np.trace(K, axis1=1, axis2=2) / n
-            root = np.linalg.cholesky(K + jitter[:, None, None] * np.eye(n))
             own, by_latent = by_latent[:, : group.size], by_latent[:, group.size :]
-            parts.append(values[group.mean][:, None, None] + np.einsum("sij,slj->sil", root, own))
+            parts.append(
+                values[group.mean][:, None, None] + np.einsum("sij,slj->sil", self._colour(group, values), own)
+            )
         return np.concatenate(parts, axis=2)
+
+    def _colour(self, group: Group, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The matrices (count, n, D) that take coordinates to latents of mean zero."""
+        M, rows = (0, self.X) if self.Z is None else (len(self.Z), np.concatenate([self.Z, self.X]))
+        K = group.covariance(rows, values[f"{group.path}variance"], values[f"{group.path}lengthscale"])
+        inner = K if self.Z is None else K[:, :M, :M]
+        jitter = self.jitter * np.trace(inner, axis1=1, axis2=2) / inner.shape[1]
+        root = np.linalg.cholesky(inner + jitter[:, None, None] * np.eye(inner.shape[1]))
+        if self.Z is None:
+            return root
+        A = np.linalg.solve(root, K[:, :M, M:])
+        residual = np.diagonal(K[:, M:, M:], axis1=1, axis2=2) - np.sum(A**2, axis=1)
+        spread = np.sqrt(residual)[:, :, None] * np.eye(len(self.X))
+        return np.concatenate([np.swapaxes(A, 1, 2), spread], axis=2)
 
     def draw_data(self, rng: np.random.Generator, f: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """y (count, n, ...) given latents and hyperparameters."""

@@ -21,7 +21,8 @@ from pgmodels.inference.gibbs.frame import Frame
 from pgmodels.inference.gibbs.moves import shrinking, sweep
 from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.gibbs.response import Response
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent import coupled
+from pgmodels.latent.coupled import CoupledPosterior, CoupledSparsePosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.unknowns import Unknowns
 from tests.statistical.geweke import RELAXATION
@@ -70,6 +71,23 @@ def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
     original = target.condition_coupled
     patch.setattr(target, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+
+
+def no_determinant(patch: Any) -> None:
+    """The surrogate of the sparse model without the determinants of what its residuals' coordinates are given."""
+    original = coupled._condition_sparse
+
+    def changed(*args: Any) -> Any:
+        found = original(*args)
+        half = jnp.log(jnp.diagonal(found.residual_roots, axis1=1, axis2=2))
+        return replace(found, log_evidence=found.log_evidence + jnp.sum(half))
+
+    patch.setattr(coupled, "_condition_sparse", changed)
+
+
+def residuals_by_themselves(patch: Any) -> None:
+    """Residuals' coordinates drawn as if they were independent of the others."""
+    patch.setattr(CoupledSparsePosterior, "_pull", lambda self, h, g: jnp.zeros_like(g))
 
 
 def stretched_coordinates(patch: Any) -> None:

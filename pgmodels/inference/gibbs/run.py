@@ -107,11 +107,11 @@ class GibbsRun(Portable):
         """The moves whose needs are met; ValueError where none moves hyperparameters that are to be sampled."""
         if self.target.augmentation.predictors is not None:
             # What combines latents couples them: the sweep needs their factors too.
-            self.prior.factors()
+            self.prior.spans().factors()
         met = {Need.UNKNOWNS} if self._sampled else set()
         # Without warm-up nothing finds the length of Hamiltonian steps.
         met |= {Need.WARMUP} if self.stages else set()
-        met |= {Need.FACTOR, Need.GAUSSIAN} if self.prior.factored else set()
+        met |= {Need.FACTOR, Need.GAUSSIAN} if self.prior.whitened else set()
         met |= {Need.FRAME} if self.prior.factored and self._sampled else set()
         possible = [move for move in moves if move.needs - met <= {Need.GRADIENT}]
         if any(Need.GRADIENT in move.needs for move in possible) and not _has_gradient(self.target, self.prior, vector):
@@ -213,7 +213,8 @@ class GibbsRun(Portable):
         model = self.unknowns.with_values(self.unknowns.middle(list(hyperparameters.values())))
         count = len(self.data.y)
         whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
-        prior = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
+        bound = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
+        prior = bound.generative()
         if whitened is not None:
             ranks = [group.rank for group in prior.groups]
             whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))

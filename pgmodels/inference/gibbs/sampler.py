@@ -53,8 +53,8 @@ def gibbs(
     few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed.
     Hyperparameters take slice steps too; where a Hamiltonian step on them and the latents at once goes further for its
     cost (often with several latents a datum), it takes the place of the slice moves; not for a kernel that JAX cannot
-    differentiate backwards. Chains start at draws of that Gaussian; how often which move is made is set in warm-up and
-    then frozen (``draws.tuning``).
+    differentiate backwards, nor with inducing inputs, which stay where they are chosen first. Chains start at draws of
+    that Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
 
     Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
     finite; NoAugmentationError for a likelihood without an augmentation, or whose powers have none. Warns with

@@ -45,7 +45,7 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
 def _fit(target: Target, vector: Any, start: CoupledPosterior | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
-    prior = drawn.compiled_prior(target.X, target.live)
+    prior = drawn.compiled_prior(target.X, target.live).generative()
     return fit_surrogate(target.augmentation, prior, target.y, target.live, drawn.parameters, start)
 
 

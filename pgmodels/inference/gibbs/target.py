@@ -74,7 +74,9 @@ class Target(Module):
 
     def prior(self, vector: Any) -> JointPrior:
         """The latents' prior at given unknowns."""
-        return self.drawn(vector).traced_prior(self.X, self.live) if self.held is None else prior_of(self.held)
+        if self.held is not None:
+            return prior_of(self.held)
+        return self.drawn(vector).traced_prior(self.X, self.live).generative()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents of coordinates at given unknowns."""

@@ -14,9 +14,9 @@ from pgmodels.precision import as_array
 class Need(Enum):
     """What a move may need of a run; one that needs what a run does not have is not made."""
 
-    FACTOR = "a prior with a factor, so that its coordinates are standard normal"
+    FACTOR = "a prior with a factor, but for residuals of data, so that its coordinates are standard normal"
     GAUSSIAN = "a Gaussian fitted to the posterior, which needs a factor"
-    FRAME = "standard coordinates of hyperparameters and latents, about that Gaussian"
+    FRAME = "standard coordinates of hyperparameters and latents, about that Gaussian, for a prior without residuals"
     UNKNOWNS = "sampled hyperparameters, which it moves"
     GRADIENT = "a posterior density that can be differentiated backwards"
     WARMUP = "a warm-up that tunes it"

@@ -82,7 +82,7 @@ class SliceLatents(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move."""
         del turn
-        total = sum(prior.ranks)
+        total = sum(prior.spans().ranks)
         n, size = len(prior.groups[0].X), sum(prior.sizes)
         return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(seen)) * n * size * DENSITY
 

@@ -57,7 +57,7 @@ class SliceUnknowns(Move):
         """See Move."""
         del turn, seen
         n, size = len(prior.groups[0].X), sum(prior.sizes)
-        ranks = [sum(prior.ranks[latent] for latent in block) for block in choose_blocks(prior)]
+        ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * n * rank**2 for rank in ranks)
         surrogate = product + n**3 / 3 * len(prior.groups) + num_nodes(size) * n * size**2 * DENSITY
         return _EVALUATIONS * surrogate
