@@ -25,9 +25,10 @@ SCRIPT = "import sys; from tests import test_devices; getattr(test_devices, sys.
 
 
 def figures(y=Y, checkpoint=None):
-    """What two windows of steps learn on whatever devices there are."""
-    options = {"batch_size": SIZE, "rate": "adaptive", "learn": True, "max_passes": 40, "checkpoint": checkpoint}
-    with warnings.catch_warnings():
+    """What two short windows of steps learn on whatever devices there are."""
+    options = {"batch_size": SIZE, "rate": "adaptive", "learn": True, "max_passes": 8, "checkpoint": checkpoint}
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "_WINDOW", 40)
         warnings.simplefilter("ignore", pgm.ConvergenceWarning)
         found = pgm.svi(MODEL, pgm.ArrayRows(X, y, standardise=True), **options)
     mean, variance = found.predict_latent(X[:7])
@@ -85,7 +86,7 @@ def start(name, *arguments, flags=""):
 
 def assert_close(ours, theirs):
     for name, value in theirs.items():
-        # Sums in another order, whose rounding 400 steps carry on.
+        # Sums in another order, whose rounding 80 steps carry on.
         np.testing.assert_allclose(ours[name], value, rtol=1e-8, atol=1e-8, err_msg=name)
 
 

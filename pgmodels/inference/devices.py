@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
@@ -94,11 +93,15 @@ def where_rows_are(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_alike(description: str) -> None:
     """Raise ValueError where the processes that share rows begin with what is described differently."""
-    every = process_allgather(np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8))
+    digest = np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8)[None]
+    own = NamedSharding(_mesh(), PartitionSpec(_ROWS))
+    each = jax.make_array_from_callback((jax.device_count(), digest.size), own, lambda _: digest)
+    every = np.asarray(jax.jit(lambda rows: rows, out_shardings=NamedSharding(_mesh(), _WHOLE))(each))
     others = np.flatnonzero(np.any(every != every[0], axis=1))
     if len(others):
+        other = jax.devices()[others[0]].process_index
         raise ValueError(
-            f"svi: process {others[0]} has another model, other rows, options or inducing inputs than process 0, or "
+            f"svi: process {other} has another model, other rows, options or inducing inputs than process 0, or "
             "another checkpoint. Give all of them the same on machines of one kind, and a folder that all of them see."
         )
 
