@@ -129,7 +129,19 @@ def test_a_column_that_does_not_vary_is_only_moved():
     np.testing.assert_array_equal(found.X[:, 1], 0.0)
 
 
-def test_mapped_files_are_learned_from_as_arrays_are(mapped):
+def assert_kept(result, X_new, path, likelihood=None):
+    """The same after it was saved and loaded."""
+    loaded = pgm.load(result.save(path), likelihood=likelihood)
+    assert type(loaded) is pgm.SparseApproximation
+    assert repr(loaded) == repr(result)
+    assert loaded.columns == result.columns
+    np.testing.assert_array_equal(loaded.elbo_trace, result.elbo_trace)
+    for one, other in zip(loaded.predict_latent(X_new), result.predict_latent(X_new), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(loaded.draw_latents(X_new, 5), result.draw_latents(X_new, 5))
+
+
+def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
     before = windows.advance._cache_size()
     with pytest.warns(pgm.ConvergenceWarning, match="after 1 passes"):
         ours = pgm.svi(MODEL, pgm.ArrayRows(*mapped, standardise=True), max_passes=1)
@@ -139,6 +151,7 @@ def test_mapped_files_are_learned_from_as_arrays_are(mapped):
     assert windows.advance._cache_size() == before + 1
     assert ours.num_rows == ROWS
     assert ours.elbo == theirs.elbo
+    assert_kept(ours, X[:7], tmp_path / "svi.npz")
     for one, other in zip(ours.predict_latent(X[:7]), theirs.predict_latent(X[:7]), strict=True):
         np.testing.assert_array_equal(one, other)
     # Raw inputs: where most rows are, means are those of the truth but for what four inducing inputs cannot say.
@@ -169,7 +182,7 @@ def test_all_rows_at_once_give_the_predictions_of_cavi():
 
 
 @pytest.mark.turns(2)
-def test_predictors_that_combine_latents_are_predicted_jointly():
+def test_predictors_that_combine_latents_are_predicted_jointly(tmp_path):
     case = CASES["varying"]
     rows, y = case.data(24, seed=3)
     gps = [pgm.GP(pgm.RBF(2.0 - 0.5 * i, 1.2 + i), mean=0.3 * i, form=pgm.Inducing(rows[: 8 - i])) for i in range(3)]
@@ -180,6 +193,7 @@ def test_predictors_that_combine_latents_are_predicted_jointly():
     y_new = y[:4]
     ours, theirs = (r.predict(rows[:4], y_new[:, 1:]).log_density(y_new) for r in (found, exact))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert_kept(found, rows[:4], tmp_path / "svi.npz", case.likelihood())
 
 
 @pytest.mark.parametrize(
@@ -291,6 +305,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, faili
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     whole = learned_from(None)
     assert len(whole.elbo_trace) == 6
+    assert_kept(whole, X[:5], tmp_path / "result.npz")
     original, calls = getattr(os, failing), []
 
     def interrupted(*arguments):

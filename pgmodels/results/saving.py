@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.batches.rows import Scaling
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
@@ -23,19 +24,28 @@ from pgmodels.latent.sparse import SparsePrior
 from pgmodels.model import Model
 from pgmodels.naming import names_by_path
 from pgmodels.precision import as_array, double_precision
+from pgmodels.results import saving_sparse
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import SparseApproximation
 from pgmodels.storage import write_arrays
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 3
 _DOCUMENT = "pgmodels"
-_RESULTS: dict[str, type[Result]] = {
+_RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     cls.__name__: cls
-    for cls in (Approximation, LinearResponse, PerturbativeApproximation, IntegratedApproximation, Draws)
+    for cls in (
+        Approximation,
+        LinearResponse,
+        PerturbativeApproximation,
+        IntegratedApproximation,
+        SparseApproximation,
+        Draws,
+    )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
     cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, SparsePrior)
@@ -46,12 +56,13 @@ _WAYS = ("bound", "compiled", "generative", "compiled generative")
 _REBUILT = ("model", "prior", "posterior", "run")
 
 Arrays = dict[str, np.ndarray]
-Loaded = Approximation | IntegratedApproximation | Draws
+Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
 
 
+@generic.save.register(SparseApproximation)
 @generic.save.register(Result)
 @double_precision
-def save(result: Result, path: Any) -> Path:
+def save(result: Result | SparseApproximation, path: Any) -> Path:
     """See ``Result.save``."""
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
@@ -66,7 +77,7 @@ def save(result: Result, path: Any) -> Path:
         "version": version("pgmodels"),
         "kind": kind,
         "model": describe(result.model),
-        "prior": None if isinstance(result, IntegratedApproximation) else _encode_prior(result, arrays),
+        "prior": _encode_prior(result, arrays) if isinstance(result, Approximation | Draws) else None,
         "fields": {
             field.name: _encode(getattr(result, field.name), field.name, arrays)
             for field in fields(result)
@@ -75,6 +86,8 @@ def save(result: Result, path: Any) -> Path:
     }
     if isinstance(result, Approximation):
         document["blocks"] = _encode_posterior(result.posterior, arrays)
+    if isinstance(result, SparseApproximation):
+        document["blocks"] = saving_sparse.encode_posterior(result.posterior, arrays)
     _write(path, document, arrays)
     return path
 
@@ -100,6 +113,10 @@ def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> 
     cls: Any = _RESULTS[document["kind"]]
     if cls is IntegratedApproximation:
         return cls(model=model, **parts)
+    if cls is SparseApproximation:
+        parts["scaling"] = Scaling(*parts["scaling"])
+        posterior = saving_sparse.decode_posterior(document["blocks"], model, arrays)
+        return cls(model=model, posterior=posterior, **parts)
     prior = _decode_prior(document["prior"], model, parts["X"], arrays)
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **parts)

@@ -1,10 +1,12 @@
 """Gaussian approximations of which nothing is held but what is known at inducing inputs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pgmodels import generic
 from pgmodels.arrays import check_column_names
 from pgmodels.batches.rows import Scaling
 from pgmodels.language.likelihood import Likelihood
@@ -54,6 +56,10 @@ class SparseApproximation(Portable, GaussianPredictions):
 
     def _inputs_at(self, X_new: Any) -> np.ndarray:
         return self.scaling(self.check_inputs(X_new))
+
+    def save(self, path: Any) -> Path:
+        """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path. See ``Result.save``."""
+        return generic.save(self, path)
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"

@@ -1,0 +1,69 @@
+"""A posterior at inducing inputs, of no data, as arrays of a file."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.factored import FactoredPosterior
+from pgmodels.latent.inducing import InducingPrior
+from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.protocol import Sites
+from pgmodels.model import Model
+from pgmodels.precision import as_array
+
+# What a prior without rows holds.
+_PRIOR = ("Z", "root", "active", "truncation")
+
+Arrays = dict[str, np.ndarray]
+
+
+def encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Arrays) -> list[list[int]] | None:
+    """The arrays of a posterior at inducing inputs, into ``arrays``; which latents are coupled, None where none are."""
+    for i, group in enumerate(posterior.prior.groups):
+        arrays |= {f"prior.{i}.{name}": np.asarray(getattr(group, name)) for name in _PRIOR}
+    if isinstance(posterior, CoupledPosterior):
+        arrays["centre"] = np.asarray(posterior.centre)
+        arrays |= {f"root.{i}": np.asarray(root) for i, root in enumerate(posterior.roots)}
+        return [list(block) for block in posterior.blocks]
+    for i, own in enumerate(posterior.groups):
+        if isinstance(own, FactoredPosterior):
+            roots, centres = own.states.span
+            arrays |= {f"root.{i}": np.asarray(roots), f"centre.{i}": np.asarray(centres)}
+    return None
+
+
+def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> JointPosterior | CoupledPosterior:
+    """The posterior of a model that ``encode_posterior`` gave the arrays of."""
+    prior = _prior(model, arrays)
+    h = jnp.zeros((0, model.num_latents))
+    if blocks is not None:
+        roots = tuple(as_array(arrays[f"root.{i}"]) for i in range(len(blocks)))
+        coupled = tuple(tuple(block) for block in blocks)
+        W = jnp.zeros((*h.shape, h.shape[1]))
+        return CoupledPosterior(prior, h, W, as_array(arrays["centre"]), roots, jnp.zeros(()), coupled)
+    groups = tuple(
+        group.posterior(as_array(arrays[f"root.{i}"]), as_array(arrays[f"centre.{i}"]))
+        for i, group in enumerate(prior.groups)
+        if isinstance(group, InducingPrior)
+    )
+    return JointPosterior(prior, Sites(h, h), groups)
+
+
+def _prior(model: Model, arrays: Arrays) -> JointPrior:
+    """The model's prior at its inducing inputs, of no rows."""
+    width = arrays["prior.0.Z"].shape[1]
+    groups = model.prior(np.zeros((1, width))).resized(0).groups
+    stored: list[dict[str, Any]] = [
+        {name: as_array(arrays[f"prior.{i}.{name}"]) for name in _PRIOR} for i in range(len(groups))
+    ]
+    pairs = zip(groups, stored, strict=True)
+    return JointPrior(
+        tuple(
+            replace(group, A=jnp.zeros((len(own["Z"]), 0)), **own)
+            for group, own in pairs
+            if isinstance(group, InducingPrior)
+        )
+    )
