@@ -68,7 +68,7 @@ def plain(problem, state):
 
 
 @double_precision
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "faster"), [("sigmoid_poisson", 3.0), ("additive", 1.5)])
 def test_fewer_sweeps_to_a_higher_bound(name, faster):
     case = CASES[name]

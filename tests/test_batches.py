@@ -299,7 +299,7 @@ def assert_same_result(ours, theirs):
     assert ours.fit.start_elbos == theirs.fit.start_elbos
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)

@@ -87,7 +87,7 @@ def test_logistic_softmax_on_wine():
     assert abs(result.elbo + 88.47) < 0.005
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_low_rank_and_dense_priors_give_the_same_result():
     rng = np.random.default_rng(5)
     X = rng.uniform(-1, 1, (120, 1))

@@ -68,7 +68,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     assert np.array_equal(resumed.log_likelihood_trace, whole.log_likelihood_trace)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("failing", "at"), [("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)]
 )

@@ -33,7 +33,7 @@ def four_classes():
     return pgm.diagnose(pgm.cavi(model, X, np.arange(12) // 3), num_replicates=5, num_draws=300)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_parts_are_those_of_their_modules():
     found, gap = diagnosis(), augmentation_gap(result())
     np.testing.assert_array_equal(found.gap, gap.value)

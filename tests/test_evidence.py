@@ -82,7 +82,7 @@ def case(name):
     return pgm.Model(CASES[name].likelihood(), gps), X, y
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["bernoulli", "additive", "heteroscedastic"])
 def test_against_the_average_over_the_prior(name):
     """One latent, predictors that combine latents, and latents that multiply: q of one, of joint and of two blocks."""

@@ -28,7 +28,7 @@ def model_of(form, lengthscale=0.8):
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern12(1.7, lengthscale), mean=0.4, form=form))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_cavi_agrees_with_the_dense_twin(data):
     X, y = data
     line, dense = (pgm.cavi(model_of(form), X, y) for form in (StateSpace(), pgm.Dense()))

@@ -45,7 +45,7 @@ def test_one_datum(name):
     np.testing.assert_allclose(variance[1], 2.0, atol=1e-12)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_one_datum_of_several_classes_leaves_the_others_to_the_prior():
     with pytest.warns(DataWarning, match="y has no observation of class 0, 2 out of 3") as caught:
         result = cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))

@@ -119,7 +119,7 @@ def test_at_the_data_predictions_are_the_corrected_moments(name):
     np.testing.assert_allclose(variance[0], [gp.kernel.variance.value for gp in result.model.gps], rtol=1e-9)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_of_a_gaussian_likelihood_all_are_the_exact_posterior():
     model, X, y = problem("gaussian")
     vi, result = pgm.cavi(model, X, y), pgm.gaussian_vi(model, X, y)

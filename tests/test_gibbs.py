@@ -117,7 +117,7 @@ def test_draws_of_another_engine_cannot_be_extended(binary):
         draws.extend(5)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("keep", ["moments", [3, 0, 17]])
 def test_keeping_less_of_the_same_draws(binary, keep):
     options = {"num_samples": 120, "num_warmup": 30, "num_chains": 2, "seed": 4}

@@ -74,7 +74,7 @@ def test_tables_head_their_rows_and_columns():
     assert "a & b" in reader.words
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_models_and_results_show_themselves(which):
     shown = problem()[which]

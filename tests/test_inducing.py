@@ -243,7 +243,7 @@ def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     assert found.log_evidence > sparse.elbo
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_gibbs_samples_the_sparse_model():
     scale = 0.6
     y = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]
@@ -302,7 +302,7 @@ def one_scale(form):
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(3.0), 0.5), mean=0.4, form=form))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     # Sixteen distinct rows: with five inducing inputs they share a program.
     rows = np.concatenate([X[:16], X[4:12]])
@@ -314,7 +314,7 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_learning_ends_at_the_inducing_inputs_of_its_model():
     found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
     assert len(found.model.gps[0].form.inputs) == 5

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.linear_response import halves
 from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.low_rank import LowRankPrior
@@ -139,7 +140,11 @@ def test_linear_response_reaches_across_rows(coupled):
     mean, covariance, cross = brute_force(H, precision_of(coupled))
     root = np.random.default_rng(8).normal(0.0, 0.1, (N * L, N * L))
     T = root @ root.T
-    own = {"shift": np.zeros(N * L), "covariance": np.zeros((N, L, L)), "response": T, "num_nonpositive": 0}
+    # The same in whitened coordinates, whose covariance with the latents at the data is R^-T U.
+    R, U = (np.asarray(part) for part in jax.jit(halves)(posterior(coupled), None))
+    turned = np.linalg.solve(R.T, U.reshape(len(R), N * L))
+    own = {"shift": np.zeros(len(R)), "covariance": np.zeros((N, L, L)), "response": turned @ T @ turned.T}
+    own |= {"residual": 0.0, "num_nonpositive": 0}
     corrected = LinearResponse(**fields_of(coupled), **own, is_positive=True)
     flat = cross.reshape(L * len(NEW), N * L)
     covariance = covariance + (flat @ T @ flat.T).reshape(covariance.shape)

@@ -23,7 +23,7 @@ def double_precision():
 
 
 # Two backends and 48 laws: one seed in some 400 raises a false alarm (``check_law``).
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("backend", OURS)
 def test_draws_have_the_law(backend):
     draws = draw_all(backend, SIZE, seed=3)

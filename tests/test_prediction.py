@@ -282,7 +282,7 @@ def test_real_draws_follow_their_distribution(name, f):
     assert stats.kstest(draw(lik, f), law(f).cdf).pvalue > ALPHA
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_draws_of_infinite_variance_and_of_two_latents():
     assert stats.kstest(draw(StudentT(1.0, 0.3), 0.7), stats.cauchy(0.7, 0.3).cdf).pvalue > ALPHA
     law = stats.norm(1.0, 1 / np.sqrt(5.0 * expit(-2.0)))

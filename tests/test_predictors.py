@@ -102,7 +102,7 @@ def sites_of(name, m, v):
     return np.stack([h, SLOPES], axis=1), np.stack([w, np.ones(N)], axis=1)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["additive", "varying", "shared"])
 def test_cavi_is_the_fixed_point_of_dense_matrices(name):
     vi, Phi = found(name), design(name)
@@ -129,7 +129,7 @@ def test_cavi_is_the_fixed_point_of_dense_matrices(name):
     assert np.all(np.diff(vi.elbo_trace) > -1e-10)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     vi, twin = found("additive"), found("single")
     np.testing.assert_allclose(vi.elbo, twin.elbo, rtol=1e-10)

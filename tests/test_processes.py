@@ -81,7 +81,7 @@ def work(tell, what):
     return what.upper()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_jobs_run_in_processes_that_end_with_the_first_failure():
     heard = []
     found = side_by_side(work, [("a",), ("die",), ("sleep",)], lambda *told: heard.append(told))

@@ -51,7 +51,7 @@ def test_the_main_calls(data, tmp_path):
     np.testing.assert_allclose(mcmc.mean, mcmc.latents.mean(axis=(0, 1)), rtol=1e-12)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_likelihood_of_ones_own(data):
     X, y, *_ = data
 

@@ -35,7 +35,7 @@ def value(model, m, v, y, function=bound):
         return jax.tree.map(np.asarray, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ONE)
 def test_one_latent_against_adaptive_quadrature(name):
     case = CASES[name]

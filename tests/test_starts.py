@@ -57,7 +57,7 @@ def test_diabetes_from_a_start_at_which_every_row_stands_alone():
     assert fitted.elbo > -224.1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_values_that_data_do_not_determine_are_named_and_bounded():
     """Uniform noise wants no heavy tails, and the second column says nothing of y."""
     rng = np.random.default_rng(1)
@@ -81,7 +81,7 @@ class Breaking(Stationary):
         return jnp.where(jnp.asarray(self.lengthscale.value) > 0.5, jnp.nan, jnp.exp(-0.5 * squared))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.filterwarnings("ignore::pgmodels.inference.cavi.ConvergenceWarning")
 def test_steps_that_are_not_finite_are_stepped_back_from():
     X, y = wave()

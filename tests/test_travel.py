@@ -164,7 +164,7 @@ def test_a_result_says_the_same_after_it_has_travelled(results, told, name, way)
     assert_same(figures(way(results[name])), told[name])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", RESULTS)
 def test_no_array_travels_as_jax_would_send_it(results, name):
     WithoutJax(io.BytesIO()).dump(results[name])
@@ -194,7 +194,7 @@ def test_the_parts_of_a_model_travel_and_stay_equal(results, name, way):
     assert [np.asarray(leaf).dtype for leaf in leaves] == [np.asarray(leaf).dtype for leaf in others]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
 def test_findings_travel(results, way):
     vi, draws = results["cavi"], results["gibbs"]
