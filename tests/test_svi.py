@@ -42,7 +42,7 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
 
 
 def test_results_are_those_that_every_other_call_takes(exact):
-    found = pgm.svi(MODEL, X, LABELS, batch_size=480, tolerance=1e-7)
+    found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
     assert found.elbo == pytest.approx(exact.elbo, abs=1e-7)
     for ours, theirs in zip(found.predict_latent(X[:5] + 0.1), exact.predict_latent(X[:5] + 0.1), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -204,3 +204,9 @@ def test_learning_needs_inducing_inputs():
 def test_wrong_options_are_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
         pgm.svi(MODEL, X, LABELS, **options)
+
+
+@pytest.mark.parametrize("given", ["rows.parquet", X, (X,), [(X, LABELS)]])
+def test_data_without_y_are_refused(given):
+    with pytest.raises(ValueError, match=r"y is missing, and X, of type .*pgm\.ParquetRows\(files, target\)"):
+        pgm.svi(MODEL, given)

@@ -76,12 +76,12 @@ def svi(
 ) -> Approximation | SparseApproximation:
     """The Gaussian q(f) of ``cavi``, found by natural-gradient steps on batches of rows.
 
-    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``. Or X is ``pgm.ArrayRows``, ``pgm.ParquetRows`` or
-    ``pgm.IterableRows``, rows with their y that need not fit into memory: the result is a SparseApproximation, which
-    holds none of them. Rows are shuffled before every pass, and left out of it where they fill no batch; ``seed`` is an
-    int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"`` for (t + 1)^-0.7, delay and power of
-    (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon. On all rows at once steps have length
-    1, and are those of CAVI.
+    X (n, d), y (n,) or (n, columns), or the pair of them as X; ``weights`` (n,) as in ``cavi``. Or X is
+    ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``, rows with their y that need not fit into memory: the
+    result is a SparseApproximation, which holds none of them. Rows are shuffled before every pass, and left out of it
+    where they fill no batch; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"``
+    for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon. On
+    all rows at once steps have length 1, and are those of CAVI.
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
@@ -112,6 +112,7 @@ def svi(
         check_whole_number(max_passes, "max_passes", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     decay, key = _decay(rate), as_key(seed)
+    X, y = _pair(X, y)
     model, data, source = _given(require_model(model), X, y, weights, learn)
     model = model.resolve(data.X)
     if learn:
@@ -170,6 +171,18 @@ def _given(model: Model, X: Any, y: Any, weights: Any, learn: bool) -> tuple[Mod
     found = survey(X, check)
     model.warn_unseen(check.unseen)
     return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns, found.digest)
+
+
+def _pair(X: Any, y: Any) -> tuple[Any, Any]:
+    """X and y, which may be given as a pair; ValueError where y is missing."""
+    if y is not None or isinstance(X, Rows):
+        return X, y
+    if isinstance(X, tuple) and len(X) == 2:
+        return X
+    raise ValueError(
+        f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
+        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs of X and y)."
+    )
 
 
 def _check_rows(model: Model, y: Any, weights: Any) -> None:
