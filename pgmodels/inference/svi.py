@@ -80,8 +80,8 @@ def svi(
     ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``, rows with their y that need not fit into memory: the
     result is a SparseApproximation, which holds none of them. Rows are shuffled before every pass, and left out of it
     where they fill no batch; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"``
-    for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon. On
-    all rows at once steps have length 1, and are those of CAVI.
+    for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon.
+    On all rows at once steps have length 1, and are those of CAVI.
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
