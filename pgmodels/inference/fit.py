@@ -15,7 +15,18 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning
 from pgmodels.inference.drive import stretch
-from pgmodels.inference.inducing import Inputs, choose_inputs, warn_limited, with_inputs
+from pgmodels.inference.inducing import (
+    ENOUGH,
+    SHARPER,
+    Inputs,
+    choose_inputs,
+    count_inputs,
+    is_automatic,
+    same_inputs,
+    settled,
+    warn_limited,
+    with_inputs,
+)
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.starts import candidates, is_free, steps
 from pgmodels.language.normalisation import is_normalised
@@ -174,15 +185,15 @@ def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
 class PenalisedBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
-    ``chosen`` are the inducing inputs that were last tried, and ``inputs`` those that were kept. ``best`` is the
-    smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about that vector stands
-    in, which sends a line search back to it.
+    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
+    that vector stands in, which sends a line search back to it.
     """
 
     def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
         self.learnable, self.X = learnable, data.X
         model = learnable.model
-        self.inputs = self.chosen = choose_inputs(model, data.X)
+        self.inputs = choose_inputs(model, data.X)
+        self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
         arrays = (X, resize_rows(data.y, len(X)), live)
@@ -219,14 +230,28 @@ class PenalisedBound:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
         if self.state is None or all(Z is None for Z in self.inputs):
             return False
-        held, before = self.inputs, self.best
-        pivots = _pivots(self.at(self.vector).bare(), self.X, held)
-        problem = self.given.problem(as_array(self.vector), pivots)
-        self.inputs = self.chosen = choose_inputs(self.at(self.vector), self.X, problem.precisions(self.state.sites))
-        value = self(self.vector)[0]
-        if not value <= before:
-            self.inputs = held
-        return value < before - tolerance * (1.0 + abs(before))
+        before = self.best
+        limit = tolerance * (1.0 + abs(before))
+        limit = min(limit, ENOUGH) if self.automatic else limit
+        model = self.at(self.vector)
+        problem = self.given.problem(as_array(self.vector), _pivots(model.bare(), self.X, self.inputs))
+        precisions = problem.precisions(self.state.sites)
+        gain, done = 0.0, False
+        while not gain > limit and not done:
+            held = self.inputs
+            chosen = choose_inputs(model, self.X, self.sharpness * precisions)
+            if same_inputs(chosen, held):
+                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * precisions)
+                break
+            self.inputs = chosen
+            gain = before - self(self.vector)[0]
+            # As in ``settled``: fewer that gain nothing do not say that more would not.
+            more = self.automatic and count_inputs(chosen) > count_inputs(held)
+            if not gain > (limit if more else 0.0):
+                self.inputs = held
+            done = more or not self.automatic
+            self.sharpness *= SHARPER
+        return gain > limit
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
         """The same divided by ``height``, as a function of the vector divided by ``units``."""
@@ -279,6 +304,8 @@ def fit(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = hold_unnormalised(model.resolve(data.X), "fit")
     terms = objective_of(model, objective)
+    if not learned(model).places:
+        model = settled(model, data, _engine(terms).nearly_converged)
     begun = candidates(model, data, terms)
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
     first = {name: bound(bound.vector, _START_TOLERANCE) for name, bound in bounds.items()}
@@ -319,7 +346,6 @@ def fit(
     result = _engine(terms).converge(final, data, bound.state, _INNER_ITERATIONS, min(tolerance, 1e-9), progress)
     if learnable.places:
         _report_undetermined(bound, box)
-        warn_limited(model, bound.chosen, len(data.X))
     if not converged:
         warn(
             f"fit did not converge: {message} after {num_steps} steps, ELBO {result.elbo:.6g}. Raise max_iterations, "

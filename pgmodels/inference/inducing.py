@@ -14,6 +14,8 @@ Inputs = tuple[np.ndarray | None, ...]
 
 # Selections in turns with the posterior, and what one must gain of the ELBO, relative to its size, for another.
 _TURNS, _GAIN = 10, 1e-4
+# What more inducing inputs must gain in nats, for more again, and by how much sharper they are then chosen.
+ENOUGH, SHARPER = 0.05, 16.0
 
 
 class InducingWarning(UserWarning):
@@ -39,15 +41,33 @@ def with_inputs(model: Model, inputs: Inputs) -> Model:
     return Model(model.likelihood, gps)
 
 
-def warn_limited(model: Model, inputs: Inputs, num_rows: int) -> None:
-    """Warn where, of what the data last chose, there are as many as may be, and more were wanted."""
-    for form, Z in zip((gp.form for gp in model.gps), inputs, strict=True):
-        if not isinstance(form, Inducing) or Z is None or form.select != AUTOMATIC:
+def is_automatic(model: Model) -> bool:
+    """Whether the data say how many inducing inputs some group has."""
+    return any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps)
+
+
+def count_inputs(inputs: Inputs) -> int:
+    """How many there are in all."""
+    return sum(len(Z) for Z in inputs if Z is not None)
+
+
+def same_inputs(one: Inputs, other: Inputs) -> bool:
+    """Whether each group has the same."""
+    pairs = zip(one, other, strict=True)
+    return all(np.array_equal(Z, Y) if Z is not None and Y is not None else Z is Y for Z, Y in pairs)
+
+
+def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
+    """Warn where a choice by precisions has as many inducing inputs as may be, and one more would be taken."""
+    for gp, Z, part in zip(model.gps, inputs, columns([gp.size for gp in model.gps]), strict=True):
+        form = gp.form
+        if not isinstance(form, Inducing) or form.select != AUTOMATIC or Z is None or len(Z) != form.inputs:
             continue
-        if len(Z) == form.inputs and len(Z) < num_rows:
+        weights = np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
+        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, weights)) > len(Z):
             warn(
-                f"{form!r} took all the inducing inputs that it may, {len(Z)}, and the data gain by more of them: "
-                f"see what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
+                f"{form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: see "
+                f"what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
                 InducingWarning,
             )
 
@@ -56,22 +76,26 @@ def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[flo
     """A resolved model with its inducing inputs chosen.
 
     Where they are to go by what the data say, selections take turns with ``optimum``, which gives the ELBO of a model
-    and the precisions of its sites on the latents, until the ELBO gains nothing; the best ones stay.
+    and the precisions of its sites on the latents, until the ELBO gains nothing; the best ones stay. Where the data say
+    how many there are, they leave less and less, until more of them gain nothing.
     """
-    best = with_inputs(model, choose_inputs(model, data.X))
+    held = choose_inputs(model, data.X)
     if not any(isinstance(gp.form, Inducing) and gp.form.adapts for gp in model.gps):
-        return best
-    elbo, precisions = optimum(best, data)
+        return with_inputs(model, held)
+    elbo, precisions = optimum(with_inputs(model, held), data)
+    automatic, sharpness = is_automatic(model), 1.0
     for _ in range(_TURNS):
-        chosen = choose_inputs(model, data.X, precisions)
-        other = with_inputs(model, chosen)
-        if other == best:
+        chosen = choose_inputs(model, data.X, sharpness * precisions)
+        if same_inputs(chosen, held):
+            warn_limited(model, chosen, data.X, sharpness * precisions)
             break
-        moved, precisions = optimum(other, data)
-        gain = moved - elbo
-        if gain > 0:
-            best, elbo = other, moved
-        if not gain > _GAIN * abs(elbo):
+        moved, precisions = optimum(with_inputs(model, chosen), data)
+        limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
+        gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(held)
+        # More of them that gain next to nothing are not worth their time; fewer say nothing of what more would do.
+        if gain > (limit if more else 0.0):
+            held, elbo = chosen, moved
+        if gain <= limit and (more or not automatic):
             break
-    warn_limited(model, chosen, len(data.X))
-    return best
+        sharpness *= SHARPER
+    return with_inputs(model, held)

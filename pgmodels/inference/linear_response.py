@@ -24,6 +24,8 @@ from pgmodels.precision import as_array
 
 # What a product costs beside its share of a matrix of the data's moments: some ten iterations, two products in each.
 _PRODUCTS = 10.0
+# Of more moments no matrix is held where a quarter of them in coordinates will do: of so many, it is 0.8 GB.
+_MOST = 10_000
 # Data whose second derivatives are taken at a time.
 _ROWS = 64
 
@@ -161,7 +163,7 @@ def _added(
     count = n * len(pairs)
     own = jnp.einsum("dip,ipq,eiq->de", U, found.gain, U)
     right = jnp.einsum("irp,dip->dir", found.mixed, U)
-    if count**3 < _PRODUCTS * n * size * rank**3:
+    if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
         return own + _by_matrix(U, right, found.curved, pairs), jnp.zeros((), U.dtype)
     through, residual = by_products(U, right, found.curved, pairs)
     return own + through, residual

@@ -85,7 +85,8 @@ def svi(
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
-    GPs with ``pgm.Inducing``, whose inputs stay where they are.
+    GPs with ``pgm.Inducing``, whose inputs stay where they are; how many of them ``Inducing("auto")`` has is found out
+    before the first step, by ``cavi`` on up to 20,000 rows at what ``fit`` learns from up to 2,000.
 
     Stops where the averages of the whitened latents over two windows of steps, a pass where it has fewer, differ by
     less than ``tolerance``, relative to their size and to how far the steps of a window go; or where windows have fewer
@@ -257,7 +258,7 @@ def _learned(
     restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
     with others_named():
         if jax.process_count() > 1:
-            check_alike(f"{fingerprint()} {restored and restored[0].trace}")
+            check_alike(f"{fingerprint()} {settings.windows} {restored and restored[0].trace}")
         ascent, starts = restored or windows.begin(whole, sample, stream, settings)
 
         def save(ascent: windows.Ascent, final: bool) -> None:

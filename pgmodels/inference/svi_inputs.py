@@ -6,8 +6,8 @@ import numpy as np
 
 from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.fit import fit
-from pgmodels.inference.inducing import Inputs, choose_inputs, settled
-from pgmodels.latent.inducing import AUTOMATIC, Inducing
+from pgmodels.inference.inducing import Inputs, choose_inputs, is_automatic, settled
+from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Data, Model
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
@@ -19,7 +19,7 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool) -> 
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
     """
-    if not any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps):
+    if not is_automatic(model):
         return choose_inputs(model, sample.X)
     order = np.random.default_rng(0).permutation(len(sample.X))
     if learn:
@@ -27,7 +27,10 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool) -> 
         with warnings.catch_warnings():
             # The steps learn on all rows, and say what is to be said of that.
             warnings.simplefilter("ignore", UserWarning)
-            found = fit(model, sample.X[few], sample.y[few], progress=False).model
+            y, weights = sample.y[few], None
+            if model.is_weighted:
+                y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
+            found = fit(model.unweighted, sample.X[few], y, weights=weights, progress=False).model
         gps = [GP(own.kernel, own.mean, gp.size, gp.form) for gp, own in zip(model.gps, found.gps, strict=True)]
         model = Model(found.likelihood, gps)
     rows = np.sort(order[:_ROWS])

@@ -136,10 +136,10 @@ class Inducing(Form):
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
     rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in
     turns with the posterior, where that is largest in units of what the data say, as long as the ELBO gains by it over
-    the centres (``"heteroscedastic"``). ``Inducing("auto")`` takes as many of the latter as the data gain anything by,
-    at most 1,000, and ``Inducing(500, "auto")`` at most 500. Where there are no more distinct rows than that, all of
-    them are taken, and the form is exact. The ELBO is below that of the exact prior, and never falls by another
-    inducing input.
+    the centres (``"heteroscedastic"``). Where there are no more distinct rows than that, all of them are taken, and the
+    form is exact. ``Inducing("auto")`` begins with a hundred centres, and takes more and more rows of the last kind
+    until the ELBO gains less than 0.05 nats, at most 1,000; ``Inducing(500, "auto")`` at most 500. Before there are
+    data, it is those centres. The ELBO is below that of the exact prior, and never falls by another inducing input.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 

@@ -13,7 +13,7 @@ from pgmodels.precision import as_array
 # A row whose variance given those chosen is below so much of the largest adds nothing.
 _NOTHING = 1e-10
 _SEED = 0
-# What the data may lose by what inducing inputs leave, in nats, and how many of these are tried at first.
+# What the bound may have in nats for the variance that inducing inputs leave, and how many are tried at first.
 _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
@@ -76,16 +76,15 @@ def told(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = No
 
 
 def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """As many, greedily by ``weights``, as leave the data next to nothing to gain: with the sites where they are no
-    bound rises by more than half of the weighted variance that is left (math: section 7).
+    """As many, greedily by ``weights``, as leave half of the weighted variance below a twentieth of a nat.
 
-    The centres of k-means where weights are not known yet, and where ``count`` are not enough.
+    That is what the bound loses to the variance that is left, and no limit to what it gains by more inputs (math:
+    section 7). The centres of k-means where weights are not known yet, and where ``count`` are not enough.
     """
     if weights is None:
         return centres(kernel, X, min(count, _FIRST))
-    found = greedy(kernel, X, count, weights, _ENOUGH)
-    every = len(found) == len(distinct_rows(X))
-    return found if every or len(found) < count else centres(kernel, X, count)
+    found = greedy(kernel, X, count + 1, weights, _ENOUGH)
+    return found if len(found) <= count else centres(kernel, X, count)
 
 
 # Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
