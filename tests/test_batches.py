@@ -243,7 +243,7 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
             lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)),
             "weights goes with an array X",
         ),
-        (lambda file: pgm.svi(MODEL, X[:5]), "y is None"),
+        (lambda file: pgm.svi(MODEL, X[:5]), "y is missing"),
         (
             lambda file: pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), pgm.ArrayRows(X[:5], LABELS[:5])),
             "from rows that it does not hold, for GPs by inducing inputs",
