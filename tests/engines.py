@@ -19,8 +19,9 @@ import pgmodels as pgm
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.drive import ascend
-from pgmodels.inference.fit import FitWarning, PenalisedBound
+from pgmodels.inference.fit import FitWarning
 from pgmodels.inference.linear_response import halves, linear_response
+from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.unknowns import learned

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 import pgmodels as pgm
-from pgmodels.inference import fit as fit_module
-from pgmodels.inference.fit import PenalisedBound, _pivots
+from pgmodels.inference import penalised_bound as bound_module
+from pgmodels.inference.penalised_bound import PenalisedBound, _pivots
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
 from tests.referees import sigma
@@ -20,7 +20,7 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch):
         learnable, data = learned(model), Data(X, y)
         start = learnable.start()
         dense, theirs = PenalisedBound(learnable, data)(start)
-        monkeypatch.setattr(fit_module, "_MANY_ROWS", 10)
+        monkeypatch.setattr(bound_module, "_MANY_ROWS", 10)
         pivots = _pivots(learnable.with_values(learnable.constrain(start)).bare(), X, (None,))
         assert pivots[0] is not None
         # Ranks are powers of two, so that few programs are compiled.

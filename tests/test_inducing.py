@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.fit import PenalisedBound
+from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.inference.problem import problem_of
 from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.inducing import Inducing, inducing_at

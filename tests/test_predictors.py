@@ -11,7 +11,7 @@ from numpyro.distributions import LogNormal
 import pgmodels as pgm
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.inference.fit import PenalisedBound
+from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.unknowns import learned
 from tests.referees import sigma
 

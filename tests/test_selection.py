@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.fit import PenalisedBound
+from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.latent import selection
 from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.selection import greedy

@@ -9,8 +9,8 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference import windows
 from pgmodels.inference.adam import adam_step, first_adam
-from pgmodels.inference.fit import PenalisedBound
 from pgmodels.inference.natural_gradient import Averages, Naturals, Rates, Sparse, adapt, first_state, penalised_bound
+from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.latent.dense import WHITENING_JITTER
 from pgmodels.model import Data
 from pgmodels.precision import as_array

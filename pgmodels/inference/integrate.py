@@ -18,9 +18,9 @@ from pgmodels.inference.correction import corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning, propose
-from pgmodels.inference.fit import collapsed_bound
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.linear_response import linear_response
+from pgmodels.inference.penalised_bound import collapsed_bound
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns

@@ -1,0 +1,239 @@
+"""The bound that hyperparameters are learned on: that of q(f) at its optimum, as a function of their vector."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from pgmodels.inference import cavi as cavi_engine
+from pgmodels.inference import gaussian_vi as gaussian_engine
+from pgmodels.inference.cavi import CaviState
+from pgmodels.inference.drive import stretch
+from pgmodels.inference.inducing import (
+    ENOUGH,
+    SHARPER,
+    Inputs,
+    choose_inputs,
+    count_inputs,
+    is_automatic,
+    same_inputs,
+    warn_limited,
+)
+from pgmodels.inference.problem import Problem
+from pgmodels.latent.coupled import JOINT_LIMIT
+from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
+from pgmodels.latent.protocol import LatentPrior
+from pgmodels.latent.rows import resize_rows
+from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.model import GP, Data, Model
+from pgmodels.objectives.protocol import Objective
+from pgmodels.objectives.quadrature import Quadrature
+from pgmodels.portable import Module
+from pgmodels.precision import as_array
+from pgmodels.unknowns import Unknowns, with_values
+
+# The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
+# gradient at the optimum only.
+_INNER_TOLERANCE = 1e-11
+INNER_ITERATIONS = 2000
+# Of a state whose bound is not known.
+_NO_BOUND = np.float64(-np.inf)
+# With so many rows a program for each rank is compiled sooner than a dense matrix is factorised hundreds of times.
+_MANY_ROWS = 600
+
+
+# q(f) of either engine.
+State = CaviState | gaussian_engine.GaussianState
+
+
+def objective_of(model: Model, name: str) -> Objective:
+    """What is a sum over the data, by the name of the engine that maximises it."""
+    return model.augmentation if name == "cavi" else gaussian_engine.quadrature_of(model)
+
+
+def engine_of(objective: Objective) -> Any:
+    """The module of the engine that maximises an objective."""
+    return gaussian_engine if isinstance(objective, Quadrature) else cavi_engine
+
+
+def collapsed_bound(problem: Problem, state: State) -> Any:
+    """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
+
+    Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
+    """
+    m, v, sites = jax.lax.stop_gradient(state[:3])
+    return problem.elbo(m, v, sites, problem.moments(sites)[2])
+
+
+# The inputs and marks of a group's pivots; None for a group in its traced form.
+Pivots = tuple[Array, Array] | None
+
+
+def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
+    """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
+
+    The latter are taken here and now, where there are rows enough for it to pay.
+    """
+    none = (None,) * len(model.gps)
+    if any(Z is not None for Z in inputs):
+        pairs = zip(model.gps, inputs, strict=True)
+        return tuple(None if Z is None else marked_inputs(gp.kernel, Z) for gp, Z in pairs)
+    if len(X) < _MANY_ROWS:
+        return none
+    found: list[Pivots] = []
+    for group in model.prior(X).groups:
+        if not isinstance(group, LowRankPrior):
+            return none
+        # Ranks change from step to step: few of them, so that few programs are compiled.
+        missing = (1 << (group.rank - 1).bit_length()) - group.rank
+        Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
+        found.append((as_array(Z), as_array(np.pad(np.asarray(group.active), (0, missing)))))
+    return tuple(found)
+
+
+def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...]) -> Problem:
+    # Latents that predictors or sites couple need their priors' factors.
+    coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
+
+    def group(gp: GP, own: Pivots) -> LatentPrior:
+        mean = as_array(gp.mean.value)
+        if own is not None:
+            at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
+            return at(gp.kernel, mean, X, *own, gp.size)
+        rows = {} if live is None else {"live": live}
+        return (gp.form.traced if coupling else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
+
+    pairs = list(zip(model.gps, pivots, strict=True))
+    prior = JointPrior(tuple(group(*pair) for pair in pairs))
+    # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
+    widths = [gp.size * (len(own[0]) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
+    joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
+    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live)
+
+
+class _Given(Module):
+    """What the bound depends on besides the vector: the model without priors, what moves in it, and the data."""
+
+    objective: Objective = eqx.field(static=True)
+    learnable: Unknowns = eqx.field(static=True)
+    model: Model
+    X: Array
+    y: Array
+    live: Array | None
+
+    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
+        """The problem at the values of an unconstrained vector."""
+        model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
+        return _problem(self.objective, model, self.X, self.y, self.live, pivots)
+
+
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _ascend(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
+) -> tuple[State, Array, Array]:
+    """The engine to its optimum; the state, the bound with the log prior of the values, and the gradient of that."""
+    problem = given.problem(vector, pivots)
+    step, limit = engine_of(given.objective).step, INNER_ITERATIONS
+    state = stretch(step, problem, start, tolerance, limit, limit).state
+
+    def log_prior(vector: Array) -> Array:
+        return given.learnable.log_prior(given.learnable.constrain(vector))
+
+    def penalised(vector: Array) -> Array:
+        return collapsed_bound(given.problem(vector, pivots), state) + log_prior(vector)
+
+    return state, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
+
+
+@compiled_lightly
+def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
+    return engine_of(given.objective).first_state(given.problem(vector, pivots))
+
+
+class PenalisedBound:
+    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
+
+    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
+    that vector stands in, which sends a line search back to it.
+    """
+
+    def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
+        self.learnable, self.X = learnable, data.X
+        model = learnable.model
+        self.inputs = choose_inputs(model, data.X)
+        self.automatic, self.sharpness = is_automatic(model), 1.0
+        terms = objective or model.augmentation
+        X, live = model.filled(data.X)
+        arrays = (X, resize_rows(data.y, len(X)), live)
+        self.given = _Given(terms, learnable, model.bare(), *jax.tree.map(as_array, arrays))
+        self.state: State | None = None
+        self.best = np.inf
+        self.vector = learnable.start()
+        self.evaluations = 0
+
+    def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
+        self.evaluations += 1
+        try:
+            pivots = _pivots(self.at(vector).bare(), self.X, self.inputs)
+        except ValueError:
+            # Hyperparameters at which the kernel's matrix is none.
+            return self._bowl(vector)
+        if self.state is None:
+            self.state = _start(self.given, as_array(vector), pivots)
+        state, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
+        value, slope = -float(bound), -np.asarray(gradient)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return self._bowl(vector)
+        if value <= self.best:
+            # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
+            # Its bound is one of other values.
+            self.best, self.vector, self.state = value, np.array(vector), state._replace(elbo=_NO_BOUND)
+        return value, slope
+
+    def at(self, vector: np.ndarray) -> Model:
+        """The model at the values of an unconstrained vector."""
+        return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
+
+    def choose_again(self, tolerance: float) -> bool:
+        """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
+        if self.state is None or all(Z is None for Z in self.inputs):
+            return False
+        before = self.best
+        limit = tolerance * (1.0 + abs(before))
+        limit = min(limit, ENOUGH) if self.automatic else limit
+        model = self.at(self.vector)
+        problem = self.given.problem(as_array(self.vector), _pivots(model.bare(), self.X, self.inputs))
+        precisions = problem.precisions(self.state.sites)
+        gain, done = 0.0, False
+        while not gain > limit and not done:
+            held = self.inputs
+            chosen = choose_inputs(model, self.X, self.sharpness * precisions)
+            if same_inputs(chosen, held):
+                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * precisions)
+                break
+            self.inputs = chosen
+            gain = before - self(self.vector)[0]
+            # As in ``settled``: fewer that gain nothing do not say that more would not.
+            more = self.automatic and count_inputs(chosen) > count_inputs(held)
+            if not gain > (limit if more else 0.0):
+                self.inputs = held
+            done = more or not self.automatic
+            self.sharpness *= SHARPER
+        return gain > limit
+
+    def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
+        """The same divided by ``height``, as a function of the vector divided by ``units``."""
+        value, slope = self(scaled * units)
+        return value / height, slope * units / height
+
+    def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        away = vector - self.vector
+        if not np.isfinite(self.best) or not away.any():
+            return np.inf, np.zeros_like(vector)
+        height = 1.0 + abs(self.best)
+        return self.best + height, 2.0 * height * away / (away @ away)
