@@ -125,6 +125,24 @@ def test_what_little_variance_is_left_for_may_still_gain_a_lot():
         assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-6
 
 
+def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
+    """Rounding leaves no variance for more than a few rows: the bound is asked of a handful of choices."""
+    line = np.linspace(-2.0, 2.0, 60)[:, None]
+    labels = (np.arange(60) % 7 < 3).astype(float)
+    smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 30.0), mean=0.1, form=pgm.Inducing("auto")))
+    bound = PenalisedBound(learned(smooth), Data(line, labels))
+    bound(bound.vector)
+    vector, best = bound.vector, bound.best
+    for _ in range(3):
+        bound.choose_again(1e-5)
+    assert bound.evaluations < 15
+    # What is best is known of the inputs that are held.
+    assert bound.best <= best
+    assert bound(bound.vector)[0] == pytest.approx(bound.best, abs=1e-9)
+    np.testing.assert_array_equal(bound.vector, vector)
+    assert count(pgm.cavi(smooth, line, labels).model) <= 60
+
+
 def test_more_inducing_inputs_than_are_allowed_are_asked_for():
     with pytest.warns(pgm.InducingWarning, match=r"Inducing\(5, 'auto'\) took all.*5, .*Inducing\(10, 'auto'\)"):
         result = pgm.cavi(rough(pgm.Inducing(5, "auto")), X, LABELS)

@@ -140,16 +140,16 @@ def _is_positive(found: Response, half: Callable[[], Array], num_rows: int) -> b
     ``half`` gives the U (D, n, P) with U^T U the covariance of the predictors under q.
     """
     kept, where = np.asarray(found.kept), ""
-    finite = bool(np.isfinite(found.residual)) and bool(np.isfinite(kept).all())
-    try:
-        np.linalg.cholesky(kept)
-        if finite:
-            return True
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(kept)
-        weights = np.sum(np.tensordot(vectors[:, values <= 0], np.asarray(half()), axes=(0, 0)) ** 2, axis=2)
-        rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
-        where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
+    if np.isfinite(kept).all():
+        try:
+            np.linalg.cholesky(kept)
+            if np.isfinite(found.residual):
+                return True
+        except np.linalg.LinAlgError:
+            values, vectors = np.linalg.eigh(kept)
+            weights = np.sum(np.tensordot(vectors[:, values <= 0], np.asarray(half()), axes=(0, 0)) ** 2, axis=2)
+            rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
+            where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
     warn(
         f"the covariance by linear response is not positive definite{where}: the optimum is about to turn into "
         "another, and the corrected covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",

@@ -13,9 +13,11 @@ from pgmodels.warning import warn
 Inputs = tuple[np.ndarray | None, ...]
 
 # Selections in turns with the posterior, and what one must gain of the ELBO, relative to its size, for another.
-_TURNS, _GAIN = 10, 1e-4
-# What more inducing inputs must gain in nats, for more again, and by how much sharper they are then chosen.
+TURNS, _GAIN = 10, 1e-4
+# What more inducing inputs must gain in nats, for more again, and by how much sharper they are then chosen, at most: no
+# variance that rounding leaves is small enough to stay below that.
 ENOUGH, SHARPER = 0.05, 16.0
+SHARPEST = SHARPER**TURNS
 
 
 class InducingWarning(UserWarning):
@@ -28,10 +30,19 @@ def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = N
     Precisions of rows that fill up the data are left out.
     """
     found: list[np.ndarray | None] = []
-    for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
-        weights = None if precisions is None else np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
+    for gp, part in _groups(model):
+        weights = None if precisions is None else _told(precisions, X, part)
         found.append(gp.form.choose(gp.kernel, X, weights) if isinstance(gp.form, Inducing) else None)
     return tuple(found)
+
+
+def _groups(model: Model) -> list[tuple[GP, slice]]:
+    return list(zip(model.gps, columns([gp.size for gp in model.gps]), strict=True))
+
+
+def _told(precisions: np.ndarray, X: np.ndarray, part: slice) -> np.ndarray:
+    """How much the data tell of each latent of a group, (n,)."""
+    return np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
 
 
 def with_inputs(model: Model, inputs: Inputs) -> Model:
@@ -59,12 +70,11 @@ def same_inputs(one: Inputs, other: Inputs) -> bool:
 
 def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
     """Warn where a choice by precisions has as many inducing inputs as may be, and one more would be taken."""
-    for gp, Z, part in zip(model.gps, inputs, columns([gp.size for gp in model.gps]), strict=True):
+    for Z, (gp, part) in zip(inputs, _groups(model), strict=True):
         form = gp.form
         if not isinstance(form, Inducing) or form.select != AUTOMATIC or Z is None or len(Z) != form.inputs:
             continue
-        weights = np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
-        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, weights)) > len(Z):
+        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, _told(precisions, X, part))) > len(Z):
             warn(
                 f"{form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: see "
                 f"what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
@@ -83,12 +93,16 @@ def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[flo
     if not any(isinstance(gp.form, Inducing) and gp.form.adapts for gp in model.gps):
         return with_inputs(model, held)
     elbo, precisions = optimum(with_inputs(model, held), data)
-    automatic, sharpness = is_automatic(model), 1.0
-    for _ in range(_TURNS):
+    automatic, sharpness, tried = is_automatic(model), 1.0, held
+    for _ in range(TURNS):
         chosen = choose_inputs(model, data.X, sharpness * precisions)
         if same_inputs(chosen, held):
             warn_limited(model, chosen, data.X, sharpness * precisions)
             break
+        if same_inputs(chosen, tried):
+            sharpness *= SHARPER
+            continue
+        tried = chosen
         moved, precisions = optimum(with_inputs(model, chosen), data)
         limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
         gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(held)

@@ -15,6 +15,8 @@ from pgmodels.inference.drive import stretch
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
+    SHARPEST,
+    TURNS,
     Inputs,
     choose_inputs,
     count_inputs,
@@ -209,21 +211,27 @@ class PenalisedBound:
         model = self.at(self.vector)
         problem = self.given.problem(as_array(self.vector), _pivots(model.bare(), self.X, self.inputs))
         precisions = problem.precisions(self.state.sites)
-        gain, done = 0.0, False
-        while not gain > limit and not done:
-            held = self.inputs
+        gain, held, tried = 0.0, self.inputs, self.inputs
+        for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * precisions)
             if same_inputs(chosen, held):
                 warn_limited(self.learnable.model, chosen, self.X, self.sharpness * precisions)
                 break
-            self.inputs = chosen
+            self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
+            if same_inputs(chosen, tried):
+                continue
+            known = self.best, self.vector, self.state
+            self.inputs = tried = chosen
             gain = before - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
             more = self.automatic and count_inputs(chosen) > count_inputs(held)
-            if not gain > (limit if more else 0.0):
+            if gain > (limit if more else 0.0):
+                held = chosen
+            else:
                 self.inputs = held
-            done = more or not self.automatic
-            self.sharpness *= SHARPER
+                self.best, self.vector, self.state = known
+            if gain > limit or more or not self.automatic:
+                break
         return gain > limit
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:

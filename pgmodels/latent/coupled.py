@@ -245,7 +245,7 @@ def condition_coupled(
     )
 
 
-def together(posterior: "JointPosterior | CoupledPosterior", share: Float[Array, ""] | float = 1.0) -> CoupledPosterior:
+def together(posterior: JointPosterior | CoupledPosterior, share: Float[Array, ""] | float = 1.0) -> CoupledPosterior:
     """The posterior with the same mean and ``share`` times the factors' precisions, all latents factorised together."""
     if isinstance(posterior, JointPosterior):
         h, w = posterior.sites
