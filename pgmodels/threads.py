@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 R = TypeVar("R")
 
@@ -22,7 +22,13 @@ def num_cores() -> int:
 
 def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
     """One BLAS thread within the context where the rows are few."""
-    return threadpool_limits(1, user_api="blas") if num_rows <= SMALL else nullcontext()
+    return _libraries().limit(limits=1, user_api="blas") if num_rows <= SMALL else nullcontext()
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """The libraries that NumPy and SciPy brought along; looking for them takes as long as a small factorisation."""
+    return ThreadpoolController()
 
 
 def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:

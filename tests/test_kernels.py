@@ -11,7 +11,7 @@ from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
 from pgmodels.kernels.distance import squared_distance
-from pgmodels.kernels.kernel import CallableKernel, as_kernel
+from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters import Fixed, bare
@@ -149,6 +149,21 @@ def test_values_do_not_recompile():
         kernel = RBF(lengthscale, lengthscale) + Matern52(1.0, lengthscale * ARD)
         np.testing.assert_allclose(gram(kernel, X), kernel(X, X), rtol=1e-13)
     assert len(traces) == 1
+
+
+def test_kernels_of_one_structure_are_checked_by_one_trace():
+    calls = []
+
+    def cubic(X, Z):
+        calls.append(X.shape)
+        return (X @ Z.T) ** 3
+
+    for variance in (0.5, 2.0):
+        check_traced(as_kernel(cubic) * Constant(variance), 2)
+    # The covariances, and the diagonal by them.
+    assert len(calls) == 2
+    check_traced(as_kernel(cubic) * Constant(0.5), 3)
+    assert len(calls) == 4
 
 
 def test_a_lengthscale_left_open_is_the_median_distance():

@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import pgmodels as pgm
 from pgmodels.processes import side_by_side
+from pgmodels.threads import SMALL, one_thread_up_to
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(12, 1))
@@ -51,6 +53,18 @@ def test_threads_find_what_one_finds():
     with ThreadPoolExecutor(3) as pool:
         together = list(pool.map(lambda m: pgm.cavi(m, X, Y).mean, models))
     np.testing.assert_array_equal(together, alone)
+
+
+def test_few_rows_are_factorised_by_one_thread():
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        with one_thread_up_to(SMALL):
+            assert threads() == {1}
+        assert threads() == {2}
+        with one_thread_up_to(SMALL + 1):
+            assert threads() == {2}
 
 
 def test_an_interruption_is_obeyed_and_leaves_nothing_behind():

@@ -168,7 +168,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
     values = jax.tree.map(as_array, bare(settled))
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
-        matrix, diagonal = jax.eval_shape(lambda k, X, Z: (k(X, Z), k.diagonal(X)), values, X, Z)
+        matrix, diagonal = jax.eval_shape(_covariances, values, X, Z)
     except ValueError:
         raise
     except Exception as error:
@@ -181,6 +181,11 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
             f"{kernel!r} must return the (n, m) covariances between the rows of X and of Z, and (n,) as its diagonal; "
             f"for 3 and 2 rows it returned {matrix} and {diagonal}."
         )
+
+
+def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
+    """What ``check_traced`` looks at: one function, so that kernels of one structure are traced once."""
+    return kernel(X, Z), kernel.diagonal(X)
 
 
 def _is_setting(value: Any) -> bool:
