@@ -4,6 +4,7 @@
 coordinates, and gradients in hyperparameters, all against the dense twin here.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,6 +19,7 @@ from pgmodels.latent.inducing import InducingPrior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.latent.sparse import SparsePrior
+from pgmodels.latent.streamed import StreamedPrior, streamed_at
 from tests.state_space import LinePrior, StateSpace
 
 MEAN = 0.7
@@ -38,6 +40,16 @@ class SquaredExponential(eqx.Module):
 
     def diagonal(self, X):
         return self.variance * jnp.ones(len(X))
+
+
+@dataclass(frozen=True)
+class Streamed(Form):
+    """pgm.Inducing(Z) with all of its inputs, as it is of data whose factor is not held."""
+
+    def bind(self, kernel, mean, X, size, neglected=np.inf):
+        return streamed_at(kernel, jnp.asarray(mean), jnp.asarray(X), jnp.asarray(Z), jnp.ones(len(Z)), size)
+
+    traced_for_moments = bind
 
 
 class FormCase(NamedTuple):
@@ -135,5 +147,6 @@ FORMS = {
     # The jitter of a traced root is 1e-8 of the variance.
     "inducing": FormCase(pgm.Inducing(Z), kernel(), inputs(24), InducingPrior, traced=1e-5, Z=Z),
     "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), SparsePrior, traced=None, Z=Z, sampled=True),
+    "inducing, streamed": FormCase(Streamed(), kernel(), inputs(24), StreamedPrior, Z=Z),
     "state space": FormCase(StateSpace(), pgm.Matern12(1.7, 0.8), line(9), LinePrior, whitened=False),
 }

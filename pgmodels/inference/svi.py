@@ -200,7 +200,7 @@ def _in_memory(model: Model, data: Data, source: _Source, settings: Settings, op
     held = with_inputs(model, inputs)
     problem = None if options.learn else problem_of(held, data)
     prior = held.prior(data.X[:1]) if problem is None else problem.prior
-    prior.factors()
+    prior.require_factors()
     found = _learned(model, prior, inputs, data, source, settings, options)
     problem = problem or problem_of(found.model, data)
     last = cavi_engine.step(problem, _state_at_all(problem, found, data))

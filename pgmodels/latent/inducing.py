@@ -1,5 +1,6 @@
 """The prior by inducing inputs: its factor goes through the latents there, and what that leaves is a residual."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,10 +14,11 @@ from jaxtyping import Array, Float
 from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
-from pgmodels.latent.low_rank import LowRankPrior, LowRankState, low_rank_at
+from pgmodels.latent.low_rank import LowRankPrior, LowRankState, SpannedPrior, low_rank_at, span_of
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
+from pgmodels.latent.streamed import streamed_at
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import bare
 from pgmodels.precision import as_array
@@ -26,6 +28,9 @@ DEFAULT = "heteroscedastic"
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
+
+# Entries of A, n M, up to which it is held: 128 MB.
+HELD = 2**24
 
 
 class InducingState(NamedTuple):
@@ -61,8 +66,7 @@ class InducingPrior(LowRankPrior):
 
     def generative(self) -> SparsePrior:
         """See LatentPrior."""
-        span = LowRankPrior(**{field.name: getattr(self, field.name) for field in fields(LowRankPrior)})
-        return SparsePrior(span, self.residual)
+        return SparsePrior(span_of(self), self.residual)
 
     def _diagonal(self) -> Array:
         return super()._diagonal() + self.residual
@@ -95,8 +99,20 @@ class InducingPrior(LowRankPrior):
 
 def inducing_at(
     kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
-) -> InducingPrior:
+) -> SpannedPrior:
     """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
+    return _chosen(len(X), len(Z))(kernel, mean, X, Z, active, size)
+
+
+def _chosen(n: int, r: int) -> Callable[..., SpannedPrior]:
+    """What makes the prior in the form that fits into memory."""
+    return _held_at if n * r <= HELD else streamed_at
+
+
+def _held_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
+) -> InducingPrior:
+    """See ``inducing_at``."""
     return _with_residual(low_rank_at(kernel, mean, X, Z, active, size))
 
 
@@ -130,8 +146,11 @@ def marked_inputs(kernel: Any, Z: Any, tolerance: float = TOLERANCE) -> tuple[Ar
 
 @dataclass(frozen=True, repr=False)
 class Inducing(Form):
-    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration, 8 n M
-    bytes.
+    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration.
+
+    The factor has 8 n M bytes. Beyond 128 MB, as of 56,000 data with M = 300, it is not held: each pass over the data
+    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs``, ``correct`` and predictors
+    that combine latents hold it all the same.
 
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
     rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in
@@ -188,7 +207,7 @@ class Inducing(Form):
         count = min(self.inputs, len(distinct))
         return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> InducingPrior:
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> SpannedPrior:
         """See Form."""
         Z = self.choose(kernel, X)
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
@@ -199,7 +218,8 @@ class Inducing(Form):
             )
         scale = float(np.max(np.asarray(kernel.diagonal(as_array(Z)))))
         tolerance = float(np.clip(neglected / scale, ROUNDING, TOLERANCE)) if scale > 0 else TOLERANCE
-        return _bound(kernel, mean, X, *marked_inputs(kernel, Z, tolerance), size)
+        marked = marked_inputs(kernel, Z, tolerance)
+        return _bound(_chosen(len(X), len(marked[0])), kernel, mean, X, *marked, size)
 
     def traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
@@ -223,8 +243,8 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
 
 
 @eqx.filter_jit
-def _bound(kernel: Any, mean: Array, X: Array, Z: Array, active: Array, size: int) -> InducingPrior:
-    return inducing_at(kernel, mean, X, Z, active, size)
+def _bound(at: Callable[..., Any], *arguments: Any) -> SpannedPrior:
+    return at(*arguments)
 
 
 def _arrays(kernel: Any) -> Any:

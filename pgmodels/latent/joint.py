@@ -117,19 +117,21 @@ class JointPrior(Module):
         columns = [zeros if part is None else part for part in parts]
         return jnp.stack([part for part, size in zip(columns, self.sizes, strict=True) for _ in range(size)], axis=1)
 
-    def factors(self) -> list[Float[Array, "r n"]]:
-        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
-        found: list[Array] = []
+    def require_factors(self) -> list[FactoredPrior]:
+        """The groups, all of which have a factor. Raises ValueError where one has none."""
         for group in self.groups:
             if not isinstance(group, FactoredPrior):
                 raise no_factor(group)
-            found += [group.factor] * group.size
-        return found
+        return [group for group in self.groups if isinstance(group, FactoredPrior)]
+
+    def factors(self) -> list[Float[Array, "r n"]]:
+        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
+        groups = self.require_factors()
+        return [A for A, size in zip([group.factor for group in groups], self.sizes, strict=True) for _ in range(size)]
 
     def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
         """The factor A (rank, m) of each latent at new inputs."""
-        self.factors()
-        parts = [group.factor_at(X_new)[0] for group in self.groups if isinstance(group, FactoredPrior)]
+        parts = [group.factor_at(X_new)[0] for group in self.require_factors()]
         return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
 
     def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
@@ -234,7 +236,7 @@ class JointPosterior(Module):
         return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
 
     def _factored(self) -> list[FactoredPosterior]:
-        self.prior.factors()
+        self.prior.require_factors()
         return [group for group in self.groups if isinstance(group, FactoredPosterior)]
 
 

@@ -1,6 +1,6 @@
-"""The prior by a pivoted Cholesky factor of its covariance."""
+"""Priors through the latents at few inputs, and the one by a pivoted Cholesky factor of its covariance."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -22,12 +22,12 @@ class LowRankState(NamedTuple):
     centre: Float[Array, " r"]
 
 
-class LowRankPrior(FactoredPrior):
-    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
+class SpannedPrior(FactoredPrior):
+    """A prior through the latents at few inputs Z: its factor is A = L_Z^-1 K(Z, X).
 
-    A = L_Z^-1 K(Z, X) with Z the pivots' inputs. A, Z and L_Z are padded to a multiple of 16 coordinates, which have
-    no influence (``active`` is 0 there), so that nearly equal ranks share one compiled program. Rows that fill up the
-    data are the first row again.
+    Z and L_Z are padded to a multiple of 16 coordinates, which have no influence (``active`` is 0 there), so that
+    nearly equal ranks share one compiled program. Rows that fill up the data are the first row again. A posterior's
+    state has the ``root`` of P = I + A W A^T and E v, the ``centre``.
     """
 
     fills: ClassVar[bool] = True
@@ -35,21 +35,11 @@ class LowRankPrior(FactoredPrior):
     kernel: Any
     mean: Float[Array, ""]
     X: Float[Array, "n d"]
-    A: Float[Array, "r n"]
     Z: Float[Array, "r d"]
     root: Float[Array, "r r"]
     active: Float[Array, " r"]
     truncation: Float[Array, ""]
     size: int = eqx.field(static=True)
-
-    def resized(self, size: int) -> "LowRankPrior":
-        """See LatentPrior."""
-        return replace(self, **self._resized_rows(size))
-
-    def _resized_rows(self, size: int) -> dict[str, Any]:
-        """What has a row a datum, at other rows."""
-        A = resize_rows(np.asarray(self.A).T, size).T
-        return {"X": as_array(resize_rows(self.X, size)), "A": as_array(A)}
 
     def _resized_state(self, state: Any, size: int) -> Any:
         return state
@@ -62,22 +52,59 @@ class LowRankPrior(FactoredPrior):
     @property
     def rank(self) -> int:
         """The number of whitened coordinates of one latent, padding included."""
-        return len(self.A)
+        return len(self.Z)
+
+    def cross(self, X_new: Float[Array, "m d"]) -> Float[Array, "r m"]:
+        """K(Z, X_new), zero where coordinates are not active."""
+        return self.active[:, None] * self.kernel(self.Z, X_new)
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        """See FactoredPrior: A = L_Z^-1 K(Z, X_new)."""
+        A = solve_triangular(self.root, self.cross(X_new), lower=True)
+        return with_residual(A, self.kernel.diagonal(X_new))
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        r, n = self.rank, len(self.X)
+        return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
+
+    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
+        return state.centre, algebra.factor_noise(state.root, noise[0])
+
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+        return self.factor_at(X_new)
+
+    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        A_new, residual = cross
+        variance = residual + jnp.sum(algebra.factor_half_covariance(state.root, A_new) ** 2, axis=0)
+        return A_new.T @ state.centre, variance
+
+    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        U = algebra.factor_half_covariance(state.root, cross[0])
+        return cross[0].T @ cross[0] - U.T @ U
+
+
+class LowRankPrior(SpannedPrior):
+    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
+
+    Z are the pivots' inputs.
+    """
+
+    A: Float[Array, "r n"]
+
+    def resized(self, size: int) -> "LowRankPrior":
+        """See LatentPrior."""
+        return replace(self, **self._resized_rows(size))
+
+    def _resized_rows(self, size: int) -> dict[str, Any]:
+        """What has a row a datum, at other rows."""
+        A = resize_rows(np.asarray(self.A).T, size).T
+        return {"X": as_array(resize_rows(self.X, size)), "A": as_array(A)}
 
     @property
     def factor(self) -> Float[Array, "r n"]:
         """See FactoredPrior."""
         return self.A
-
-    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """See FactoredPrior: A = L_Z^-1 K(Z, X_new)."""
-        K_cross = self.active[:, None] * self.kernel(self.Z, X_new)
-        return with_residual(solve_triangular(self.root, K_cross, lower=True), self.kernel.diagonal(X_new))
-
-    def sweep_operations(self) -> float:
-        """See LatentPrior."""
-        r, n = self.A.shape
-        return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
     def _diagonal(self) -> Array:
         return jnp.sum(self.A**2, axis=0)
@@ -96,29 +123,19 @@ class LowRankPrior(FactoredPrior):
     def _log_normalizer(self, state: LowRankState, h: Array) -> Array:
         return algebra.factor_log_normalizer(self.A, state.root, h, state.centre)
 
-    def _mean_and_deviation(self, state: LowRankState, noise: Array) -> tuple[Array, Array]:
-        return state.centre, algebra.factor_noise(state.root, noise[0])
-
     def _covariance(self, state: LowRankState) -> Array:
         U = algebra.factor_half_covariance(state.root, self.A)
         return U.T @ U
-
-    def _cross(self, X_new: Array) -> tuple[Array, Array]:
-        return self.factor_at(X_new)
-
-    def _predict(self, state: LowRankState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        A_new, residual = cross
-        variance = residual + jnp.sum(algebra.factor_half_covariance(state.root, A_new) ** 2, axis=0)
-        return A_new.T @ state.centre, variance
 
     def _cross_covariance(self, state: LowRankState, cross: tuple[Array, Array]) -> Array:
         return algebra.factor_half_covariance(state.root, cross[0]).T @ algebra.factor_half_covariance(
             state.root, self.A
         )
 
-    def _taken(self, state: LowRankState, cross: tuple[Array, Array]) -> Array:
-        U = algebra.factor_half_covariance(state.root, cross[0])
-        return cross[0].T @ cross[0] - U.T @ U
+
+def span_of(prior: SpannedPrior) -> LowRankPrior:
+    """What the inputs Z of a prior span, without the residual that they leave, and with A."""
+    return LowRankPrior(A=prior.factor, **{field.name: getattr(prior, field.name) for field in fields(SpannedPrior)})
 
 
 def low_rank_at(
@@ -129,9 +146,14 @@ def low_rank_at(
     It is differentiable in the hyperparameters, the pivots held: what they neglect stays small near where they were
     chosen.
     """
-    both = active[:, None] * active
-    root = jnp.linalg.cholesky(both * kernel(Z, Z) + jnp.diag(1.0 - active))
+    root = root_at(kernel, Z, active)
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
     return LowRankPrior(
         kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=jnp.zeros(()), size=size
     )
+
+
+def root_at(kernel: Any, Z: Float[Array, "r d"], active: Float[Array, " r"]) -> Float[Array, "r r"]:
+    """L_Z, that of the identity at coordinates that are not active."""
+    both = active[:, None] * active
+    return jnp.linalg.cholesky(both * kernel(Z, Z) + jnp.diag(1.0 - active))

@@ -1,4 +1,4 @@
-"""Which inducing inputs a data set gets: at most so many as asked for, in O(n M) memory."""
+"""Which inducing inputs a data set gets: at most so many as asked for, of no more rows than fit into memory."""
 
 import warnings
 from collections.abc import Callable
@@ -17,6 +17,8 @@ _SEED = 0
 _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
+# Entries of the factor that a greedy choice holds, 256 MB: of more rows it takes a sample.
+_HELD = 2**25
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
@@ -51,9 +53,14 @@ def greedy(
     """One row after the other, that where ``weights`` times the variance that those before leave is largest.
 
     A pivoted Cholesky factorisation whose columns are computed as they are chosen: O(n M^2) time. Ends early where no
-    variance is left, or half of its sum, weighted, is at most ``enough``. Source: Burt, Rasmussen and van der Wilk
-    2020; with weights, Passerello 2021.
+    variance is left, or half of its sum, weighted, is at most ``enough``. Of so many rows that the factor would not
+    fit into memory, a sample is drawn, which stands for all of them. Source: Burt, Rasmussen and van der Wilk 2020;
+    with weights, Passerello 2021.
     """
+    if len(X) * count > _HELD:
+        rows = np.sort(np.random.default_rng(_SEED).permutation(len(X))[: max(count, _HELD // count)])
+        enough *= len(rows) / len(X)
+        X, weights = X[rows], None if weights is None else weights[rows]
     inputs = as_array(X)
     left = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
     weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights

@@ -9,7 +9,7 @@ import numpy as np
 from pgmodels.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.low_rank import SpannedPrior
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
@@ -106,7 +106,7 @@ def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
     The pivots of low-rank priors are such inputs too.
     """
     spans = [group.span if isinstance(group, SparsePrior) else group for group in result.prior.groups]
-    found = [span for span in spans if isinstance(span, LowRankPrior)]
+    found = [span for span in spans if isinstance(span, SpannedPrior)]
     Z = [np.asarray(span.Z)[np.asarray(span.active) > 0] for span in found]
     exact = all(span.residual_variance() is None for span in found)
     every = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)

@@ -151,6 +151,11 @@ class PerturbativeApproximation(CorrectedApproximation):
     shift: np.ndarray
     curvature: np.ndarray
 
+    @property
+    def _num_across(self) -> int:
+        # Those with the data.
+        return max(super()._num_across, self.prior.num_rows)
+
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         moments, expansion = super()._moments_at(inputs), (self.shift, self.curvature)
         return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))

@@ -58,13 +58,17 @@ class GaussianPredictions(ABC):
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
-        inputs, prior = self._inputs_at(X_new), self.posterior.prior
-        # Covariances with all data or coordinates are held for so many rows at a time; the last are filled up.
-        width = max(prior.num_rows, *(group.rank for group in prior.groups)) * self.model.num_latents
+        inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
+        # Covariances are held for so many rows at a time; the last are filled up.
         chunks = equal_chunks(np.arange(len(inputs)), min(filled_size(len(inputs)), at_a_time(width)))
         parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
         return mean, variance
+
+    @property
+    def _num_across(self) -> int:
+        """How many covariances of a latent at a new input are held: those with the coordinates."""
+        return max(group.rank for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""

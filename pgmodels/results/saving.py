@@ -21,6 +21,7 @@ from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.latent.sparse import SparsePrior
+from pgmodels.latent.streamed import StreamedPrior
 from pgmodels.model import Model
 from pgmodels.naming import names_by_path
 from pgmodels.precision import as_array, double_precision
@@ -48,7 +49,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
-    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, SparsePrior)
+    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, StreamedPrior, SparsePrior)
 }
 # How engines make a prior: as the model binds it, as compiled code does, or as what is sampled from.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")

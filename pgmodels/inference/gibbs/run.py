@@ -107,7 +107,7 @@ class GibbsRun(Portable):
         """The moves whose needs are met; ValueError where none moves hyperparameters that are to be sampled."""
         if self.target.augmentation.predictors is not None:
             # What combines latents couples them: the sweep needs their factors too.
-            self.prior.spans().factors()
+            self.prior.spans().require_factors()
         met = {Need.UNKNOWNS} if self._sampled else set()
         # Without warm-up nothing finds the length of Hamiltonian steps.
         met |= {Need.WARMUP} if self.stages else set()

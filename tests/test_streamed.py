@@ -1,0 +1,174 @@
+"""Inducing inputs whose factor is not held against the same with it, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.latent import inducing, streamed
+from pgmodels.latent.inducing import InducingPrior, marked_inputs
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sparse import SparsePrior
+from pgmodels.latent.streamed import StreamedPrior, streamed_at
+from pgmodels.model import Data
+from pgmodels.plots.inputs import inducing_inputs
+from pgmodels.unknowns import learned
+from tests.forms import MEAN, some_sites
+from tests.test_inducing import KERNEL, LABELS, PAIRS, X_NEW, N, X, bernoulli, one_scale, varying
+
+# Sums of some ten terms of order 1 in another order, by roots whose smallest entry is of order 0.1.
+ORDER = 1e-10
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def without_factor(monkeypatch):
+    """No factor is held, and five rows come at a time where there are sixteen coordinates."""
+    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(streamed, "CHUNK", 80)
+
+
+def figures(prior):
+    sites = some_sites(N)
+    posterior = prior.condition(sites)
+    coordinates = jnp.stack([posterior.mean_and_deviation(jax.random.key(seed))[1] for seed in range(2)])
+    return (
+        *prior.marginals(),
+        *prior.moments(sites),
+        *posterior.moments(),
+        posterior.log_normalizer(),
+        *posterior.predict(jnp.asarray(X_NEW)),
+        posterior.covariance_at(jnp.asarray(X_NEW)),
+        prior.latents(coordinates),
+        prior.residual_variance(),
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 5, N], ids="{} at a time".format)
+@pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
+def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
+    held = pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2)
+    assert isinstance(held, InducingPrior)
+    monkeypatch.setattr(streamed, "CHUNK", rows * held.rank)
+    whole = jax.jit(figures)(held)
+
+    @jax.jit
+    def in_chunks(kernel):
+        return figures(streamed_at(kernel, held.mean, held.X, held.Z, held.active, 2))
+
+    for ours, theirs in zip(in_chunks(held.kernel), whole, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=ORDER)
+
+
+def test_gradients_are_those_with_the_factor(without_factor):
+    arguments, sites = (jnp.asarray(X), *marked_inputs(KERNEL, X[:7]), 2), some_sites(N)
+
+    def bound(values, at):
+        kernel, mean = values
+        # The variance at the data is in the marginals, and what is left of it in the loss.
+        prior = at(kernel, mean, *arguments)
+        m, v, log_normalizer = prior.moments(sites)
+        return log_normalizer + jnp.sum(sites.potential * m) - 0.3 * jnp.sum(v)
+
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(lambda values, at=at: bound(values, at)))((KERNEL, jnp.asarray(MEAN)))
+        for at in (streamed_at, inducing._held_at)
+    )
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=ORDER)
+
+
+def test_neither_a_pass_nor_its_gradient_holds_a_factor(monkeypatch):
+    monkeypatch.setattr(streamed, "CHUNK", 2**15)
+    n, r = 40_000, 64
+    shapes = [jax.ShapeDtypeStruct(shape, np.float64) for shape in ((n, 2), (r, 2), (n, 1), (n, 1))]
+
+    def bound(kernel, X, Z, h, w):
+        return streamed_at(kernel, jnp.zeros(()), X, Z, jnp.ones(r), 1).moments(Sites(h, w))[2]
+
+    for function in (bound, jax.grad(bound)):
+        compiled = jax.jit(function).lower(KERNEL, *shapes).compile()
+        # Some chunks of 0.25 MB, and rows of their own of 0.3 MB; the factor would be 20 MB.
+        assert compiled.memory_analysis().temp_size_in_bytes < 8 * n * r / 2
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """One result with the factor, and one without it."""
+    model = bernoulli(pgm.Inducing(X[:9]))
+    held = pgm.cavi(model, X, LABELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inducing, "HELD", 0)
+        patch.setattr(streamed, "CHUNK", 80)
+        found = pgm.cavi(model, X, LABELS)
+    assert [type(result.prior.groups[0]) for result in (held, found)] == [InducingPrior, StreamedPrior]
+    return held, found
+
+
+def assert_close(ours, theirs, atol=1e-10):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+def test_results_are_those_with_the_factor(pair):
+    held, found = pair
+    assert_close(found.elbo_trace, held.elbo_trace)
+    assert_close((found.mean, found.variance), (held.mean, held.variance))
+    assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW))
+    assert_close((found.draw_latents(X_NEW, 3, seed=1),), (held.draw_latents(X_NEW, 3, seed=1),), 1e-7)
+    # Deviations of what is left at inducing inputs: roots of rounding.
+    assert_close((found.draw_at_data(3, seed=1)[0],), (held.draw_at_data(3, seed=1)[0],), 1e-7)
+    assert_close(inducing_inputs(found)[0], inducing_inputs(held)[0])
+
+
+def test_corrections_take_the_factor_as_long_as_they_need_it(pair):
+    ours, theirs = (pgm.correct(result) for result in pair)
+    assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance), 1e-9)
+    assert_close(ours.predict_latent(X_NEW), theirs.predict_latent(X_NEW), 1e-9)
+    with pytest.raises(ValueError, match=r"24 rows with each other.*by linear response"):
+        pgm.correct(pair[1], method="perturbative")
+
+
+def test_results_are_saved(pair, tmp_path, without_factor):
+    loaded = pgm.load(pair[1].save(tmp_path / "streamed.npz"))
+    assert isinstance(loaded.prior.groups[0], StreamedPrior)
+    for ours, theirs in zip(loaded.predict_latent(X_NEW), pair[1].predict_latent(X_NEW), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.turns(2)
+def test_the_sampler_holds_the_factor(pair, without_factor):
+    settings = {"num_samples": 4, "num_warmup": 0, "num_chains": 1}
+    ours = pgm.gibbs(pair[0].model, X, LABELS, **settings)
+    assert isinstance(ours.prior.groups[0], SparsePrior)
+    # Of the same numbers, but for rounding in a Pólya-Gamma draw.
+    assert np.isfinite(ours.mean).all()
+
+
+@pytest.mark.turns(3)
+def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch):
+    held = pgm.cavi(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    monkeypatch.setattr(inducing, "HELD", 0)
+    found = pgm.cavi(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    assert isinstance(found.prior.groups[0], StreamedPrior)
+    assert_close(found.elbo_trace, held.elbo_trace, 1e-9)
+    assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW), 1e-9)
+
+
+@pytest.mark.turns(3)
+def test_what_is_learned_with_every_row_is_that_of_the_dense_prior(without_factor):
+    # Of another size than with a factor in other tests, whose programs would be taken.
+    rows, labels = np.concatenate([X, X[:8]]), np.concatenate([LABELS, LABELS[:8]])
+    one, other = (
+        PenalisedBound(learned(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
+    )
+    (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
+    assert value == pytest.approx(dense_value, abs=1e-7)
+    np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
