@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
+from scipy.special import gammaln
 
 import pgmodels as pgm
 from pgmodels.language.expression import Environment
@@ -68,6 +69,23 @@ def test_it_is_the_closest_of_all_gaussians(name):
     np.testing.assert_allclose(result.mean, np.asarray(m).reshape(size, n).T, atol=1e-4)
     np.testing.assert_allclose(result.variance, np.diagonal(np.asarray(V).reshape(total, total)).reshape(size, n).T,
                                atol=1e-4)  # fmt: skip
+
+
+def test_counts_of_any_size_with_a_log_link():
+    """Rows that know nothing of each other: log r = m + v / 2, m = mu + k (y - r), 1 / v = 1 / k + r by bisection."""
+    y, k, mu = np.array([0.0, 3.0, 40.0, 500.0, 26_000.0, 2e6]), 16.0, 0.3
+    X = 100.0 * np.arange(len(y))[:, None]
+    result = pgm.gaussian_vi(pgm.Model(log_poisson(), pgm.GP(pgm.RBF(k, 1.0), mean=mu)), X, y)
+    variance = lambda r: 1.0 / (1.0 / k + r)  # noqa: E731
+    excess = lambda r, y: np.log(r) - mu - k * (y - r) - 0.5 * variance(r)  # noqa: E731
+    r = np.array([brentq(excess, 1e-12, count + 10.0, args=(count,), xtol=1e-14) for count in y])
+    m, v = mu + k * (y - r), variance(r)
+    elbo = y * m - r - gammaln(y + 1.0) - 0.5 * ((v + (m - mu) ** 2) / k - 1.0 - np.log(v / k))
+    assert result.converged
+    # Half of the prior's jitter, 1e-9, times the largest precision; moments by the root of the tolerance.
+    np.testing.assert_allclose(result.elbo, elbo.sum(), atol=2e-3)
+    np.testing.assert_allclose(result.mean[:, 0] / np.sqrt(v), m / np.sqrt(v), atol=1e-3)
+    np.testing.assert_allclose(result.variance[:, 0], v, rtol=1e-3)
 
 
 @pgm.likelihood(support=pgm.Counts())

@@ -27,6 +27,8 @@ _LEGENDRE, _REACH = 48, 9.0
 _LEAST = 1e-9
 # Added to the variances, relatively, before their root is taken: two latents of a datum may be one.
 _JITTER = 1e-13
+# Of nodes with this much of the weight that have no finite log density, the rest says nothing.
+_MOST = 0.5
 
 
 class Kink(NamedTuple):
@@ -79,20 +81,25 @@ class Quadrature(Objective):
         return jnp.sum(self.local_bound(m, v, y, parameters))
 
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory."""
+        """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory.
+
+        Minus infinity where most of the weight is where that is not finite.
+        """
         value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
         piece = min(at_a_time(m.size * self.size), len(nodes))
         if piece == len(nodes):
-            return value(nodes, weights)
+            return _unless_lost(value(nodes, weights))
         missing = -len(nodes) % piece
         # Nodes of no weight fill up the last piece.
         nodes = jnp.concatenate([nodes, jnp.broadcast_to(nodes[:1], (missing, *nodes.shape[1:]))])
         weights = jnp.concatenate([weights, jnp.zeros((missing, *weights.shape[1:]))])
         pieces = nodes.reshape(-1, piece, *nodes.shape[1:]), weights.reshape(-1, piece, *weights.shape[1:])
         add = lambda total, part: (total + jax.checkpoint(value)(*part), None)  # noqa: E731
-        return jax.lax.scan(add, jnp.zeros(len(m), m.dtype), pieces)[0]
+        return _unless_lost(jax.lax.scan(add, jnp.zeros((2, len(m)), m.dtype), pieces)[0])
 
     def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The sum over nodes, and the weight of those without a finite log density, (2, n)."""
+
         z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
 
         def log_density(z: Any) -> Any:
@@ -102,7 +109,8 @@ class Quadrature(Objective):
         finite = jnp.isfinite(jax.lax.stop_gradient(log_density(jax.lax.stop_gradient(z))))
         values = jnp.where(finite, log_density(jnp.where(finite[..., None], z, m)), 0.0)
         weights = weights if weights.ndim == 2 else weights[:, None]
-        return jnp.sum(weights * values, axis=0)
+        lost = jnp.where(finite, 0.0, jnp.broadcast_to(weights, finite.shape))
+        return jnp.stack([jnp.sum(weights * values, axis=0), jnp.sum(lost, axis=0)])
 
     def _between_kinks(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """One predictor: the pieces of the real line between the kinks, which move with the marginals."""
@@ -122,6 +130,12 @@ class Quadrature(Objective):
         nodes = (centre + reach * x).reshape(-1, len(m))
         weights = (reach * w).reshape(-1, len(m)) * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
         return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
+
+
+def _unless_lost(found: Any) -> Any:
+    """The sums of ``Quadrature._at_nodes``, or minus infinity."""
+    total, lost = found
+    return jnp.where(lost > _MOST, -jnp.inf, total)
 
 
 def _rule(size: int) -> tuple[np.ndarray, np.ndarray]:
