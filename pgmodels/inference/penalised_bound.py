@@ -24,7 +24,7 @@ from pgmodels.inference.inducing import (
     same_inputs,
     warn_limited,
 )
-from pgmodels.inference.problem import Problem
+from pgmodels.inference.problem import Problem, precisions
 from pgmodels.latent.coupled import JOINT_LIMIT
 from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
 from pgmodels.latent.joint import JointPrior
@@ -209,13 +209,12 @@ class PenalisedBound:
         limit = tolerance * (1.0 + abs(before))
         limit = min(limit, ENOUGH) if self.automatic else limit
         model = self.at(self.vector)
-        problem = self.given.problem(as_array(self.vector), _pivots(model.bare(), self.X, self.inputs))
-        precisions = problem.precisions(self.state.sites)
+        told = precisions(self.given.objective.predictors, self.state.sites, self.given.y, model.parameters)
         gain, held, tried = 0.0, self.inputs, self.inputs
         for _ in range(TURNS):
-            chosen = choose_inputs(model, self.X, self.sharpness * precisions)
+            chosen = choose_inputs(model, self.X, self.sharpness * told)
             if same_inputs(chosen, held):
-                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * precisions)
+                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * told)
                 break
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):

@@ -95,11 +95,7 @@ class Problem(Module):
 
     def precisions(self, sites: Sites) -> np.ndarray:
         """The precisions of sites on each latent by itself, (n, latents)."""
-        predictors, w = self.objective.predictors, np.asarray(sites.precision)
-        if predictors is None:
-            return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w
-        Phi = np.asarray(predictors.matrix(self.y, self.parameters))
-        return np.einsum("ipl,ipq,iql->il", Phi, w, Phi) if sites.coupled else np.einsum("ipl,ip->il", Phi**2, w)
+        return precisions(self.objective.predictors, sites, self.y, self.parameters)
 
     def elbo(self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
         """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.
@@ -126,6 +122,15 @@ def problem_of(
         live = as_array(live_rows(len(data.y), prior.num_rows))
     y = as_array(resize_rows(data.y, prior.num_rows))
     return Problem(objective or model.augmentation, prior, y, model.parameters, live=live)
+
+
+def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: dict[str, Any]) -> np.ndarray:
+    """The precisions of sites on each latent by itself, (n, latents)."""
+    w = np.asarray(sites.precision)
+    if predictors is None:
+        return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w
+    Phi = np.asarray(predictors.matrix(y, parameters))
+    return np.einsum("ipl,ipq,iql->il", Phi, w, Phi) if sites.coupled else np.einsum("ipl,ip->il", Phi**2, w)
 
 
 def condition(
