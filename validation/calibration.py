@@ -145,13 +145,13 @@ for name in chosen:
         "Simulation-based calibration of approximations, with linear response (LR) and without",
         table,
         f"{options.replicates} data sets of {options.rows} rows drawn from the model: RBF kernel, variance 4, "
-        f"lengthscale 0.8 over (-2, 2), mean {MEAN}. All cells are deviations from what an exact posterior has, with "
-        "standard errors that count data sets; a star marks those beyond three, as one in 370 is by chance. "
-        "z = (f - m) / sqrt(v) of the latents behind the data. Bias: mean of z (above 0, means are too low). "
-        f"Shrinkage: slope of f - m in m - {MEAN} (above 0, means are too near the prior's). Rms: root mean square "
-        "of z, less 1 (above 0, too narrow or off). Intervals: share of latents inside central ones, less what it "
-        "should be. Left out: data sets without a finite ELBO, or in which linear response is no covariance. "
-        "Unconverged: after 1,000 iterations; they are in.",
+        f"lengthscale 0.8 over (-2, 2), mean {MEAN}; likelihoods of as many latents share those. All cells are "
+        "deviations from what an exact posterior has, with standard errors that count data sets; a star marks those "
+        "beyond three, as one in 370 is by chance. z = (f - m) / sqrt(v) of the latents behind the data. Bias: mean of "
+        f"z (above 0, means are too low). Shrinkage: slope of f - m in m - {MEAN} (above 0, means are too near the "
+        "prior's). Rms: root mean square of z, less 1 (above 0, too narrow or off). Intervals: share of latents inside "
+        "central ones, less what it should be. Left out: data sets without a finite ELBO, or in which linear response "
+        "is no covariance. Unconverged: after 1,000 iterations; they are in.",
         seed=options.seed,
         part="-".join(options.words),
     )
