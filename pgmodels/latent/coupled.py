@@ -11,6 +11,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
+from pgmodels.latent.passes import map_over_rows, sum_over_rows
 from pgmodels.latent.protocol import Key, Sites
 from pgmodels.latent.rows import filled_size
 from pgmodels.latent.sparse import SparsePrior
@@ -89,7 +90,7 @@ class CoupledPosterior(Module):
 
     def marginals(self) -> Marginals:
         """Mean and covariance of each datum's latents."""
-        V, residual = self._covariance(self.prior.factors()), self.prior.residual_variances()
+        V, residual = map_over_rows(self.prior, self._covariance), self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
@@ -219,17 +220,20 @@ def condition_coupled(
     """The posterior given factors; one Cholesky a block. Every group needs a factor, or is of the sparse model."""
     if prior.whitened and not prior.factored:
         return _condition_sparse(prior, potential, precision, blocks)
-    factors, means = prior.factors(), prior.means()
-    centred = potential - precision @ means
+    means = prior.means()
+
+    def told(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
+        """A W A^T and A h of each block."""
+        found = []
+        for block in blocks:
+            rows = [[(factors[a] * W[:, a, b]) @ factors[b].T for b in block] for a in block]
+            P = jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
+            found.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
+        return found
+
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
-    for block in blocks:
-        rows = []
-        for a in block:
-            row = [(factors[a] * precision[:, a, b]) @ factors[b].T for b in block]
-            rows.append(jnp.concatenate(row, axis=1))
-        P = jnp.concatenate(rows)
+    for P, right in sum_over_rows(prior, told, potential - precision @ means, precision):
         root = jnp.linalg.cholesky(jnp.eye(len(P), dtype=P.dtype) + P)
-        right = jnp.concatenate([factors[a] @ centred[:, a] for a in block])
         centre = cho_solve((root, True), right)
         log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
         roots.append(root)

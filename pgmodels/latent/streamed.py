@@ -1,23 +1,19 @@
 """The prior by inducing inputs where its factor is too large to hold: computed again in each pass over the rows."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.lax.linalg import triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.latent.chunks import each_row, summed
 from pgmodels.latent.factored import with_residual
 from pgmodels.latent.low_rank import SpannedPrior, root_at, span_of
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.precision import as_array
-
-# Entries of A at a time, 4 MB: some such arrays stay in a cache.
-CHUNK = 2**19
 
 
 class StreamedState(NamedTuple):
@@ -34,8 +30,8 @@ class StreamedPrior(SpannedPrior):
 
     A posterior takes two passes: one sums A W A^T and A h, the other finds means and variances. In reverse mode each
     chunk is computed once more. Products with L_Z^-1, solved for from the right, are as accurate as solving with L_Z,
-    and three times as fast. Where A itself is asked for, as by ``gibbs``, ``correct`` and latents that a datum couples,
-    it is there as long as they use it. Raises ValueError where n x n covariances of the rows are asked for.
+    and three times as fast. Where A itself is asked for, as by ``gibbs`` and ``correct``, it is there as long as they
+    use it. Raises ValueError where n x n covariances of the rows are asked for.
     """
 
     residual: Float[Array, " n"]
@@ -61,30 +57,28 @@ class StreamedPrior(SpannedPrior):
     def left(self) -> Float[Array, " n"]:
         """The variance at X that the latents at Z leave."""
         whitener = _inverse(self.root)
-        return self._each(lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1])
+        return each_row(
+            lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1], self.rank, self.X
+        )
 
     def _diagonal(self) -> Array:
         return self.kernel.diagonal(self.X)
 
     def _colour(self, whitened: Array) -> Array:
         weights = _inverse(self.root).T @ whitened
-        return jnp.moveaxis(self._each(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0)), 0, -2)
+        rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
+        return jnp.moveaxis(rows, 0, -2)
 
     def _condition(self, h: Array, w: Array) -> StreamedState:
         whitener = _inverse(self.root)
 
-        @jax.checkpoint
         def told(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
             A = whitener @ self.cross(X)
             scaled = A * jnp.sqrt(w)
             return scaled @ scaled.T, A @ h
 
-        def add(sums: tuple[Array, Array], chunk: tuple[Array, ...]) -> tuple[tuple[Array, Array], None]:
-            # Sums are outside of what is computed once more: reverse mode keeps none.
-            return jax.tree.map(jnp.add, sums, told(*chunk)), None
-
-        none = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
-        precision, pulled = jax.lax.scan(add, none, _chunks(self.rank, self.X, h, w))[0]
+        start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
+        precision, pulled = summed(told, start, self.rank, self.X, h, w)
         root = jnp.linalg.cholesky(precision)
         return StreamedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
@@ -96,7 +90,7 @@ class StreamedPrior(SpannedPrior):
             K = self.cross(X)
             return weights @ K, jnp.sum((half @ K) ** 2, axis=0)
 
-        mean, variance = self._each(one)
+        mean, variance = each_row(one, self.rank, self.X)
         return mean, variance + self.residual
 
     def _log_normalizer(self, state: StreamedState, h: Array) -> Array:
@@ -111,14 +105,9 @@ class StreamedPrior(SpannedPrior):
 
     def _too_many(self) -> ValueError:
         return ValueError(
-            f"covariances of {len(self.X):,} rows with each other are not held, nor are their factors: take "
-            "pgm.correct(result), by linear response, which needs none, or fewer rows or inducing inputs."
+            f"covariances of {len(self.X):,} rows with each other are more than is held of so many: take "
+            "pgm.correct(result), by linear response, which needs none of them, or fewer rows."
         )
-
-    def _each(self, function: Callable[[Array], Any]) -> Any:
-        """``function`` of the inputs X_c of each chunk, a first axis of rows."""
-        found = jax.lax.map(jax.checkpoint(lambda chunk: function(*chunk)), _chunks(self.rank, self.X))
-        return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(self.X)], found)
 
 
 def streamed_at(
@@ -142,16 +131,3 @@ def streamed_at(
 def _inverse(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """L^-1. It is X L = I that is solved: its rounding is what makes X K as accurate as solving L A = K."""
     return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)
-
-
-def _chunks(rank: int, X: Float[Array, "n d"], *terms: Float[Array, " n"]) -> tuple[Array, ...]:
-    """Inputs, and terms of each row, in chunks of equal length along a first axis.
-
-    Rows that fill up the last one are its last again, and their terms zero.
-    """
-    n = len(X)
-    count = max(1, -(-n * rank // CHUNK))
-    length = -(-n // count)
-    beyond = (0, count * length - n)
-    filled = jnp.pad(X, (beyond, (0, 0)), mode="edge"), *(jnp.pad(part, beyond) for part in terms)
-    return tuple(part.reshape(count, length, *part.shape[1:]) for part in filled)
