@@ -9,9 +9,11 @@ from sklearn.datasets import load_diabetes
 
 import pgmodels as pgm
 from pgmodels.inference.fit import FitWarning
+from pgmodels.inference.gaussian_vi import quadrature_of
 from pgmodels.inference.starts import amplified, candidates, constant_latents
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.model import Data
+from tests.own_likelihoods import log_poisson
 
 
 def wave(n=40, seed=0):
@@ -100,6 +102,17 @@ def test_constant_latents_are_the_likeliest_ones():
     np.testing.assert_allclose(level.location, y.mean())
     np.testing.assert_allclose(level.parameters["scale"], y.std(), rtol=0.05)
     np.testing.assert_allclose(level.potential[:, 0] / level.precision[:, 0], y)
+
+
+def test_constant_latents_of_a_log_link_are_not_led_beyond_the_counts():
+    """The logarithm of the mean count, which full steps from f = 0 overshoot by a hundred powers of e."""
+    y = np.array([0.0, 900.0, 2.0, 31.0, 0.0, 7.0, 120.0, 404.0])
+    model = pgm.Model(log_poisson(), pgm.GP(pgm.RBF(1.0, 0.5), mean=0.0))
+    with jax.enable_x64(True):
+        level = constant_latents(model, y, quadrature_of(model))
+    # E exp(f) is at the mean count: half the variance of one constant, 1 / sum(y), is the difference.
+    np.testing.assert_allclose(level.location, np.log(y.mean()), atol=1e-3)
+    np.testing.assert_allclose(level.precision[:, 0], y.mean(), rtol=1e-2)
 
 
 def test_fixed_values_and_priors_stay():

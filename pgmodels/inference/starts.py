@@ -5,6 +5,7 @@ from distances between rows. A number that the user gave moves too, for it is on
 has a prior stays.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,6 +34,8 @@ ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
 
 _ROUNDS = 20
+# An update of a constant is halved so often, until the ELBO does not fall by more than rounding takes off it.
+_HALVINGS, _ROUNDING = 30, 1e-12
 # A likelihood parameter that constants say nothing about stays within a few powers of e of the value given.
 _LEEWAY = 2.0
 
@@ -83,15 +86,41 @@ def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> Level
     for _ in range(_ROUNDS):
         parameters, value = _likeliest(model, objective, parameters, y, location, variance)
         for latent in range(model.num_latents):
-            h, w = (np.asarray(part) for part in _local(objective, parameters, y, location, variance)[2:])
-            if (total := w[:, latent].sum()) > 0:
-                location[latent], variance[latent] = h[:, latent].sum() / total, 1.0 / total
+            location, variance, h, w = _update(partial(_local, objective, parameters, y), location, variance, latent)
         if not np.isfinite(value) or not np.isfinite(location).all():
             return None
         if value - previous < 1e-3:
             break
         previous = value
     return Level(location, h, w, parameters)
+
+
+def _update(
+    bound: Callable[..., Any], location: np.ndarray, variance: np.ndarray, latent: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Locations and variances with one latent's updated, and the sites (n, L) before that.
+
+    By half as much, and again, until the ELBO under a flat prior does not fall: the update of CAVI's bound never lowers
+    it, that of an expected log density may lead far beyond the data, as with a log link.
+    """
+
+    def elbo(value: Any, variance: np.ndarray) -> float:
+        return float(value) + 0.5 * float(np.sum(np.log(variance)))
+
+    value, _, h, w = bound(location, variance)
+    h, w = np.asarray(h), np.asarray(w)
+    potential, precision = h[:, latent].sum(), w[:, latent].sum()
+    if precision > 0:
+        floor = elbo(value, variance)
+        floor -= _ROUNDING * (1.0 + abs(floor))
+        for halving in range(_HALVINGS):
+            share, m, v = 0.5**halving, location.copy(), variance.copy()
+            total = (1.0 - share) / v[latent] + share * precision
+            m[latent] = ((1.0 - share) * m[latent] / v[latent] + share * potential) / total
+            v[latent] = 1.0 / total
+            if elbo(bound(m, v)[0], v) >= floor:
+                return m, v, h, w
+    return location, variance, h, w
 
 
 @partial(jax.jit, static_argnames="objective", compiler_options=ASCENT_OPTIONS)
