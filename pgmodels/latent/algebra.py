@@ -11,6 +11,7 @@ A constant mean is taken off first. Only B and P are factorised: their eigenvalu
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.lax.linalg import triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
 
@@ -123,3 +124,8 @@ def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) ->
 def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[Array, " r"]:
     """R^-T noise: turns standard normals into a draw of v about its mean."""
     return solve_triangular(root, noise, trans="T", lower=True)
+
+
+def inverse_root(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """R^-1. It is X R = I that is solved: its rounding is what makes products X B as accurate as solving R A = B."""
+    return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)

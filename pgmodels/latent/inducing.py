@@ -149,8 +149,8 @@ class Inducing(Form):
     """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration.
 
     The factor has 8 n M bytes. Beyond 128 MB, as of 56,000 data with M = 300, it is not held: each pass over the data
-    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it
-    all the same.
+    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it all the
+    same.
 
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
     rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in

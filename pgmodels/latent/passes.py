@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pgmodels.latent.algebra import inverse_root
 from pgmodels.latent.chunks import each_row, summed
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import SpannedPrior
@@ -18,8 +19,10 @@ def sum_over_rows(prior: JointPrior, function: Callable[..., Any], *terms: Float
     if not _in_chunks(prior):
         return function(prior.factors(), *terms)
 
+    factors_at = _by_products(prior)
+
     def told(X: Array, *terms: Array) -> Any:
-        return function(prior.factors_at(X), *terms)
+        return function(factors_at(X), *terms)
 
     X = prior.groups[0].X
     nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(told, X, *terms))
@@ -30,13 +33,26 @@ def map_over_rows(prior: JointPrior, function: Callable[[Sequence[Array]], Any])
     """``function`` of the factors (r, n) of the latents, whose results have a first axis of rows."""
     if not _in_chunks(prior):
         return function(prior.factors())
-    return each_row(lambda X: function(prior.factors_at(X)), _width(prior), prior.groups[0].X)
+    factors_at = _by_products(prior)
+    return each_row(lambda X: function(factors_at(X)), _width(prior), prior.groups[0].X)
 
 
 def _in_chunks(prior: JointPrior) -> bool:
     """Whether some factor is not held, and all of them follow from inputs."""
     spanned = all(isinstance(group, SpannedPrior) for group in prior.groups)
     return spanned and any(isinstance(group, StreamedPrior) for group in prior.groups)
+
+
+def _by_products(prior: JointPrior) -> Callable[[Array], list[Array]]:
+    """The factors of the latents at inputs."""
+    spanned = [group for group in prior.groups if isinstance(group, SpannedPrior)]
+    whiteners = [inverse_root(group.root) for group in spanned]
+
+    def factors_at(X: Array) -> list[Array]:
+        parts = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
+        return [A for A, group in zip(parts, spanned, strict=True) for _ in range(group.size)]
+
+    return factors_at
 
 
 def _width(prior: JointPrior) -> int:

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.lax.linalg import triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.latent import algebra
 from pgmodels.latent.chunks import each_row, summed
 from pgmodels.latent.factored import with_residual
 from pgmodels.latent.low_rank import SpannedPrior, root_at, span_of
@@ -29,9 +29,9 @@ class StreamedPrior(SpannedPrior):
     """``InducingPrior`` in O(n + M^2) memory: rows come in chunks, A_c = L_Z^-1 K(Z, X_c) anew in each pass over them.
 
     A posterior takes two passes: one sums A W A^T and A h, the other finds means and variances. In reverse mode each
-    chunk is computed once more. Products with L_Z^-1, solved for from the right, are as accurate as solving with L_Z,
-    and three times as fast. Where A itself is asked for, as by ``gibbs`` and ``correct``, it is there as long as they
-    use it. Raises ValueError where n x n covariances of the rows are asked for.
+    chunk is computed once more. Products with L_Z^-1 take the place of solving with L_Z: they are three times as fast.
+    Where A itself is asked for, as by ``gibbs`` and ``correct``, it is there as long as they use it. Raises ValueError
+    where n x n covariances of the rows are asked for.
     """
 
     residual: Float[Array, " n"]
@@ -56,7 +56,7 @@ class StreamedPrior(SpannedPrior):
 
     def left(self) -> Float[Array, " n"]:
         """The variance at X that the latents at Z leave."""
-        whitener = _inverse(self.root)
+        whitener = algebra.inverse_root(self.root)
         return each_row(
             lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1], self.rank, self.X
         )
@@ -65,12 +65,12 @@ class StreamedPrior(SpannedPrior):
         return self.kernel.diagonal(self.X)
 
     def _colour(self, whitened: Array) -> Array:
-        weights = _inverse(self.root).T @ whitened
+        weights = algebra.inverse_root(self.root).T @ whitened
         rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
         return jnp.moveaxis(rows, 0, -2)
 
     def _condition(self, h: Array, w: Array) -> StreamedState:
-        whitener = _inverse(self.root)
+        whitener = algebra.inverse_root(self.root)
 
         def told(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
             A = whitener @ self.cross(X)
@@ -83,7 +83,7 @@ class StreamedPrior(SpannedPrior):
         return StreamedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
     def _moments(self, state: StreamedState) -> tuple[Array, Array]:
-        whitener = _inverse(self.root)
+        whitener = algebra.inverse_root(self.root)
         weights, half = whitener.T @ state.centre, solve_triangular(state.root, whitener, lower=True)
 
         def one(X: Array) -> tuple[Array, Array]:
@@ -126,8 +126,3 @@ def streamed_at(
         residual=jnp.zeros(len(X)),
     )
     return replace(prior, residual=prior.left())
-
-
-def _inverse(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """L^-1. It is X L = I that is solved: its rounding is what makes X K as accurate as solving L A = K."""
-    return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)
