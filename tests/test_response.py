@@ -11,7 +11,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.inference.gibbs import surrogate as refits
-from pgmodels.inference.gibbs.fixed_point import fit_surrogate
+from pgmodels.inference.gibbs.fitting import Fit, fit_surrogate, fitting_problem
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
 from pgmodels.latent.coupled import choose_blocks, condition_coupled
@@ -32,7 +32,7 @@ def gaussian(centre, marginals):
     prior = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.5, 0.7), mean=0.4)).prior(np.array([[0.0], [0.3], [1.1]]))
     W = np.array([0.5, 2.0, 1.0])[:, None, None]
     built = condition_coupled(prior, jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W), choose_blocks(prior))
-    return replace(built, centre=jnp.asarray(centre)), marginals
+    return Fit(replace(built, centre=jnp.asarray(centre)), marginals, None)
 
 
 def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations():
@@ -65,8 +65,9 @@ def fits_that_widen(rng):
     one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
 
     def fit(centre, log_width):
-        found, _ = gaussian(centre, one)
-        return replace(found, roots=(jnp.exp(-log_width) * found.roots[0],)), one
+        found = gaussian(centre, one)
+        wider = replace(found.surrogate, roots=(jnp.exp(-log_width) * found.surrogate.roots[0],))
+        return found._replace(surrogate=wider)
 
     neighbours = [
         (fit(rng.normal(size=3), up), fit(rng.normal(size=3), down)) for up, down in ((0.4, -0.2), (0.0, 0.0))
@@ -104,7 +105,7 @@ def test_standard_coordinates_are_undone_and_know_their_jacobian():
 
 def test_lengths_are_those_along_an_axis_with_the_others_held():
     one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
-    turned, _ = gaussian([0.0, 0.0, 0.0], one)
+    turned = gaussian([0.0, 0.0, 0.0], one).surrogate
     precision = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
     turned = replace(turned, roots=(jnp.asarray(np.linalg.cholesky(precision)),))
     axes = still_frame(gaussian([0.0, 0.0, 0.0], one)[0], 1).axes
@@ -129,9 +130,9 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
     fits, sizes = [], {"num_samples": 5, "num_warmup": 120, "num_chains": 2, "seed": 0}
 
     def fit(*args):
-        surrogate, (mean, covariance) = fit_surrogate(*args)
+        surrogate, (mean, covariance), sites = fit_surrogate(*args)
         fits.append(1)
-        return surrogate, (jnp.nan * mean if len(fits) - 1 in failing else mean, covariance)
+        return Fit(surrogate, (jnp.nan * mean if len(fits) - 1 in failing else mean, covariance), sites)
 
     monkeypatch.setattr(refits, "fit_surrogate", fit)
     with pytest.warns(pgm.MixingWarning, match=message) as caught:
@@ -151,11 +152,11 @@ def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
 
     def fitted(log_dispersion, start=None):
         model = pgm.Model(pgm.NegativeBinomial(float(np.exp(log_dispersion))), pgm.GP(pgm.RBF(1.0, 1.0)))
-        return fit_surrogate(model.augmentation, model.prior(X), jnp.asarray(y), None, model.parameters, start)
+        return fit_surrogate(fitting_problem(model, model.prior(X), jnp.asarray(y), None), start)
 
     fit = fitted(1.0)
     middle, scale = jnp.array([1.0]), jnp.array([[0.4]])
-    response = linear_response(fit, middle, scale, [(fitted(1.4, fit[0]), fitted(0.6, fit[0]))], False)
+    response = linear_response(fit, middle, scale, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
     target = fitted(1.25)[1]
     for i, transform in enumerate((lambda x: x, np.log)):
         error = np.abs(transform(response.at(jnp.array([1.25]))[i]) - transform(target[i])).max()

@@ -55,6 +55,17 @@ def wine(sampled: bool = False) -> tuple:
     return pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(*priors), size=3)), X, y
 
 
+def classes(name: str, number: int, rows: int) -> tuple:
+    """The first classes of a data set, one kernel for all latents."""
+    data = load(name)
+    kept = data.y < number
+    order = np.random.default_rng(0).permutation(int(kept.sum()))[:rows]
+    X, y = data.X[kept][order], data.y[kept][order]
+    spread = X.std(axis=0)
+    X = (X - X.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    return pgm.Model(pgm.LogisticSoftmax(number), pgm.GP(pgm.RBF(pgm.Fixed(1.0), None), size=number)), X, y
+
+
 def counts(likelihood: str, sampled: bool = False) -> tuple:
     """Disasters a year, with a likelihood parameter that is sampled too."""
     X, y = standardised("coal")
@@ -81,6 +92,11 @@ CASES = [
     Case("banana 2-D, n = 400", False, lambda: binary("banana", 400)),
     Case("Pima 8-D, n = 768", False, lambda: binary("pima", None)),
     Case("wine, logistic-softmax, n = 118", False, wine),
+    Case("pendigits, 4 classes, n = 200", False, lambda: classes("pendigits", 4, 200)),
+    Case("page-blocks, 5 classes, n = 300", False, lambda: classes("page-blocks", 5, 300)),
+    Case("satimage, 6 classes, n = 170", False, lambda: classes("satimage", 6, 170)),
+    Case("letter, 7 classes, n = 214", False, lambda: classes("letter", 7, 214)),
+    Case("letter, 11 classes, n = 264", False, lambda: classes("letter", 11, 264)),
     Case("coal, negative binomial, n = 112", False, lambda: counts("NegativeBinomial")),
     Case("coal, sigmoid-Poisson, n = 112", False, lambda: counts("Poisson")),
     Case("mcycle, Student-t, n = 133", False, lambda: robust("StudentT")),

@@ -54,14 +54,14 @@ class GaussianState(NamedTuple):
     memory: Memory
 
 
-def quadrature_of(model: Model) -> Quadrature:
+def quadrature_of(model: Model, coarse: bool = False) -> Quadrature:
     """The expected log density of a model's formula, over its predictors where its factors combine latents."""
     if model.is_augmentable:
         formula, predictors = model.augmentation.formula, model.augmentation.predictors
     else:
         formula, predictors = fewest(model.likelihood.formula(model.num_latents), model.num_latents)
     size = model.num_latents if predictors is None else len(predictors.rows)
-    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else ())
+    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
 
 
 def _kinks(expression: Expression) -> list[Kink]:

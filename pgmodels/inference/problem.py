@@ -59,10 +59,14 @@ class Problem(Module):
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Mean and variance of the predictors before any data."""
         mean, variance = self.prior.marginals()
+        return self.of_latents(mean, jax.vmap(jnp.diag)(variance))
+
+    def of_latents(self, mean: Float[Array, "n l"], covariance: Float[Array, "n l l"]) -> tuple[Array, Spread]:
+        """Mean and variance of the predictors where the latents have these marginals."""
         predictors = self.objective.predictors
         if predictors is None:
-            return mean, jax.vmap(jnp.diag)(variance) if self.joint else variance
-        return self._push(predictors.matrix(self.y, self.parameters), mean, jax.vmap(jnp.diag)(variance))
+            return mean, covariance if self.joint else jnp.diagonal(covariance, axis1=1, axis2=2)
+        return self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
 
     def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Spread, Float[Array, ""]]:
         """Mean and variance of the predictors given sites, and the log normaliser."""

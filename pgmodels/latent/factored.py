@@ -121,7 +121,7 @@ class FactoredPrior(LatentPrior):
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """See LatentPrior."""
         A, residual = self.factor_at(X_new)
-        return self.mean + jnp.swapaxes(A, 0, 1) @ coordinates, residual
+        return self.mean + jnp.swapaxes(jnp.swapaxes(coordinates, -1, -2) @ A, -1, -2), residual
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """The covariance of a latent at new inputs, given its coordinates."""

@@ -101,7 +101,7 @@ class SparsePosterior(Posterior):
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See Posterior."""
         span, residual, (h, _) = self.prior.span, self.prior.residual[:, None], self.sites
-        mean = (span.A.T @ self.centres.T + residual * h) / self.scale
+        mean = ((self.centres @ span.A).T + residual * h) / self.scale
         return self.prior.mean + mean, residual / self.scale + self._variance(span.A) / self.scale**2
 
     def log_normalizer(self) -> Float[Array, ""]:
@@ -115,7 +115,7 @@ class SparsePosterior(Posterior):
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         """See Posterior."""
         A, residual = self.prior.span.factor_at(X_new)
-        return self.prior.mean + A.T @ self.centres.T, residual[:, None] + self._variance(A)
+        return self.prior.mean + (self.centres @ A).T, residual[:, None] + self._variance(A)
 
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         """See Posterior."""
@@ -124,8 +124,8 @@ class SparsePosterior(Posterior):
         noise = jax.random.normal(ours, self.centres.shape, h.dtype)
         v, dv = self.centres.T, over_states(lambda pair: algebra.factor_noise(*pair), (self.roots, noise)).T
         spread = jnp.sqrt(self.prior.residual)[:, None]
-        e = spread * (h - w * (span.A.T @ v)) / scale
-        de = jax.random.normal(theirs, h.shape, h.dtype) / jnp.sqrt(scale) - spread * w * (span.A.T @ dv) / scale
+        e = spread * (h - w * (v.T @ span.A).T) / scale
+        de = jax.random.normal(theirs, h.shape, h.dtype) / jnp.sqrt(scale) - spread * w * (dv.T @ span.A).T / scale
         return jnp.concatenate([v, e]), jnp.concatenate([dv, de])
 
     def _variance(self, A: Float[Array, "r m"]) -> Float[Array, "m l"]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, sobol_normals, trapezoid_normal
+from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, normal_nodes, trapezoid_normal
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.objectives.protocol import Objective
 from pgmodels.precision import as_array
@@ -21,6 +21,8 @@ _TRAPEZOID = 129
 # Gauss-Hermite nodes along each of two or three directions; Sobol points for more.
 _HERMITE = {2: 24, 3: 12}
 _SOBOL = 2048
+# Nodes of a coarse rule: of Gauss and Hermite along one direction, Sobol points in more.
+_COARSE_HERMITE, _COARSE_SOBOL = 32, 64
 # Where a formula has kinks, Gauss-Legendre nodes on each piece of (-9, 9) deviations between them: 1e-19 is beyond.
 _LEGENDRE, _REACH = 48, 9.0
 # Nodes of a grid with less weight than this are left out: the corners, which are half of it.
@@ -42,18 +44,24 @@ class Quadrature(Objective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
     One predictor: 129 nodes of the trapezoid rule, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three:
-    a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. Nodes move with the marginals, so that sites and Hessians
-    are the exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
+    a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. A ``coarse`` one has 32 Gauss-Hermite nodes for one
+    predictor and 64 Sobol points for more. Nodes move with the marginals, so that sites and Hessians are the exact
+    derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
     """
 
     def __init__(
-        self, formula: Expression, size: int, predictors: "Predictors | None" = None, kinks: tuple[Kink, ...] = ()
+        self,
+        formula: Expression,
+        size: int,
+        predictors: "Predictors | None" = None,
+        kinks: tuple[Kink, ...] = (),
+        coarse: bool = False,
     ):
-        self.formula, self.size, self.predictors, self.kinks = formula, size, predictors, kinks
+        self.formula, self.size, self.predictors, self.kinks, self.coarse = formula, size, predictors, kinks, coarse
 
     @property
     def _identity(self) -> Hashable:
-        return self.formula.key, self.size
+        return self.formula.key, self.size, self.coarse
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -65,7 +73,7 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        nodes, weights = (as_array(part) for part in _rule(self.size))
+        nodes, weights = (as_array(part) for part in _rule(self.size, self.coarse))
         half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
         return self._average(nodes[:, None, :], weights, m, half, y, parameters)
 
@@ -138,12 +146,14 @@ def _unless_lost(found: Any) -> Any:
     return jnp.where(lost > _MOST, -jnp.inf, total)
 
 
-def _rule(size: int) -> tuple[np.ndarray, np.ndarray]:
+def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (nodes, size) and weights (nodes,) of a standard normal."""
+    if coarse:
+        return normal_nodes(size, _COARSE_HERMITE if size == 1 else _COARSE_SOBOL)
     if size == 1:
         return trapezoid_normal(1, _TRAPEZOID)
     if size not in _HERMITE:
-        return sobol_normals(size, _SOBOL), np.full(_SOBOL, 1.0 / _SOBOL)
+        return normal_nodes(size, _SOBOL)
     line, weights = gauss_hermite(_HERMITE[size])
     grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
     each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)

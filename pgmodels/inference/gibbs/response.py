@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.frame import FURTHEST, log_lengths, still_frame
-from pgmodels.latent.coupled import CoupledPosterior, Marginals
+from pgmodels.latent.coupled import Marginals
 from pgmodels.portable import Module
 
 
@@ -54,16 +55,11 @@ class Response(Module):
         return solve_triangular(self.scale, difference, lower=True)
 
 
-# A fitted Gaussian and the marginals at which its factors were made.
-Fit = tuple[CoupledPosterior, Marginals]
-
-
 def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:
     """A Gaussian that is the same everywhere; with standard coordinates only where ``framed``."""
-    surrogate, marginals = fit
-    slope = jnp.zeros((len(vector), *marginals[0].shape))
-    frame = still_frame(surrogate, len(vector)) if framed else None
-    return Response(frame, *marginals, vector, jnp.eye(len(vector)), slope, slope)
+    slope = jnp.zeros((len(vector), *fit.marginals[0].shape))
+    frame = still_frame(fit.surrogate, len(vector)) if framed else None
+    return Response(frame, *fit.marginals, vector, jnp.eye(len(vector)), slope, slope)
 
 
 def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], framed: bool) -> Response:
@@ -74,15 +70,15 @@ def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tupl
 
     frame = None
     if framed:
-        still = still_frame(fit[0], len(middle))
-        lengths = slope(lambda fit: log_lengths(fit[0], still.axes))
-        frame = replace(still, slope=slope(lambda fit: fit[0].centre), log_length_slope=lengths)
-    return Response(frame, *fit[1], middle, scale, slope(_mean), slope(_log_deviation))
+        still = still_frame(fit.surrogate, len(middle))
+        lengths = slope(lambda fit: log_lengths(fit.surrogate, still.axes))
+        frame = replace(still, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
+    return Response(frame, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
 
 
 def _mean(fit: Fit) -> Any:
-    return fit[1][0]
+    return fit.marginals[0]
 
 
 def _log_deviation(fit: Fit) -> Any:
-    return 0.5 * jnp.log(jnp.diagonal(fit[1][1], axis1=1, axis2=2))
+    return 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2))

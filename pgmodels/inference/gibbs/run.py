@@ -13,10 +13,11 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
+from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
 from pgmodels.inference.gibbs.record import BLOCKS, CHUNK, Keep, Record, no_moments
-from pgmodels.inference.gibbs.response import Fit, constant_response
+from pgmodels.inference.gibbs.response import constant_response
 from pgmodels.inference.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.gibbs.target import Chain, Target
@@ -34,7 +35,7 @@ from pgmodels.unknowns import Unknowns
 from pgmodels.warning import warn
 
 # Of a saved state: one more for every change of what it holds.
-_FORMAT = 6
+_FORMAT = 7
 
 
 class SamplingError(ValueError):
@@ -138,7 +139,7 @@ class GibbsRun(Portable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, held=fit[0])
+        self.target = replace(self.target, held=fit.surrogate)
 
     @property
     def _sampled(self) -> bool:
@@ -322,7 +323,7 @@ class GibbsRun(Portable):
 
 
 def _largest_precision(fit: Fit) -> float:
-    return float(np.asarray(fit[0].precision).max())
+    return float(np.asarray(fit.surrogate.precision).max())
 
 
 def _has_gradient(target: Target, prior: JointPrior, vector: Any) -> bool:

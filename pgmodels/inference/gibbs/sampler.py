@@ -49,8 +49,9 @@ def gibbs(
     the same call takes it up again after an interruption, and gives the draws of an uninterrupted run bit for bit; with
     a larger ``num_samples`` it goes on from the end.
 
-    An iteration makes slice moves about a Gaussian fitted to the posterior beforehand, and, in every iteration or every
-    few, the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries, overrelaxed.
+    An iteration makes slice moves about the variational Gaussian, fitted beforehand, and, in every iteration or every
+    few (every fiftieth at least), the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries,
+    overrelaxed.
     Hyperparameters take slice steps too; where a Hamiltonian step on them and the latents at once goes further for its
     cost (often with several latents a datum), it takes the place of the slice moves; not for a kernel that JAX cannot
     differentiate backwards, nor with inducing inputs, which stay where they are chosen first. Chains start at draws of

@@ -5,17 +5,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.inference.gibbs.fixed_point import fit_surrogate
-from pgmodels.inference.gibbs.response import Fit, Response, linear_response
+from pgmodels.inference.gibbs.fitting import Fit, fit_surrogate, fitting_problem
+from pgmodels.inference.gibbs.response import Response, linear_response
 from pgmodels.inference.gibbs.target import Target
-from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import Sites
 from pgmodels.precision import as_array
 
 
 def first_fit(target: Target, prior: JointPrior) -> Fit:
     """The fitted Gaussian of the model's own values, at its prior."""
-    return fit_surrogate(target.augmentation, prior, target.y, target.live, target.model.parameters)
+    return fit_surrogate(fitting_problem(target.model, prior, target.y, target.live))
 
 
 def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Response | None, str]:
@@ -32,7 +32,7 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
     fit = _fit(target, middle, None)
     if not _is_finite(fit):
         return None, "moves go on about the Gaussian fitted before"
-    neighbours = [(_fit(target, middle + step, fit[0]), _fit(target, middle - step, fit[0])) for step in scale.T]
+    neighbours = [(_fit(target, middle + step, fit.sites), _fit(target, middle - step, fit.sites)) for step in scale.T]
     bad = [not (_is_finite(up) and _is_finite(down)) for up, down in neighbours]
     fault = ""
     if any(bad):
@@ -42,13 +42,13 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
     return linear_response(fit, as_array(middle), as_array(scale), neighbours, framed), fault
 
 
-def _fit(target: Target, vector: Any, start: CoupledPosterior | None) -> Fit:
+def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
     prior = drawn.compiled_prior(target.X, target.live).generative()
-    return fit_surrogate(target.augmentation, prior, target.y, target.live, drawn.parameters, start)
+    return fit_surrogate(fitting_problem(drawn, prior, target.y, target.live), start)
 
 
 def _is_finite(fit: Fit) -> bool:
-    surrogate, marginals = fit
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (surrogate.centre, *surrogate.roots, *marginals))
+    leaves = (fit.surrogate.centre, *fit.surrogate.roots, *fit.marginals)
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)

@@ -6,9 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.inference.gibbs.fixed_point import gaussian_factors
+from pgmodels.inference.gibbs.fitting import fitting_problem, surrogate_of
 from pgmodels.inference.gibbs.response import Response
-from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import one_by_one
@@ -96,12 +96,8 @@ class Target(Module):
         """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
         if isinstance(self.held, CoupledPosterior):
             return self.held
-        prior = self.prior(vector)
-        blocks = choose_blocks(prior)
-        h, W = gaussian_factors(
-            self.augmentation, self.y, self.live, self.parameters(vector), self.response.at(vector), blocks
-        )
-        return condition_coupled(prior, h, W, blocks)
+        problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.live)
+        return surrogate_of(problem, self.response.at(vector))
 
     def about(self, vector: Any) -> About:
         """What moves stand on at given unknowns."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian, acceptance
 from pgmodels.inference.gibbs.moves.move import Move, Seen, Turn
-from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.gibbs.moves.slice_latents import MAX_STEPS, SliceLatents
 from pgmodels.inference.gibbs.moves.slice_unknowns import SliceUnknowns
 from pgmodels.inference.gibbs.moves.sweep import Sweep
 from pgmodels.inference.gibbs.schedule import Schedule, first_schedule
@@ -14,7 +14,9 @@ from pgmodels.latent.joint import JointPrior
 
 # Iterations of the pilot that the tuning reads.
 PILOT = 25
-_MAX_SWEEP_EVERY = 10
+# What sweeps may cost of what the other moves do, and in every how-manieth iteration there is one at least: where slice
+# steps give as many draws as they are to, and where not.
+_BESIDE_DRAWS, _ELSE = (0.1, 50), (1.0, 10)
 # Hamiltonian steps accepted less often than this are not left alone.
 _SELDOM = 0.3
 
@@ -70,7 +72,7 @@ def tune(prior: JointPrior, sampled: bool, seen: Sequence[Seen], held: Schedule)
             return held.change(SliceUnknowns, repeats=1).change(SliceLatents, repeats=4).change(Sweep, every=1)
         if not slices.repeats:
             # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
-            return held.change(SliceLatents, repeats=0).change(Sweep, every=_MAX_SWEEP_EVERY)
+            return held.change(SliceLatents, repeats=0).change(Sweep, every=_ELSE[1])
     return held.change(Sweep, every=_sweep_every(prior, sampled, seen, held))
 
 
@@ -90,7 +92,11 @@ def _hamiltonian_goes_further(
 
 
 def _sweep_every(prior: JointPrior, sampled: bool, seen: Sequence[Seen], held: Schedule) -> int:
-    """In every how-manieth iteration there is a sweep: as much work for sweeps as for the other moves."""
+    """In every how-manieth iteration there is a sweep.
+
+    Where slice steps about the Gaussian give the draws that are wanted of them, sweeps are there for where it is far
+    from the posterior; else they get as much work as the other moves.
+    """
     # Slice steps on hyperparameters cost more than a sweep each, and sweeps reach where no Gaussian does.
     if sampled:
         return 1
@@ -101,7 +107,9 @@ def _sweep_every(prior: JointPrior, sampled: bool, seen: Sequence[Seen], held: S
             sweep += cost
         else:
             other += int(turn.repeats) * cost / int(turn.every)
-    return int(np.clip(round(sweep / other), 1, _MAX_SWEEP_EVERY)) if other else 1
+    slices = held.of(SliceLatents)
+    share, most = _BESIDE_DRAWS if slices is not None and slices.repeats < MAX_STEPS else _ELSE
+    return int(np.clip(round(sweep / (share * other)), 1, most)) if other else 1
 
 
 def _of(held: Schedule, kind: type[Move], seen: Sequence[Seen]) -> Seen:

@@ -17,7 +17,7 @@ from pgmodels.precision import as_array
 
 # Effective draws of the latents that slice steps are to give an iteration, and how many steps it may take. Slice steps
 # on hyperparameters cost several factorisations each: beside them these cost next to nothing.
-_DRAWS, _MAX_STEPS = 1.5, 12
+_DRAWS, MAX_STEPS = 1.5, 12
 _DRAWS_BESIDE_UNKNOWNS, _MAX_STEPS_BESIDE_UNKNOWNS = 6.0, 24
 # Floating-point operations that an evaluation of a log density is worth, by measurement.
 DENSITY = 150.0
@@ -94,7 +94,7 @@ class SliceLatents(Move):
         """See Move: how many steps."""
         del prior
         wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
-        most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else _MAX_STEPS
+        most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else MAX_STEPS
         # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2.
         steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * mean_shrinks(seen)))), 2, most))
         return turn._replace(repeats=as_array(steps))
