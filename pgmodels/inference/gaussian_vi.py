@@ -179,7 +179,7 @@ def gaussian_vi(
 
     X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is by quadrature, so that its ELBO
     is above that of ``cavi``, which starts it where the formula has an augmentation, and it never falls. The latents of
-    a datum depend on each other under q, up to 3,000 coordinates in all; beyond, a MeanFieldWarning says that they do
+    a datum depend on each other under q, up to 3,200 coordinates in all; beyond, a MeanFieldWarning says that they do
     not. Stops where the ELBO changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning
     where that takes more than ``max_iterations``. Raises ValueError for bad data.
     Source: Opper and Archambeau 2009; Khan and Lin 2017.

@@ -18,8 +18,8 @@ from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
 from pgmodels.precision import as_array, double_precision
 
-# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 72 MB a root.
-JOINT_LIMIT = 3000
+# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 82 MB a root.
+JOINT_LIMIT = 3200
 
 
 # Means (n, L) and covariances (n, L, L) of the latents of each datum.
