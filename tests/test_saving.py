@@ -300,10 +300,7 @@ def altered(formula, **options):
         ("additive", "got 'additive'.*likelihood=additive"),
         (pgm.Bernoulli, r"has the parameters \[\], and the one saved, additive, has \['tilt'\]"),
         (altered(lambda y, f, tilt=0.7: pgm.sigmoid(f[0] + tilt * f[1])), "the formula of the likelihood given is σ"),
-        (
-            altered(additive.function, support=pgm.Counts()),
-            r"support.*is Counts\(\), and the one saved is Binary\(\)",
-        ),
+        (altered(additive.function, support=pgm.Counts()), r"support.*is Counts\(\), and the one saved is Binary"),
         (altered(additive.function, mean=lambda y, f, tilt: f[0], variance=lambda y, f, tilt: f[1]), "mean.*is none"),
     ],
 )

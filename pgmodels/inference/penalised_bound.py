@@ -210,7 +210,7 @@ class PenalisedBound:
         limit = min(limit, ENOUGH) if self.automatic else limit
         model = self.at(self.vector)
         told = precisions(self.given.objective.predictors, self.state.sites, self.given.y, model.parameters)
-        gain, held, tried = 0.0, self.inputs, self.inputs
+        held = tried = self.inputs
         for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * told)
             if same_inputs(chosen, held):
@@ -221,7 +221,7 @@ class PenalisedBound:
                 continue
             known = self.best, self.vector, self.state
             self.inputs = tried = chosen
-            gain = before - self(self.vector)[0]
+            gain = self.best - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
             more = self.automatic and count_inputs(chosen) > count_inputs(held)
             if gain > (limit if more else 0.0):
@@ -231,7 +231,7 @@ class PenalisedBound:
                 self.best, self.vector, self.state = known
             if gain > limit or more or not self.automatic:
                 break
-        return gain > limit
+        return before - self.best > limit
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
         """The same divided by ``height``, as a function of the vector divided by ``units``."""

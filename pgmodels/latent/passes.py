@@ -1,4 +1,7 @@
-"""Passes over the rows of latents that a datum couples: with their factors, or by chunks where these are not held."""
+"""Passes over the rows of latents that a datum couples: with their factors, or by chunks where these are not held.
+
+Beside a group with a dense prior, which is larger, the factors of all are made in each pass.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -18,7 +18,7 @@ _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
 # Entries of the factor that a greedy choice holds, 256 MB: of more rows it takes a sample.
-_HELD = 2**25
+_HELD = 2**24
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:

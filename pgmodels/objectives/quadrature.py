@@ -45,8 +45,8 @@ class Quadrature(Objective):
 
     One predictor: 129 nodes of the trapezoid rule, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three:
     a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. A ``coarse`` one has 32 Gauss-Hermite nodes for one
-    predictor and 64 Sobol points for more. Nodes move with the marginals, so that sites and Hessians are the exact
-    derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
+    predictor without kinks and 64 Sobol points for more. Nodes move with the marginals, so that sites and Hessians are
+    the exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
     """
 
     def __init__(

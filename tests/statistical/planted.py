@@ -16,7 +16,7 @@ from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.inference import problem
-from pgmodels.inference.gibbs import iteration, target
+from pgmodels.inference.gibbs import fitting, iteration
 from pgmodels.inference.gibbs.frame import Frame
 from pgmodels.inference.gibbs.moves import shrinking, sweep
 from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
@@ -69,8 +69,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = target.condition_coupled
-    patch.setattr(target, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+    original = fitting.condition_coupled
+    patch.setattr(fitting, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def no_determinant(patch: Any) -> None:

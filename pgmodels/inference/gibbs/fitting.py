@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.gaussian_vi import first_state, positive_part, pull, quadrature_of, state_of, step
@@ -11,7 +12,7 @@ from pgmodels.inference.problem import Problem, couple
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import compiled_sampler
+from pgmodels.latent.sequential import compiled_lightly, compiled_sampler
 from pgmodels.model import Model
 
 # What is fitted is a proposal, whose last digits buy nothing.
@@ -22,11 +23,12 @@ _SHARE = 0.9
 
 
 class Fit(NamedTuple):
-    """A fitted Gaussian, the marginals of the latents at its optimum, and the sites of the predictors there."""
+    """A fitted Gaussian, the marginals of the latents at its optimum, and the sites of the predictors and the ELBO."""
 
     surrogate: CoupledPosterior
     marginals: Marginals
-    sites: Sites | None
+    sites: Sites
+    elbo: Array
 
 
 def fitting_problem(model: Model, prior: JointPrior, y: Any, live: Any) -> Problem:
@@ -39,13 +41,21 @@ def fitting_problem(model: Model, prior: JointPrior, y: Any, live: Any) -> Probl
     return problem.jointly() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
-@compiled_sampler
 def fit_surrogate(problem: Problem, start: Sites | None = None) -> Fit:
     """The variational Gaussian by natural-gradient steps, from the sites of another prior where these are near."""
-    state = first_state(problem) if start is None else state_of(problem, start)
-    state = stretch(step, problem, state, _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+    return _ascend(problem, _first_sites(problem) if start is None else start)
+
+
+@compiled_lightly
+def _first_sites(problem: Problem) -> Sites:
+    return first_state(problem).sites
+
+
+@compiled_sampler
+def _ascend(problem: Problem, start: Sites) -> Fit:
+    state = stretch(step, problem, state_of(problem, start), _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
     marginals = _coupled(problem, state.sites).marginals()
-    return Fit(_widened(problem, state.sites, state.mean), marginals, state.sites)
+    return Fit(_widened(problem, state.sites, state.mean), marginals, state.sites, state.elbo)
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> CoupledPosterior:

@@ -50,5 +50,5 @@ def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
 
 
 def _is_finite(fit: Fit) -> bool:
-    leaves = (fit.surrogate.centre, *fit.surrogate.roots, *fit.marginals)
+    leaves = (fit.elbo, fit.surrogate.centre, *fit.surrogate.roots, *fit.marginals)
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
