@@ -28,6 +28,12 @@ def test_every_move_has_a_row():
     assert {type(row.move) for row in KERNELS} >= set(map(type, MOVES))
 
 
+def test_every_error_can_be_planted():
+    for error in planted.ERRORS:
+        with pytest.MonkeyPatch.context() as patch:
+            error.plant(patch)
+
+
 @pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("name", "sampled", "kernel"),

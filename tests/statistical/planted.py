@@ -110,10 +110,10 @@ def no_lengths(patch: Any) -> None:
 def one_width(patch: Any) -> None:
     """Ellipses whose width is not drawn, but depends on where the chain is."""
 
-    def width(key: Any, standard: Any) -> Any:
+    def width(standard: Any, chi_square: Any) -> Any:
         return jnp.sqrt((shrinking._FREEDOM + standard @ standard) / (shrinking._FREEDOM + len(standard)))
 
-    patch.setattr(shrinking, "_draw_width", width)
+    patch.setattr(shrinking, "_width", width)
 
 
 def no_factors(patch: Any) -> None:
