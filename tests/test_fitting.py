@@ -38,7 +38,8 @@ def test_it_is_the_variational_gaussian_with_nine_tenths_of_its_factors(name):
         np.testing.assert_allclose(found, mean, atol=1e-9)
         expected = 0.1 * dense(free) + 0.9 * dense(whole)
         np.testing.assert_allclose(dense(fit.surrogate), expected, rtol=1e-6, atol=1e-6 * np.max(expected))
-        # Factors made where the latents are expected are those of the fit.
+        # Factors made where the latents are expected are those of the fit, whose last step moved it by less than that:
+        # an ELBO of order 10 that changes by 1e-4 leaves some 1 % of a deviation.
         again = surrogate_of(problem, fit.marginals).marginals()
         for one, other in zip(again, fit.surrogate.marginals(), strict=True):
             np.testing.assert_allclose(one, other, atol=0.02 * np.max(deviation))

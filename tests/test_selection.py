@@ -40,7 +40,7 @@ def test_greedy_selection_takes_the_largest_variance_that_is_left():
 def test_a_greedy_choice_among_more_rows_than_fit_into_memory_is_of_a_sample(monkeypatch):
     rows, weights = np.random.default_rng(5).uniform(-2.0, 2.0, (600, 2)), np.full(600, 3.0)
     whole = greedy(KERNEL, rows, 40, weights, enough=30.0)
-    monkeypatch.setattr(selection, "_HELD", 40 * 200)
+    monkeypatch.setattr(selection, "HELD", 40 * 200)
     some = greedy(KERNEL, rows, 40, weights, enough=30.0)
     assert (some[:, None] == rows).all(axis=2).any(axis=1).all()
     assert not np.array_equal(some, whole)

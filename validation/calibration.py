@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+from own_likelihoods import log_poisson, softmax
 from table import write_table
 
 import pgmodels as pgm
@@ -27,18 +28,6 @@ options = parser.parse_args()
 MEAN = 0.3
 # A deviation of so many standard errors is detected.
 DETECTED = 3.0
-
-
-@pgm.likelihood(support=pgm.Counts())
-def log_poisson(y, f):
-    """Counts with a log link: no augmentation."""
-    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
-
-
-@pgm.likelihood(support=pgm.Classes(3))
-def softmax(y, f):
-    """Three classes with exponentials: no augmentation."""
-    return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
 
 
 LIKELIHOODS: dict[str, Callable[[], pgm.Likelihood]] = {

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from own_likelihoods import log_poisson, softmax
 from table import write_table
 
 import pgmodels as pgm
@@ -22,18 +23,6 @@ parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
 Problem = tuple[pgm.Model, np.ndarray, np.ndarray]
-
-
-@pgm.likelihood(support=pgm.Counts())
-def log_poisson(y, f):
-    """Counts with a log link: no augmentation."""
-    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
-
-
-@pgm.likelihood(support=pgm.Classes(3))
-def softmax(y, f):
-    """Three classes with exponentials: no augmentation."""
-    return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
 
 
 def standardised(name: str, rows: int | None = None, columns: list[int] | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -99,8 +99,8 @@ def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[flo
         if same_inputs(chosen, held):
             warn_limited(model, chosen, data.X, sharpness * precisions)
             break
+        sharpness *= SHARPER
         if same_inputs(chosen, tried):
-            sharpness *= SHARPER
             continue
         tried = chosen
         moved, precisions = optimum(with_inputs(model, chosen), data)
@@ -111,5 +111,4 @@ def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[flo
             held, elbo = chosen, moved
         if gain <= limit and (more or not automatic):
             break
-        sharpness *= SHARPER
     return with_inputs(model, held)

@@ -9,6 +9,8 @@ from jaxtyping import Array, Float
 
 # Numbers at a time, 4 MB: some such arrays stay in a cache.
 CHUNK = 2**19
+# Entries of a factor, inputs times rows, up to which it is held: 128 MB.
+HELD = 2**24
 
 
 def chunks(width: int, X: Float[Array, "n d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.latent.chunks import HELD
 from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
@@ -28,9 +29,6 @@ DEFAULT = "heteroscedastic"
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
-
-# Entries of A, n M, up to which it is held: 128 MB.
-HELD = 2**24
 
 
 class InducingState(NamedTuple):

@@ -8,6 +8,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
+from pgmodels.latent.chunks import HELD
 from pgmodels.precision import as_array
 
 # A row whose variance given those chosen is below so much of the largest adds nothing.
@@ -17,8 +18,6 @@ _SEED = 0
 _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
-# Entries of the factor that a greedy choice holds, 256 MB: of more rows it takes a sample.
-_HELD = 2**24
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
@@ -57,8 +56,8 @@ def greedy(
     fit into memory, a sample is drawn, which stands for all of them. Source: Burt, Rasmussen and van der Wilk 2020;
     with weights, Passerello 2021.
     """
-    if len(X) * count > _HELD:
-        rows = np.sort(np.random.default_rng(_SEED).permutation(len(X))[: max(count, _HELD // count)])
+    if len(X) * count > HELD:
+        rows = np.sort(np.random.default_rng(_SEED).permutation(len(X))[: max(count, HELD // count)])
         enough *= len(rows) / len(X)
         X, weights = X[rows], None if weights is None else weights[rows]
     inputs = as_array(X)

@@ -107,7 +107,6 @@ class Quadrature(Objective):
 
     def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The sum over nodes, and the weight of those without a finite log density, (2, n)."""
-
         z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
 
         def log_density(z: Any) -> Any:
@@ -146,10 +145,15 @@ def _unless_lost(found: Any) -> Any:
     return jnp.where(lost > _MOST, -jnp.inf, total)
 
 
+def num_coarse_nodes(size: int) -> int:
+    """The nodes of a coarse rule for so many predictors."""
+    return _COARSE_HERMITE if size == 1 else _COARSE_SOBOL
+
+
 def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (nodes, size) and weights (nodes,) of a standard normal."""
     if coarse:
-        return normal_nodes(size, _COARSE_HERMITE if size == 1 else _COARSE_SOBOL)
+        return normal_nodes(size, num_coarse_nodes(size))
     if size == 1:
         return trapezoid_normal(1, _TRAPEZOID)
     if size not in _HERMITE:

@@ -69,8 +69,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = fitting.condition_coupled
-    patch.setattr(fitting, "condition_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+    original = fitting.couple
+    patch.setattr(fitting, "couple", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def no_determinant(patch: Any) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.gaussian_vi import first_state, positive_part, pull, quadrature_of, state_of, step
 from pgmodels.inference.problem import Problem, couple
-from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks, condition_coupled
+from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import compiled_lightly, compiled_sampler
@@ -79,9 +79,6 @@ def _widened(problem: Problem, sites: Sites, mean: Any) -> CoupledPosterior:
 def _coupled(problem: Problem, sites: Sites) -> CoupledPosterior:
     """The posterior given sites, with all latents of a datum factorised together where that is affordable."""
     predictors = problem.objective.predictors
-    if predictors is not None:
-        return couple(predictors, problem.prior, sites, problem.y, problem.parameters)
-    h, w = sites
-    return condition_coupled(
-        problem.prior, h, w if sites.coupled else jax.vmap(jnp.diag)(w), choose_blocks(problem.prior)
-    )
+    if predictors is None and not sites.coupled:
+        sites = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision))
+    return couple(predictors, problem.prior, sites, problem.y, problem.parameters)

@@ -11,11 +11,10 @@ from pgmodels.inference.gibbs.moves.slice_latents import DENSITY, deviation
 from pgmodels.inference.gibbs.target import Chain, Target, surrogate_at
 from pgmodels.latent.coupled import CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
+from pgmodels.objectives.quadrature import num_coarse_nodes
 
 # Surrogates that a step is worth, with the slice steps on latents in its train, by measurement.
 _EVALUATIONS = 4.0
-# Nodes of the coarse quadrature that makes a surrogate's factors.
-_NODES = 64
 # Steps an iteration, where no other move takes their place.
 REPEATS = 2
 
@@ -60,7 +59,7 @@ class SliceUnknowns(Move):
         n, size = len(prior.groups[0].X), sum(prior.sizes)
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * n * rank**2 for rank in ranks)
-        surrogate = product + n**3 / 3 * len(prior.groups) + _NODES * n * size**2 * DENSITY
+        surrogate = product + n**3 / 3 * len(prior.groups) + num_coarse_nodes(size) * n * size**2 * DENSITY
         return _EVALUATIONS * surrogate
 
     def first(self) -> Turn:
