@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.gibbs.fitting import fit_surrogate, fitting_problem, surrogate_of
+from pgmodels.inference.gibbs.fitting import first_sites, fit_surrogate, fitting_problem, surrogate_of
 from pgmodels.latent.coupled import condition_coupled, together
 from tests.registry import EVERY
 
@@ -18,8 +18,9 @@ def test_it_is_the_variational_gaussian_with_nine_tenths_of_its_factors(name):
     result = pgm.gaussian_vi(model, X, y)
     with jax.enable_x64(True):
         prior = model.prior(X)
-        problem = fitting_problem(model, prior, jnp.asarray(y), None)
-        fit = fit_surrogate(problem)
+        of_data = model, prior, jnp.asarray(y), None
+        problem = fitting_problem(*of_data)
+        fit = fit_surrogate(problem, first_sites(*of_data))
         mean, covariance = fit.marginals
         # Of what few nodes give: a proposal needs no more.
         deviation = np.sqrt(result.variance)

@@ -11,7 +11,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.inference.gibbs import surrogate as refits
-from pgmodels.inference.gibbs.fitting import Fit, fit_surrogate, fitting_problem
+from pgmodels.inference.gibbs.fitting import Fit, first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
 from pgmodels.latent.coupled import choose_blocks, condition_coupled
@@ -155,7 +155,8 @@ def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
 
     def fitted(log_dispersion, start=None):
         model = pgm.Model(pgm.NegativeBinomial(float(np.exp(log_dispersion))), pgm.GP(pgm.RBF(1.0, 1.0)))
-        return fit_surrogate(fitting_problem(model, model.prior(X), jnp.asarray(y), None), start)
+        of_data = model, model.prior(X), jnp.asarray(y), None
+        return fit_surrogate(fitting_problem(*of_data), start or first_sites(*of_data))
 
     fit = fitted(1.0)
     middle, scale = jnp.array([1.0]), jnp.array([[0.4]])

@@ -1,5 +1,6 @@
 """How long the first call of an engine takes in a fresh process, where nothing is compiled yet, and the second."""
 
+import argparse
 import json
 import os
 import resource
@@ -49,35 +50,42 @@ def measure(name: str) -> None:
     print(json.dumps([timed(calls[name]), timed(calls[name])]))
 
 
-def in_fresh_processes(name: str) -> np.ndarray:
-    """Medians (2, 2) over processes: of the first and the second call, by the clock and by the processors."""
+def in_fresh_processes(name: str, folder: str) -> np.ndarray:
+    """Medians (2, 2) over processes: of the first and the second call, by the clock and by the processors.
+
+    Of the package in a folder, the installed one where that is empty.
+    """
     # A cache of compiled programs would hide what is measured, and an installed package has its bytecode.
     left_out = {"JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"}
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    if folder:
+        environment["PYTHONPATH"] = folder
     found = []
     for _ in range(REPEATS):
-        command = [sys.executable, __file__, name]
+        command = [sys.executable, __file__, "--call", name]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         found.append(json.loads(done.stdout))
     return np.median(np.array(found), axis=0)
 
 
-def main() -> None:
-    """Measure all calls and write the table."""
+def main(folders: list[str]) -> None:
+    """Measure all calls, of this package and of those in other folders, and write the table."""
     from table import write_table
 
     rows = []
     for name in ("import", "cavi", "fit", "gibbs", "diagnose"):
-        (clock, processor), (clock_again, processor_again) = in_fresh_processes(name)
-        rows.append(
-            {
-                "call": name,
-                "first, s": float(clock),
-                "first, processor s": float(processor),
-                "second, s": float(clock_again) if name != "import" else "",
-                "second, processor s": float(processor_again) if name != "import" else "",
-            }
-        )
+        for folder in ("", *folders):
+            (clock, processor), (clock_again, processor_again) = in_fresh_processes(name, folder)
+            rows.append(
+                {
+                    "call": name,
+                    "package": f"beside it, {os.path.basename(folder)}" if folder else "this",
+                    "first, s": float(clock),
+                    "first, processor s": float(processor),
+                    "second, s": float(clock_again) if name != "import" else "",
+                    "second, processor s": float(processor_again) if name != "import" else "",
+                }
+            )
     load = os.getloadavg()[0]
     write_table(
         "First results in a fresh process",
@@ -92,7 +100,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        measure(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--beside", nargs="*", default=[], metavar="FOLDER", help="checkouts to measure in turn with it"
+    )
+    parser.add_argument("--call", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.call:
+        measure(options.call)
     else:
-        main()
+        main(options.beside)

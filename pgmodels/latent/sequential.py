@@ -18,7 +18,8 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 ASCENT_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
 # Most of the compiler's work is left out.
-_LIGHT_OPTIONS = ASCENT_OPTIONS | {"xla_backend_optimization_level": 0}
+_LIGHT = {"xla_backend_optimization_level": 0}
+_LIGHT_OPTIONS = ASCENT_OPTIONS | _LIGHT
 
 # For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
 _SAMPLER_OPTIONS = ASCENT_OPTIONS | {"xla_cpu_multi_thread_eigen": False}
@@ -32,6 +33,11 @@ R = TypeVar("R")
 def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
     """``jax.jit`` of a function of the sampler, with options for the platform that JAX computes on at the call."""
     return _compiled(function, static_argnames, _SAMPLER_OPTIONS_ON_CPU, _SAMPLER_OPTIONS)
+
+
+def compiled_sampler_lightly(function: Callable[P, R]) -> Callable[P, R]:
+    """``compiled_sampler`` of what runs seldom: see ``compiled_lightly``."""
+    return _compiled(function, (), _SAMPLER_OPTIONS | _LIGHT, _SAMPLER_OPTIONS)
 
 
 def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:

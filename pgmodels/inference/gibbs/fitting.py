@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from pgmodels.inference import cavi
 from pgmodels.inference.drive import stretch
-from pgmodels.inference.gaussian_vi import first_state, positive_part, pull, quadrature_of, state_of, step
+from pgmodels.inference.gaussian_vi import positive_part, pull, quadrature_of, state_of, step
 from pgmodels.inference.problem import Problem, couple
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import compiled_lightly, compiled_sampler
+from pgmodels.latent.sequential import compiled_lightly, compiled_sampler_lightly
 from pgmodels.model import Model
 
 # What is fitted is a proposal, whose last digits buy nothing.
@@ -41,17 +42,24 @@ def fitting_problem(model: Model, prior: JointPrior, y: Any, live: Any) -> Probl
     return problem.jointly() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
-def fit_surrogate(problem: Problem, start: Sites | None = None) -> Fit:
-    """The variational Gaussian by natural-gradient steps, from the sites of another prior where these are near."""
-    return _ascend(problem, _first_sites(problem) if start is None else start)
+def first_sites(model: Model, prior: JointPrior, y: Any, live: Any) -> Sites:
+    """Where the fit starts: at the first sites of ``cavi``, whose bound nothing makes overflow."""
+    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, live=live))
 
 
 @compiled_lightly
 def _first_sites(problem: Problem) -> Sites:
-    return first_state(problem).sites
+    return cavi.first_state(problem).sites
 
 
-@compiled_sampler
+def fit_surrogate(problem: Problem, start: Sites) -> Fit:
+    """The variational Gaussian by natural-gradient steps, from given sites."""
+    if problem.joint and not start.coupled:
+        start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
+    return _ascend(problem, start)
+
+
+@compiled_sampler_lightly
 def _ascend(problem: Problem, start: Sites) -> Fit:
     state = stretch(step, problem, state_of(problem, start), _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
     marginals = _coupled(problem, state.sites).marginals()

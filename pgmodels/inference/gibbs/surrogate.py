@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.inference.gibbs.fitting import Fit, fit_surrogate, fitting_problem
+from pgmodels.inference.gibbs.fitting import Fit, first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.gibbs.response import Response, linear_response
 from pgmodels.inference.gibbs.target import Target
 from pgmodels.latent.joint import JointPrior
@@ -15,7 +15,8 @@ from pgmodels.precision import as_array
 
 def first_fit(target: Target, prior: JointPrior) -> Fit:
     """The fitted Gaussian of the model's own values, at its prior."""
-    return fit_surrogate(fitting_problem(target.model, prior, target.y, target.live))
+    of_data = target.model, prior, target.y, target.live
+    return fit_surrogate(fitting_problem(*of_data), first_sites(*of_data))
 
 
 def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Response | None, str]:
@@ -46,7 +47,8 @@ def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
     prior = drawn.compiled_prior(target.X, target.live).generative()
-    return fit_surrogate(fitting_problem(drawn, prior, target.y, target.live), start)
+    of_data = drawn, prior, target.y, target.live
+    return fit_surrogate(fitting_problem(*of_data), first_sites(*of_data) if start is None else start)
 
 
 def _is_finite(fit: Fit) -> bool:
