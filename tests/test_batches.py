@@ -141,6 +141,7 @@ def assert_kept(result, X_new, path, likelihood=None):
     np.testing.assert_array_equal(loaded.draw_latents(X_new, 5), result.draw_latents(X_new, 5))
 
 
+@pytest.mark.turns(2)
 def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
     before = windows.advance._cache_size()
     with pytest.warns(pgm.ConvergenceWarning, match="after 1 passes"):

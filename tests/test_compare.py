@@ -112,6 +112,7 @@ def test_calibration_error_by_hand():
     np.testing.assert_allclose(expected_calibration_error(p, np.array([0, 1, 1, 1])), 0.75 * 2 / 15 + 0.25 * 0.4)
 
 
+@pytest.mark.turns(2)
 def test_pareto_k_is_that_of_the_dense_densities():
     vi, _, _ = bernoulli()
     f, _ = vi.draw_at_data(1000, seed=4)

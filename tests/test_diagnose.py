@@ -146,6 +146,7 @@ def test_sentences_follow_pareto_k():
     assert "q is the exact posterior" in text
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("make", [diagnosis, four_classes])
 def test_printed_within_a_hundred_columns(make):
     text = str(make())

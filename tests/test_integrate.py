@@ -71,6 +71,7 @@ def mixed(shares, means, variances):
     return mean, shares @ (variances + (means - mean) ** 2)
 
 
+@pytest.mark.turns(2)
 @of_the_regression
 def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     _, _, _, result = regression()

@@ -53,6 +53,7 @@ def figures(prior):
     )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("rows", [1, 5, N], ids="{} at a time".format)
 @pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
 def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):

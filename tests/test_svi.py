@@ -41,6 +41,7 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
+@pytest.mark.turns(2)
 def test_results_are_those_that_every_other_call_takes(exact):
     found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
     assert found.elbo == pytest.approx(exact.elbo, abs=1e-7)

@@ -225,6 +225,7 @@ def test_what_takes_long_to_make_travels(results):
     assert str(by_pickle(diagnosis)) == str(diagnosis)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["gibbs", "gibbs, sampled"])
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
 def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, name, way, caplog):

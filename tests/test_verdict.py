@@ -75,6 +75,7 @@ def test_one_wrong_latent_is_named():
     assert f"row 17 (x = {x})" in str(verdict)
 
 
+@pytest.mark.turns(2)
 def test_a_biased_sampler_is_called_out():
     _, one, two = gaussian()
     moved = replace(two, whitened=tuple(v + 0.3 for v in two.whitened))
@@ -92,6 +93,7 @@ def test_errors_against_an_unmixed_reference_are_provisional():
     assert found["cavi"].sentences[0] == "gibbs itself is not to be trusted, so these figures are provisional."
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("num_samples", "words"), [(3, "too few to say"), (30, "too few to read anything from")])
 def test_short_runs_are_not_trusted(num_samples, words):
     _, _, draws = bernoulli()
