@@ -50,7 +50,7 @@ def test_groups_shapes_and_attributes(name):
     np.testing.assert_array_equal(tree["observed_data"]["y"], result.y)
     assert tree.attrs["method"] == {"corrected": "linear_response"}.get(name, name)
     assert tree["posterior"].attrs["inference_library"] == "pgmodels"
-    words = {"cavi": "approximation q", "corrected": "no joint density", "gibbs": "Gibbs"}[name]
+    words = {"cavi": "approximation q", "corrected": "corrected Gaussian, joint", "gibbs": "Gibbs"}[name]
     assert words in tree["posterior"].attrs["draws_of"]
 
 
@@ -71,17 +71,13 @@ def test_values_are_those_of_the_result(name):
     size = y.shape[0] * y.shape[1]
     assert np.all(np.abs(y.mean(axis=(0, 1)) - expit(f[..., 0]).mean(axis=(0, 1))) < 5 * 0.5 / np.sqrt(size))
     sums = tree["sample_stats"]
-    if name == "corrected":
-        assert "lp" not in sums
-        np.testing.assert_allclose(sums["log_likelihood"], log_likelihood.sum(axis=-1), rtol=1e-9)
-    else:
-        # log p(y | f) + log N(f; mean, K) with the dense covariance differs from lp by one constant. K and its
-        # factor agree to 1e-10, which the inverse of K magnifies to about 1e-4 of the quadratic form.
-        X = result.X
-        K = 2.0 * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.9**2)
-        prior = stats.multivariate_normal(np.full(12, 0.8), K, allow_singular=True).logpdf(f[..., 0])
-        difference = sums["lp"].values - log_likelihood.sum(axis=-1) - prior
-        assert np.ptp(difference) < 1e-3
+    # log p(y | f) + log N(f; mean, K) with the dense covariance differs from lp by one constant. K and its factor agree
+    # to 1e-10, which the inverse of K magnifies to about 1e-4 of the quadratic form.
+    X = result.X
+    K = 2.0 * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.9**2)
+    prior = stats.multivariate_normal(np.full(12, 0.8), K, allow_singular=True).logpdf(f[..., 0])
+    difference = sums["lp"].values - log_likelihood.sum(axis=-1) - prior
+    assert np.ptp(difference) < 1e-3
 
 
 # With 300 draws ArviZ warns of a Pareto k above 0.6; one of these twelve data has 0.64. It also points
@@ -154,11 +150,14 @@ def test_what_cannot_be_exported():
     with pytest.raises(ValueError, match="must be what cavi"):
         to_arviz("cavi")
     fixed = results()["corrected"]
-    bad = replace(fixed, variance=np.where(np.arange(12)[:, None] == 4, -0.1, fixed.variance))
+    negative = np.where(np.arange(12)[:, None] == 4, -0.1, fixed.variance)
+    bad = replace(fixed, variance=negative, is_positive=False)
     with pytest.raises(ValueError, match=r"first in row 4.*export the uncorrected"):
         to_arviz(bad)
+    with pytest.raises(ValueError, match="nothing to draw from"):
+        bad.draw_at_data(3)
     with pytest.raises(ValueError, match="no joint density"):
-        fixed.draw_at_data(3)
+        correct(results()["cavi"], method="perturbative").draw_at_data(3)
 
     @likelihood
     def undeclared(y, f):

@@ -11,7 +11,7 @@ from pgmodels import generic
 from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 
 if TYPE_CHECKING:
@@ -89,17 +89,19 @@ def diagnose(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Say how good an approximation from ``cavi``, ``gaussian_vi`` or ``fit`` is, by four figures that need no sampler.
+    """Say how good a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` is, by four figures without a sampler.
 
     The augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and the posterior estimated by
     importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
     calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), left out at 0. Hyperparameters are held
-    at the result's. Raises ValueError for draws and for corrected results, which have no bound and no joint density.
+    at the result's. Of a corrected result the gap is that before the correction. Raises ValueError for draws, and for
+    corrected results without a joint density: by the expansion to second order, or where the response is no covariance.
     """
     _check(result, num_replicates, num_draws, seed)
     # Without auxiliary variables nothing is lost to them.
     nothing = np.zeros(len(result.y))
-    gap = augmentation_gap(result) if result.objective == "cavi" else Gap(nothing, nothing)
+    bounded = result.uncorrected if isinstance(result, LinearResponse) else result
+    gap = augmentation_gap(bounded) if result.objective == "cavi" else Gap(nothing, nothing)
     importance = importance_estimate(result, num_draws, seed)
     notes = _notes(result, gap.value)
     vsbc = None
@@ -126,6 +128,8 @@ def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
         notes.append("The approximation's own iterations had not converged: run them further first.")
     if result.fit is not None:
         notes.append("Hyperparameters are held at the values that were learned, as if they were known.")
+    if isinstance(result, LinearResponse):
+        notes.append("The augmentation gap and the ELBO are those before the correction, which has no bound.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")
@@ -135,16 +139,19 @@ def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
 def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     if isinstance(result, Draws):
         raise ValueError(
-            "result must be an approximation from cavi or fit; got draws, which are judged by R-hat and effective "
-            "sample sizes: pgm.compare(gibbs=draws) prints them."
-        )
-    if isinstance(result, CorrectedApproximation):
-        raise ValueError(
-            "result must be an approximation from cavi or fit; got a corrected one, which has marginals but neither a "
-            "bound nor a joint density: diagnose the result it was made from, or compare it with draws."
+            "result must be what cavi, gaussian_vi, fit or correct return; got draws, which are judged by R-hat and "
+            "effective sample sizes: pgm.compare(gibbs=draws) prints them."
         )
     if not isinstance(result, Approximation):
-        raise ValueError(f"result must be an approximation from cavi or fit; got {type(result).__name__}.")
+        raise ValueError(f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}.")
+    if isinstance(result, LinearResponse):
+        # ValueError where there is no such Gaussian.
+        result.require_covariance()
+    elif isinstance(result, CorrectedApproximation):
+        raise ValueError(
+            "result is corrected to second order, and has marginals but no joint density: diagnose "
+            "pgm.correct(result), by linear response, or the result it was made from, or compare it with draws."
+        )
     _check_whole("num_replicates", num_replicates, 0)
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0, for none, or at least 2; got 1, which has no standard error.")

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pgmodels.inference.evidence import weigh
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.precision import double_precision
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import Approximation, LinearResponse
 
 # Proposals tried: the sites' precisions are multiplied by these. q is often too narrow, and weights need the tails.
 _WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -53,15 +54,15 @@ class ImportanceEstimate:
 
 def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    return smoothed(_log_ratios(approximation, *approximation.draw_at_data(num_draws, seed))).k
+    return _weigh(approximation, 1.0, num_draws, seed).weights.k
 
 
 def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
     """Estimate the posterior by weighting ``num_draws`` draws, made from ``seed``."""
-    own = _weigh(approximation, num_draws, seed)
+    own = _weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, seed + 1)
     # Fresh draws for the proposal chosen; q's own serve where it is q.
-    used = own if widening == 1.0 else _weigh(_widened(approximation, widening), num_draws, seed + 2)
+    used = own if widening == 1.0 else _weigh(approximation, widening, num_draws, seed + 2)
     limit, size = used.weights.limit, used.weights.effective_size
     about = (own.weights.k, used.weights.k, limit, widening, num_draws, size)
     if not used.weights.k <= limit:
@@ -89,14 +90,19 @@ def importance_estimate(approximation: Approximation, num_draws: int, seed: int 
 
 
 class _Weighted(NamedTuple):
-    """Draws (draws, n, latents), and their weights by p(y, f) / proposal(f)."""
+    """Draws (draws, n, latents), and their weights by p(y, f) over their density."""
 
     f: np.ndarray
     weights: SmoothedWeights
 
 
 @double_precision
-def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
+def _weigh(approximation: Approximation, share: float, num_draws: int, seed: int) -> _Weighted:
+    """Draws of the Gaussian with the approximation's mean and a share of the precisions of its sites."""
+    if isinstance(approximation, LinearResponse):
+        f, log_ratios = weigh(approximation, share, num_draws, seed)
+        return _Weighted(f, smoothed(log_ratios))
+    proposal = approximation if share == 1.0 else _widened(approximation, share)
     f, coordinates = proposal.draw_at_data(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
     log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior.filled()))
@@ -105,7 +111,7 @@ def _weigh(proposal: Approximation, num_draws: int, seed: int) -> _Weighted:
 
 @double_precision
 def _widened(approximation: Approximation, share: float) -> Approximation:
-    """The Gaussian with q's mean and the precisions of its sites times ``share``; only its posterior is set."""
+    """An approximation with the precisions of its sites times ``share``; only its posterior is set."""
     posterior = approximation.posterior
     return replace(approximation, posterior=_tempered(posterior.filled(), share).resized(len(approximation.y)))
 
@@ -120,7 +126,7 @@ def _divergence_error(own: _Weighted, used: _Weighted, log_evidence_error: float
 
 def _best_widening(approximation: Approximation, seed: int) -> float:
     """The least widening whose effective size, of a few draws, is within 5 % of the largest."""
-    sizes = [_weigh(_widened(approximation, share), _PILOT, seed).weights.effective_size for share in _WIDENINGS]
+    sizes = [_weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 

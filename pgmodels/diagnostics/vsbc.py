@@ -1,6 +1,7 @@
 """Variational simulation-based calibration: q of data simulated from the model, against the latents behind them."""
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +10,7 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.cavi import condition, init, step
+from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.gaussian_vi import gaussian_problem, optimise, start_state
 from pgmodels.inference.problem import problem_of
@@ -16,10 +18,12 @@ from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.moved import MovedGaussian
 from pgmodels.model import Data, Model
 from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.correction import CorrectionWarning
 from pgmodels.threads import one_thread_if_small
 
 # Central intervals whose coverage is reported.
@@ -37,7 +41,8 @@ class Calibration:
     (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
     depend on each other, so every standard error counts replicates and not data. ``exact`` holds z with draws of each q
     in place of the truth, (replicates, draws, n, latents), as an exact q would have it. ``num_failed`` replicates,
-    whose ELBO was not finite, are left out; ``num_unconverged`` stopped at 1,000 iterations and are in.
+    whose ELBO was not finite or whose linear response was no covariance, are left out; ``num_unconverged`` stopped at
+    1,000 iterations and are in.
     """
 
     z: np.ndarray = field(repr=False)
@@ -128,7 +133,7 @@ def simulate_calibration(
     """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
 
     Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
-    y cannot be drawn from the formula, or where fewer than two replicates have a finite ELBO.
+    y cannot be drawn from the formula, or where fewer than two replicates have a q.
     """
     model, y = approximation.model, approximation.y
     if model.is_weighted:
@@ -145,9 +150,9 @@ def simulate_calibration(
     finite = np.isfinite(z).all(axis=(1, 2))
     if finite.sum() < 2:
         raise ValueError(
-            f"the ELBO of {num_replicates - finite.sum()} of {num_replicates} simulated data sets is not finite: the "
-            "prior draws latents at which the likelihood overflows. Look for prior variances of many orders of "
-            "magnitude."
+            f"the ELBO of {num_replicates - finite.sum()} of {num_replicates} simulated data sets is not finite, or "
+            "their linear response is no covariance: the prior draws latents at which the likelihood overflows. Look "
+            "for prior variances of many orders of magnitude."
         )
     return Calibration(
         z=z[finite],
@@ -176,7 +181,7 @@ def _replicate(
 
 def _find(
     model: Model, data: Data, prior: JointPrior, approximation: Approximation
-) -> tuple[JointPosterior | CoupledPosterior, Any, Any, bool]:
+) -> tuple[JointPosterior | CoupledPosterior | MovedGaussian, Any, Any, bool]:
     """The approximation's engine from its usual start: q, means and variances (n, latents), and convergence."""
     if approximation.objective == "gaussian_vi":
         problem = gaussian_problem(model, data, prior)
@@ -188,5 +193,14 @@ def _find(
     posterior, mean, variance = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
     n = len(data.y)
-    mean = np.where(np.isfinite(trace[-1]), np.asarray(mean)[:n], np.nan)
-    return posterior, mean, np.asarray(variance)[:n], converged
+    mean, variance = np.where(np.isfinite(trace[-1]), np.asarray(mean)[:n], np.nan), np.asarray(variance)[:n]
+    if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
+        return posterior, mean, variance, converged
+    own = {"y": data.y, "posterior": posterior.resized(n), "mean": mean, "variance": variance}
+    with warnings.catch_warnings():
+        # It is counted.
+        warnings.simplefilter("ignore", CorrectionWarning)
+        corrected = correct_by_response(replace(approximation.uncorrected, **own))
+    if not corrected.is_positive:
+        return posterior, np.full_like(mean, np.nan), variance, converged
+    return corrected.gaussian, corrected.mean, corrected.variance, converged

@@ -5,20 +5,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.latent.coupled import CoupledPosterior, together
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.moved import MovedGaussian, move
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.options import check_whole_number
-from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.warning import warn
@@ -65,48 +61,11 @@ class Evidence:
         )
 
 
-class Proposal(Module):
-    """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
-
-    ``log_determinant`` is that of ``half``.
-    """
-
-    prior: JointPrior
-    centre: Float[Array, " D"]
-    half: Float[Array, "D D"]
-    log_determinant: Float[Array, ""]
-
-    def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
-        """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn.
-
-        With ``keys`` (S,), which may have drawn u, goes what coordinates leave of the latents.
-        """
-        v = self.centre + noise @ self.half.T
-        log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
-        return jax.vmap(self.prior.scatter)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
-
-
-def propose(posterior: JointPosterior | CoupledPosterior, shift: Any, response: Any, share: Any = 1.0) -> Proposal:
-    """The Gaussian whose mean and covariance are corrected by linear response (math: section 5b).
-
-    Of the coordinates, whose mean moves by ``shift`` and whose covariance under q, P^-1, by ``response``. With a
-    ``share`` below 1 of the data's precisions it is wider: tails are the prior's where the data say little.
-    """
-    (whole,), gaussian = together(posterior).roots, together(posterior, share)
-    (R,) = gaussian.roots
-    turned = solve_triangular(R, whole @ whole.T, lower=True)
-    S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
-    root = jnp.linalg.cholesky(0.5 * (S + S.T))
-    half = solve_triangular(R, jnp.column_stack([turned @ shift, root]), trans="T", lower=True)
-    log_determinant = jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(jnp.log(jnp.diagonal(R)))
-    return Proposal(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
-
-
-_propose = partial(jax.jit, compiler_options=ASCENT_OPTIONS)(propose)
+_move = partial(jax.jit, compiler_options=ASCENT_OPTIONS)(move)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
-def _draw(proposal: Proposal, key: Any, numbers: Any) -> tuple[Array, Array]:
+def _draw(proposal: MovedGaussian, key: Any, numbers: Any) -> tuple[Array, Array]:
     keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
     return proposal.place(keys, jax.vmap(lambda k: jax.random.normal(k, proposal.centre.shape))(keys))
 
@@ -130,12 +89,9 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
     check_whole_number(seed, "seed", 0)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
-    own = float(corrected.is_positive)
-    posterior = corrected.posterior.filled()
-    about = tuple(own * part for part in corrected.in_coordinates_of(posterior))
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
-        tried.append(_weigh(corrected, _propose(posterior, *about, share), num_draws, seed))
+        tried.append(smoothed(weigh(corrected, share, num_draws, seed)[1]))
         if tried[-1].k <= tried[-1].limit:
             break
     best = min(tried, key=lambda weights: weights.k)
@@ -159,10 +115,19 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     return found
 
 
-def _weigh(result: Approximation, proposal: Proposal, num_draws: int, seed: int) -> SmoothedWeights:
-    """The weights p(y, f) / proposal(f) of draws, which have a key each: that of the seed, folded with its number."""
-    key, parts = jax.random.key(seed), []
+@double_precision
+def weigh(result: LinearResponse, share: float, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws (draws, n, latents) of a corrected Gaussian, and the logarithms of p(y, f) over their density.
+
+    It is wider with a ``share`` of the data's precisions below 1, and q itself where the response is no covariance.
+    Each draw has a key: that of the seed, folded with its number.
+    """
+    posterior = result.posterior.filled()
+    about = (float(result.is_positive) * part for part in result.in_coordinates_of(posterior))
+    proposal, key, parts = _move(posterior, *about, share), jax.random.key(seed), []
     for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
         f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
-        parts.append(pointwise_log_likelihood(result, f[:, : len(result.y)]).sum(axis=-1) + log_ratio)
-    return smoothed(np.concatenate(parts)[:num_draws])
+        f = f[:, : len(result.y)]
+        parts.append((f, pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio))
+    latents, log_ratios = (np.concatenate(part)[:num_draws] for part in zip(*parts, strict=True))
+    return latents, log_ratios

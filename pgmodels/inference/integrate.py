@@ -17,7 +17,7 @@ from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.correction import corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
 from pgmodels.inference.drive import stretch
-from pgmodels.inference.evidence import EvidenceWarning, propose
+from pgmodels.inference.evidence import EvidenceWarning
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.linear_response import linear_response
 from pgmodels.inference.penalised_bound import collapsed_bound
@@ -26,6 +26,7 @@ from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
 from pgmodels.latent.sequential import ASCENT_OPTIONS
@@ -117,7 +118,7 @@ def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
-    proposal = propose(posterior, still, response, _SHARE)
+    proposal = move(posterior, still, response, _SHARE)
     likelihood = given.model.likelihood
     formula = likelihood.formula(given.model.num_latents)
 

@@ -12,7 +12,7 @@ from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
@@ -194,6 +194,10 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
     """Latents (chains, draws, n, latents), their whitened coordinates where they have a joint density, and what."""
     if isinstance(result, Draws):
         return result.latents, result.whitened, f"the posterior, by {_SAMPLERS[result.method]}"
+    if isinstance(result, LinearResponse) and result.is_positive:
+        f, whitened = result.draw_at_data(num_draws, seed)
+        about = "the corrected Gaussian, joint over data and latents"
+        return f[None], tuple(v[None] for v in whitened), about
     if isinstance(result, CorrectedApproximation):
         bad = np.argwhere(~(result.variance > 0))
         if bad.size:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
+from pgmodels.latent.moved import MovedGaussian
 from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
 
 # Draws at a time: larger numbers of them share one program.
@@ -19,7 +20,7 @@ _FEW = 64
 
 
 def draw_latents(
-    gaussian: JointPrior | JointPosterior | CoupledPosterior, count: int, seed: int, *path: int
+    gaussian: JointPrior | JointPosterior | CoupledPosterior | MovedGaussian, count: int, seed: int, *path: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Draws of the latents at the data, (count, n, latents), and their coordinates by group.
 
@@ -63,7 +64,7 @@ def draw_given(
 
 
 def _draw(
-    gaussian: JointPrior | JointPosterior | CoupledPosterior,
+    gaussian: JointPrior | JointPosterior | CoupledPosterior | MovedGaussian,
     key: Key[Array, ""],
     path: tuple[int | Int[Array, ""], ...],
     numbers: np.ndarray | Int[Array, " draws"],

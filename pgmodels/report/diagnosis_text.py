@@ -11,6 +11,7 @@ from pgmodels import generic
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.report.html import Html, bullets, join, table
+from pgmodels.results.approximation import CorrectedApproximation
 
 WIDTH = 100
 # A test of simulated data speaks below this p-value, shared among the latents.
@@ -130,10 +131,16 @@ def _of_gap(diagnosis: Diagnosis) -> str:
         return "Gap: none; the ELBO is of expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
         return "Gap: none; the likelihood is Gaussian in f as it stands, and the augmentation costs nothing."
+    q = "the uncorrected q" if _is_corrected(diagnosis) else "this q"
     return (
-        f"Gap: with this q, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
+        f"Gap: with {q}, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
         f"{_number(gap.mean())} a datum."
     )
+
+
+def _is_corrected(diagnosis: Diagnosis) -> bool:
+    """Whether the bound is of another Gaussian than what is diagnosed."""
+    return isinstance(diagnosis.result, CorrectedApproximation)
 
 
 def _of_importance(diagnosis: Diagnosis) -> list[str]:
@@ -155,9 +162,14 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
     if importance.widening != 1.0:
         draws = f"draws of q widened (precisions of sites times {importance.widening:g})"
     caution = " Their k-hat is above 0.5: take the standard errors times two." if importance.proposal_k > 0.5 else ""
+    parts = (
+        f"Of the {_number(missing)} nats by which the ELBO misses log p(y), {_number(diagnosis.gap.sum())} are the gap "
+        f"and {_number(importance.divergence)} the divergence of q from the posterior."
+    )
+    if _is_corrected(diagnosis):
+        parts = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
     return [
-        f"{first} Of the {_number(missing)} nats by which the ELBO misses log p(y), {_number(diagnosis.gap.sum())} are "
-        f"the gap and {_number(importance.divergence)} the divergence of q from the posterior.",
+        f"{first} {parts}",
         f"Weighted {draws} move q's means by {_number(shift.mean())} posterior standard deviations on average and "
         f"{_number(shift.max())} at most; q's marginals are {width} theirs (ratio {_number(median)} in the median)."
         f"{caution}",

@@ -1,6 +1,6 @@
 """Gaussian approximations of the posterior."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from jaxtyping import Array
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.moved import MovedGaussian, move
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
@@ -109,8 +110,16 @@ class CorrectedApproximation(Approximation):
 
     num_nonpositive: int
 
+    @property
+    @double_precision
+    def uncorrected(self) -> Approximation:
+        """The result that was corrected."""
+        known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
+        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.filled()))
+        return Approximation(**known | {"mean": mean, "variance": variance, "method": self.objective})
+
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Raises ValueError: the corrected moments belong to no density that could be weighed."""
+        """Raises ValueError: corrected moments belong to no density that could be weighed."""
         raise ValueError(
             "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
@@ -189,6 +198,29 @@ class LinearResponse(CorrectedApproximation):
         pair = self.posterior.prior, posterior.prior
         return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
 
+    def require_covariance(self) -> None:
+        """Raise ValueError where the response is no covariance."""
+        if not self.is_positive:
+            raise ValueError(
+                "the covariance by linear response is not positive definite, so that there is nothing to draw from. "
+                "Take the uncorrected result, or gibbs."
+            )
+
+    @property
+    @double_precision
+    def gaussian(self) -> MovedGaussian:
+        """The corrected Gaussian of all coordinates, of rows filled up; ValueError where the response is none."""
+        self.require_covariance()
+        filled = self.posterior.filled()
+        return _moved(filled, *self.in_coordinates_of(filled))
+
+    @double_precision
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
+        f, coordinates = draw_latents(self.gaussian, num_draws, seed)
+        ranks = [group.rank for group in self.prior.groups]
+        return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
+
     @cached_property
     @double_precision
     def nodes(self) -> GaussianNodes:
@@ -204,12 +236,16 @@ class LinearResponse(CorrectedApproximation):
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
-        if not self.is_positive:
-            raise ValueError(
-                "draw_latents: the covariance by linear response is not positive definite, so that there is nothing to "
-                "draw from. Draw from the uncorrected result, or with gibbs."
-            )
+        self.require_covariance()
         return np.asarray(_response_at(self.posterior, X_new, self.response))
+
+
+_moved = eqx.filter_jit(move)
+
+
+@eqx.filter_jit
+def _moments(posterior: JointPosterior | CoupledPosterior) -> tuple[Any, Any]:
+    return posterior.moments()
 
 
 @eqx.filter_jit
