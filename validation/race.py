@@ -1,0 +1,252 @@
+"""Seconds to the test loss of the best peer: `fit` and `svi` beside GPflow, GPyTorch and scikit-learn.
+
+The peers have an environment of their own:
+
+    python3.11 -m venv PEERS && PEERS/bin/pip install -r validation/race_requirements.txt
+    python validation/race.py --peers PEERS/bin/python [NAME ...]
+
+NAMEs are those of CASES. Data are read from PGMODELS_DATA. What was found is kept in results/race.json, the losses
+along the peers' steps included; the tables are of all that is there. Forty minutes on two cores.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+from race_contestant import DENSE, LIMIT, NATURAL, OBJECTIVES, PEERS, WINDOW
+from scipy.cluster.vq import kmeans2
+from table import write_table
+
+from pgmodels.datasets import Dataset, load
+
+CONTESTANT = Path(__file__).parent / "race_contestant.py"
+KEPT = Path(__file__).parent / "results" / "race.json"
+# Adam's rates, of which the better is kept for each set.
+RATES = (0.01, 0.05)
+# How far above the best peer's last loss is near enough, in nats a row.
+NEAR = 0.005
+
+
+class Case(NamedTuple):
+    """A set's rows to train on at most (of two thirds of all), inducing inputs, rows of a batch, seconds a peer has."""
+
+    rows: int
+    inducing: int
+    batch: int
+    seconds: float
+
+
+SMALL, LARGE = Case(2000, 100, 2000, 8.0), Case(4000, 100, 500, 12.0)
+# Sets, and rows where they are fewer than the set has.
+CASES = {
+    **dict.fromkeys(("banana", "pima", "german"), SMALL),
+    "magic:400": SMALL._replace(rows=400),
+    "magic:2000": SMALL,
+    **dict.fromkeys(("magic", "electricity", "cod-rna", "skin", "ijcnn1"), LARGE),
+    "pendigits": LARGE._replace(rows=2500),
+}
+TESTED = 5000
+
+
+def first_time(curve: list[list[float]], level: float) -> list[float] | None:
+    """Seconds on the clock and of the processors at the first point of a curve with no larger loss than this."""
+    return next((point[:2] for point in curve if point[2] <= level), None)
+
+
+def splits(data: Dataset, case: Case) -> dict[str, Any]:
+    """Two splits of the rows, standardised by the training rows, with the centres of k-means in them."""
+    found: dict[str, Any] = {}
+    for seed, name in enumerate(("first", "second")):
+        order = np.random.default_rng(seed).permutation(len(data.X))
+        count = min(case.rows, 2 * len(order) // 3)
+        train, test = order[:count], order[count : count + TESTED]
+        location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
+        X = (data.X - location) / np.where(scale > 0, scale, 1.0)
+        centres = kmeans2(X[train], case.inducing, minit="++", seed=seed)[0]
+        parts = (X[train], data.y[train], X[test], data.y[test], centres)
+        found |= {
+            f"{name}_{field}": part for field, part in zip(("X", "y", "X_test", "y_test", "Z"), parts, strict=True)
+        }
+    return found
+
+
+def contestants(rows: int) -> list[tuple[str, float]]:
+    """Who takes part on so many rows, and with which rates."""
+    peers = [(name, rate) for name in ("GPflow", "GPyTorch") for rate in RATES]
+    ours = ["fit", "fit, gaussian_vi" if rows <= DENSE else "svi"]
+    return [*peers, *([("scikit-learn", 0.0)] if rows <= DENSE else []), *((name, 0.0) for name in ours)]
+
+
+def race(name: str, python: str) -> dict[str, Any]:
+    """All contestants on a set, as many at a time as there are cores."""
+    case, data = CASES[name], load(name.partition(":")[0])
+    arrays, classes = splits(data, case), len(np.unique(data.y))
+    rows, columns = arrays["first_X"].shape
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in os.sched_getaffinity(0):
+        cores.put(core)
+    # A cache of compiled programs would hide what is measured.
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    environment |= {key: "1" for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "case.npz"
+        np.savez(path, **arrays, lengthscale=math.sqrt(columns), batch=min(case.batch, rows), classes=classes)
+
+        def run(contestant: tuple[str, float]) -> dict[str, Any]:
+            method, rate = contestant
+            core = cores.get()
+            program = python if rate or method == "scikit-learn" else sys.executable
+            command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(case.seconds)]
+            with Path(folder, method + str(rate)).open("w+") as shown:
+                code = subprocess.run(command, env=environment, stdout=shown).returncode
+                if code not in (0, -signal.SIGKILL, -signal.SIGXCPU):
+                    raise RuntimeError(f"{name}, {method} ended with {code}.")
+                shown.seek(0)
+                found = json.loads(["{}", *shown][-1])
+            cores.put(core)
+            print(name, method, rate or "", found.get("curve", [None])[-1], found.get("again", ""), flush=True)
+            return {"contestant": method, "rate": rate, "curve": [], **_rounded(found)}
+
+        with ThreadPoolExecutor(cores.qsize()) as pool:
+            runs = list(pool.map(run, contestants(rows)))
+    inducing, batch = case.inducing, min(case.batch, rows)
+    setting = f"{name.partition(':')[0]}, {rows} x {columns}, M {inducing}, batches of {batch}"
+    setting += f", {classes} classes" if classes > 2 else ""
+    return {"data": setting, "runs": runs, "load": round(os.getloadavg()[0], 1)}
+
+
+def _rounded(found: object) -> object:
+    """Numbers of five digits."""
+    if isinstance(found, dict):
+        return {key: _rounded(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [_rounded(value) for value in found]
+    return float(f"{found:.5g}") if isinstance(found, float) else found
+
+
+class Standing(NamedTuple):
+    """A contestant's run, and its seconds to the level: on the clock, of the processor, and without compilation."""
+
+    run: dict[str, Any]
+    clock: float
+    whole: float
+    compiled: float
+
+    @property
+    def last(self) -> float:
+        """The loss in the end; infinite where the run was stopped before it had any."""
+        return self.run["curve"][-1][2] if self.run["curve"] else math.inf
+
+
+def standing(run: dict[str, Any], level: float) -> Standing:
+    """Where a run stands. What is compiled is known from a peer's first step, or from the same call on other rows."""
+    clock, whole = first_time(run["curve"], level) or (math.inf, math.inf)
+    return Standing(run, clock, whole, whole - max(0.0, run.get("compile", (0.0, 0.0))[1]))
+
+
+def level_of(runs: list[dict[str, Any]]) -> float:
+    """The loss that counts as near the best peer's last."""
+    return NEAR + min(run["curve"][-1][2] for run in runs if run["contestant"] in PEERS)
+
+
+def standings(runs: list[dict[str, Any]]) -> dict[str, Standing]:
+    """Each contestant's better run: the first at the level, or else that with the smaller loss in the end."""
+    level = level_of(runs)
+    found = sorted((standing(run, level) for run in runs), key=lambda one: (-one.whole, -one.last))
+    return {one.run["contestant"]: one for one in found}
+
+
+def ratio(found: dict[str, Standing], part: str) -> float:
+    """Seconds of the fastest peer by those of the fastest call of the package; 0 where that is not there in the end."""
+    peers = [getattr(one, part) for name, one in found.items() if name in PEERS]
+    return min(peers) / min(getattr(one, part) for name, one in found.items() if name not in PEERS)
+
+
+def cell(one: Standing | None) -> str:
+    """Seconds with and without compilation, or the loss of who did not get there."""
+    if one is None:
+        return ""
+    if math.isinf(one.last):
+        return f"stopped after {LIMIT}"
+    if math.isinf(one.whole):
+        return f"never ({one.last:.4f})"
+    return f"{one.whole:.3g}, {one.compiled:.3g}" if one.whole != one.compiled else f"{one.whole:.3g}"
+
+
+def write_tables(kept: dict[str, dict[str, Any]]) -> None:
+    """The table of the race, a row a set, and that of all runs."""
+    rows, runs, versions = [], [], set()
+    for name in (name for name in CASES if name in kept):
+        data, level = kept[name]["data"], level_of(kept[name]["runs"])
+        found = standings(kept[name]["runs"])
+        row: dict[str, Any] = {"data": data, "level": f"{level:.4f}"}
+        row |= {who: cell(found.get(who)) for who in (*PEERS, *OBJECTIVES, "svi")}
+        rows.append(
+            row | {"ratio": ratio(found, "whole"), "compiled": ratio(found, "compiled"), "load": kept[name]["load"]}
+        )
+        for run in kept[name]["runs"]:
+            one, end = standing(run, level), run["curve"][-1] if run["curve"] else [math.inf, LIMIT, math.inf]
+            versions |= set(run.get("versions", ()))
+            runs.append(
+                {
+                    "data": data.partition(",")[0],
+                    "contestant": run["contestant"] + (f", rate {run['rate']}" if run["rate"] else ""),
+                    "steps": run.get("steps", ""),
+                    "loss": f"{end[2]:.4f}",
+                    "clock, s": end[0],
+                    "processor, s": end[1],
+                    "to the level, clock, s": one.clock,
+                    "to the level, processor, s": one.whole,
+                    "to the level, compiled, s": one.compiled,
+                }
+            )
+    whole, compiled = np.median([[row["ratio"], row["compiled"]] for row in rows], axis=0)
+    slower = [sum(row[part] < 1.0 for row in rows) for part in ("ratio", "compiled")]
+    notes = (
+        "Seconds of the processor until the loss on held-out rows, in nats a row, is at most the level: the smallest "
+        f"last loss of a peer + {NEAR}; first with compilation, then without. The clock, in race_runs.md, has the "
+        "other work of the machine in it, of which the load average tells (two cores; two contestants are part of "
+        "it). Who did not get there is 'never', with the loss in the end. A peer's seconds are those of the first "
+        "look at the test rows that shows the level, looks not counted, at whichever of two rates of Adam gets there "
+        "first; what it compiles is what its first step took beyond a usual one. Those of `fit` are of the whole "
+        f"call, its stopping included; `svi` is called again from its checkpoint, a window of {WINDOW} steps more each "
+        "time. What they compile is what the same call on another split takes less in the same process. Ratio: the "
+        f"fastest peer by the package's fastest; 0 where that is not there in the end. It is {whole:.2g} on the median "
+        f"set with compilation and {compiled:.2g} without, and below 1 on {slower[0]} and {slower[1]} of {len(rows)} "
+        "sets; the goal is 10, and never below 1. In all of them one RBF kernel with one lengthscale, variance 1 and "
+        "lengthscale sqrt(d) to start from, mean 0, a logistic link; of classes a LogisticSoftmax here, robust "
+        "maximum in GPflow and softmax in GPyTorch. The same split, standardised, the same batches, the same M "
+        f"centres of k-means to start from, which the peers move; up to {DENSE} rows `fit` and scikit-learn are dense, "
+        f"beyond them `svi` takes the place of the tighter bound. Natural gradients of length {NATURAL} and Adam with "
+        f"rates of {' and '.join(map(str, RATES))} in both peers, GPflow's step compiled; double precision, in "
+        f"GPyTorch its own single one. Sets and rows are such that a contestant takes a minute or two; at {LIMIT} s it "
+        "is stopped. Each contestant is a process bound to one core, two of them at a time. Peers: "
+        f"{', '.join(sorted(versions))}."
+    )
+    write_table("Race to the best peer's loss", rows, notes, 0)
+    write_table(
+        "Race to the best peer's loss: every run", runs, "What race.md is made of, and says more of.", 0, "runs"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
+    parser.add_argument("--peers", required=True, metavar="PYTHON", help="the interpreter of the peers' environment")
+    options = parser.parse_args()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for name in options.names:
+        kept[name] = race(name, options.peers)
+        KEPT.write_text(json.dumps(kept) + "\n")
+    write_tables(kept)

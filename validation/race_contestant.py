@@ -1,0 +1,297 @@
+"""One contestant of race.py on one data set, in a process and on a core of its own: its losses as seconds go by.
+
+Usage: python validation/race_contestant.py CASE.npz CORE CONTESTANT RATE SECONDS; prints JSON.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# A step of natural gradients, as both libraries' guides have it for likelihoods that are not Gaussian.
+NATURAL = 0.1
+# A peer is looked at whenever it has made this many times as many steps as at the last look.
+BETWEEN = 1.08
+# Up to so many rows the package is dense.
+DENSE = 2000
+# Processor seconds after which a contestant is stopped, its import included.
+LIMIT = 120
+# Steps of `svi` between two looks.
+WINDOW = 200
+
+
+class Times(NamedTuple):
+    """Seconds on the clock and of the processors."""
+
+    clock: float
+    processor: float
+
+
+class Case(NamedTuple):
+    """Training and test rows, inducing inputs and a lengthscale to start from, the rows of a batch, and classes."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    Z: np.ndarray
+    lengthscale: float
+    batch: int
+    classes: int
+
+
+def now() -> Times:
+    """What has gone by since some moment, the system's part included."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return Times(time.perf_counter(), used.ru_utime + used.ru_stime)
+
+
+def read(path: str, split: str) -> Case:
+    """One of the two splits of a case."""
+    with np.load(path) as arrays:
+        parts = [arrays[f"{split}_{name}"] for name in Case._fields[:5]]
+        return Case(*parts, *(arrays[name].item() for name in Case._fields[5:]))
+
+
+def batches(case: Case) -> Iterator[np.ndarray]:
+    """Places of rows: all of them again and again, or batches of a new order of the rows in each pass."""
+    rng, n = np.random.default_rng(0), len(case.X)
+    while case.batch >= n:
+        yield np.arange(n)
+    while True:
+        order = rng.permutation(n)
+        for start in range(0, n - case.batch + 1, case.batch):
+            yield order[start : start + case.batch]
+
+
+def followed(step: Callable[[], None], loss: Callable[[], float], seconds: float) -> dict[str, object]:
+    """The losses along steps, for so many processor seconds after the first one, looks not counted.
+
+    ``compile`` is what the first step took beyond a usual one.
+    """
+    loss()  # What a look compiles is not the peer's to pay.
+    curve, first, spent, steps, look = [], None, np.zeros(2), 0, 1
+    while first is None or spent[1] - first[1] < seconds:
+        begin = now()
+        for _ in range(look - steps):
+            step()
+        spent += np.subtract(now(), begin)
+        steps = look
+        first = spent.copy() if first is None else first
+        curve.append([*spent, loss()])
+        look = max(steps + 1, int(steps * BETWEEN))
+    usual = (spent - first) / (steps - 1)
+    return {"curve": curve, "compile": list(first - usual), "steps": steps}
+
+
+def gpflow(case: Case, rate: float, seconds: float) -> dict[str, object]:
+    """GPflow's SVGP: in each compiled step one of natural gradients for q, and one of Adam for all else."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import gpflow
+    import tensorflow as tf
+
+    if case.classes == 2:
+        likelihood = gpflow.likelihoods.Bernoulli(invlink=tf.sigmoid)
+    else:
+        likelihood = gpflow.likelihoods.MultiClass(case.classes)
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SquaredExponential(1.0, case.lengthscale),
+        likelihood,
+        case.Z.copy(),
+        num_latent_gps=1 if case.classes == 2 else case.classes,
+        num_data=len(case.X),
+    )
+    gpflow.set_trainable(model.q_mu, False)
+    gpflow.set_trainable(model.q_sqrt, False)
+    natural, adam = gpflow.optimizers.NaturalGradient(NATURAL), tf.optimizers.Adam(rate)
+    X, y, X_test, y_test = (
+        tf.constant(part if part.ndim == 2 else part[:, None]) for part in (case.X, case.y, case.X_test, case.y_test)
+    )
+
+    @tf.function(autograph=False)
+    def steps(X, y):
+        natural.minimize(lambda: model.training_loss((X, y)), [(model.q_mu, model.q_sqrt)])
+        adam.minimize(lambda: model.training_loss((X, y)), model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def loss():
+        return -tf.reduce_mean(model.predict_log_density((X_test, y_test)))
+
+    order = batches(case)
+    if case.batch >= len(case.X):
+        return followed(lambda: steps(X, y), lambda: float(loss()), seconds)
+
+    def step() -> None:
+        places = next(order)
+        steps(tf.constant(case.X[places]), tf.constant(case.y[places, None]))
+
+    return followed(step, lambda: float(loss()), seconds)
+
+
+def gpytorch(case: Case, rate: float, seconds: float) -> dict[str, object]:
+    """GPyTorch's SVGP: in each step one of natural gradients for q, and one of Adam for the rest; single precision."""
+    import gpytorch
+    import torch
+    from gpytorch import variational as v
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    several = torch.Size([] if case.classes == 2 else [case.classes])
+
+    class Model(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            q = v.NaturalVariationalDistribution(len(case.Z), batch_shape=several)
+            strategy = v.VariationalStrategy(
+                self, torch.tensor(case.Z, dtype=torch.float32), q, learn_inducing_locations=True
+            )
+            if several:
+                strategy = v.IndependentMultitaskVariationalStrategy(strategy, num_tasks=case.classes)
+            super().__init__(strategy)
+            self.mean_module = gpytorch.means.ZeroMean(batch_shape=several)
+            self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+            self.covar_module.base_kernel.lengthscale = case.lengthscale
+            self.covar_module.outputscale = 1.0
+
+        def forward(self, X: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+    class Logistic(gpytorch.likelihoods.likelihood._OneDimensionalLikelihood):
+        def forward(self, f: torch.Tensor) -> torch.distributions.Bernoulli:
+            return torch.distributions.Bernoulli(logits=f)
+
+    if several:
+        likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=case.classes, mixing_weights=False)
+    else:
+        likelihood = Logistic()
+    model = Model()
+    X, y, X_test, y_test = (
+        torch.tensor(part, dtype=torch.float32) for part in (case.X, case.y, case.X_test, case.y_test)
+    )
+    if several:
+        y, y_test = y.long(), y_test.long()
+    bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
+    natural = gpytorch.optim.NGD(model.variational_parameters(), num_data=len(X), lr=NATURAL)
+    adam = torch.optim.Adam(model.hyperparameters(), lr=rate)
+    order = batches(case)
+
+    def step() -> None:
+        places = torch.from_numpy(next(order))
+        natural.zero_grad()
+        adam.zero_grad()
+        (-bound(model(X[places]), y[places])).backward()
+        natural.step()
+        adam.step()
+
+    def loss() -> float:
+        model.eval()
+        with torch.no_grad():
+            found = model(X_test)
+            if several:
+                with gpytorch.settings.num_likelihood_samples(200):
+                    density = likelihood(found).probs.mean(0)[torch.arange(len(y_test)), y_test].log()
+            else:
+                density = likelihood.log_marginal(y_test, found)
+        model.train()
+        return -float(density.mean())
+
+    return followed(step, loss, seconds)
+
+
+def sklearn(case: Case, rate: float, seconds: float) -> dict[str, object]:
+    """scikit-learn's classifier: Laplace's method on all rows, hyperparameters by L-BFGS."""
+    from sklearn.gaussian_process import GaussianProcessClassifier
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+    begin = now()
+    found = GaussianProcessClassifier(ConstantKernel(1.0) * RBF(case.lengthscale), random_state=0).fit(case.X, case.y)
+    spent = np.subtract(now(), begin)
+    density = np.log(found.predict_proba(case.X_test)[np.arange(len(case.y_test)), case.y_test.astype(int)])
+    return {"curve": [[*spent, -float(density.mean())]]}
+
+
+def model_of(case: Case) -> Any:
+    """The model with the inducing inputs given, or dense where the rows are few."""
+    import pgmodels as pgm
+
+    size = 1 if case.classes == 2 else case.classes
+    likelihood = pgm.Bernoulli() if size == 1 else pgm.LogisticSoftmax(size)
+    form = {} if len(case.X) <= DENSE else {"form": pgm.Inducing(case.Z)}
+    return pgm.Model(likelihood, pgm.GP(pgm.RBF(1.0, case.lengthscale), size=size, **form))
+
+
+def called(case: Case, call: Callable[[], Any]) -> list[float]:
+    """Seconds of a call of the package, from its begin to its result, and the loss."""
+    begin = now()
+    found = call()
+    return [*np.subtract(now(), begin), -float(np.mean(found.predict(case.X_test).log_density(case.y_test)))]
+
+
+def fit(case: Case, objective: str) -> list[float]:
+    """One call of ``fit``."""
+    import pgmodels as pgm
+
+    model = model_of(case)
+    return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, progress=False))
+
+
+def svi(case: Case, seconds: float) -> list[list[float]]:
+    """``svi`` called again and again, each time from its checkpoint for a window of steps more; the calls' sums."""
+    import pgmodels as pgm
+
+    model, per_pass = model_of(case), len(case.X) // case.batch
+    curve: list[list[float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        while not curve or curve[-1][1] < seconds:
+            options = {"max_passes": -(-WINDOW * (len(curve) + 1) // per_pass), "checkpoint": folder, "learn": True}
+            found = called(
+                case,
+                lambda options=options: pgm.svi(
+                    model, case.X, case.y, batch_size=case.batch, progress=False, **options
+                ),
+            )
+            curve.append([*np.add(found[:2], curve[-1][:2] if curve else 0.0), found[2]])
+    return curve
+
+
+PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn}
+OBJECTIVES = {"fit": "cavi", "fit, gaussian_vi": "gaussian_vi"}
+PACKAGES = {
+    "GPflow": ("gpflow", "tensorflow-cpu"),
+    "GPyTorch": ("gpytorch", "torch"),
+    "scikit-learn": ("scikit-learn",),
+}
+
+
+def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None:
+    """Run a contestant and print what it found; the package twice, on another split of the same rows too."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core)})
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
+    warnings.simplefilter("ignore")
+    if contestant in PEERS:
+        found = PEERS[contestant](read(path, "first"), float(rate), float(seconds))
+        found["versions"] = [f"{name} {version(name)}" for name in PACKAGES[contestant]]
+        print(json.dumps(found))
+        return
+    first, second = read(path, "first"), read(path, "second")
+    if contestant == "svi":
+        curve = svi(first, float(seconds))
+        print(json.dumps({"curve": curve}), flush=True)
+        again = svi(second, 0.0)[0]
+    else:
+        curve = [fit(first, OBJECTIVES[contestant])]
+        print(json.dumps({"curve": curve}), flush=True)
+        again = fit(second, OBJECTIVES[contestant])
+    print(json.dumps({"curve": curve, "again": again, "compile": list(np.subtract(curve[0][:2], again[:2]))}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
