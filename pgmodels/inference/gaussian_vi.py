@@ -33,8 +33,9 @@ from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
 from pgmodels.warning import warn
 
-# The start by CAVI need not be converged: its optimum is another one.
-_START_TOLERANCE, _START_ITERATIONS = 1e-4, 200
+# To this relative change of the bound CAVI's start is ascended, whose optimum is another one; and its own before it is
+# asked whether precisions are held.
+_NEAR, _START_ITERATIONS = 1e-4, 200
 # A step that lowers the ELBO is halved so often; after these halvings the precisions are held and the mean moves alone.
 _HALVINGS, _OF_ALL = 60, 30
 
@@ -195,7 +196,7 @@ def gaussian_vi(
 def nearly_converged(model: Model, data: Data) -> tuple[float, np.ndarray]:
     """The ELBO near the optimum, and the precisions that its sites have on the latents, (n, latents)."""
     problem = gaussian_problem(model, data, model.prior(data.X))
-    state = ascend(step, problem, start_state(model, data, problem), _START_TOLERANCE, _START_ITERATIONS).state
+    state = ascend(step, problem, start_state(model, data, problem), _NEAR, _START_ITERATIONS).state
     return float(state.elbo), problem.precisions(state.sites)
 
 
@@ -235,16 +236,30 @@ def _first(model: Model, data: Data, start: GaussianState | None = None) -> tupl
 def optimise(
     problem: Problem, state: GaussianState, tolerance: float, max_iterations: int, progress: bool | None = False
 ) -> tuple[Problem, Ascent]:
-    """Ascend to the tolerance; where precisions are held at zero, go on with joint sites, whose precisions are free."""
-    options: dict[str, Any] = {"title": "gaussian_vi", "progress": progress}
-    found = ascend(step, problem, state, tolerance, max_iterations, **options)
-    if not problem.joint and _is_affordable(problem.prior) and _is_held(problem, found.state):
+    """Ascend to the tolerance; where precisions are held at zero, go on with joint sites, whose precisions are free.
+
+    Near the optimum held precisions leave steps of next to no length, which are dear to find.
+    """
+    go_on = partial(_go_on, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
+    found = Ascent(state, np.asarray(state.elbo)[None], False)
+    if problem.joint or not _is_affordable(problem.prior):
+        return problem, go_on(problem, found)
+    found = go_on(problem, found, tolerance=max(tolerance, _NEAR))
+    if not _is_held(problem, found.state):
+        found = go_on(problem, found)
+    if _is_held(problem, found.state):
         h, w = found.state.sites
         problem = problem.jointly()
         state = _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)))
-        freed = ascend(step, problem, state, tolerance, max_iterations, **options)
-        found = Ascent(freed.state, np.concatenate([found.trace, freed.trace[1:]]), freed.converged)
+        found = go_on(problem, found._replace(state=state))
     return problem, found
+
+
+def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: int, progress: bool | None) -> Ascent:
+    """An ascent from where another one stopped, with the iterations that it left."""
+    left = max_iterations + 1 - len(before.trace)
+    found = ascend(step, problem, before.state, tolerance, left, title="gaussian_vi", progress=progress)
+    return Ascent(found.state, np.concatenate([before.trace, found.trace[1:]]), found.converged)
 
 
 def _is_held(problem: Problem, state: GaussianState) -> bool:
@@ -269,7 +284,7 @@ def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
     if model.is_augmentable:
         bounded = problem_of(model, data, problem.prior)
         start = cavi_engine.init(bounded)
-        state = ascend(cavi_engine.step, bounded, start, _START_TOLERANCE, _START_ITERATIONS).state
+        state = ascend(cavi_engine.step, bounded, start, _NEAR, _START_ITERATIONS).state
         if np.isfinite(float(state.elbo)):
             return _taken_up(problem, state.sites)
     return _first_state(problem)
