@@ -79,7 +79,12 @@ class Augmentation(Objective):
     @cached_property
     def bound(self) -> Expression:
         """The local bound B of one datum as a formula of q's marginal means m and variances v."""
-        return add(*(rule.share() for rule in self.rules if rule.parent is None), _log(self.base))
+        return add(*(rule.share() for rule in self.rules if rule.parent is None), self.log_base)
+
+    @property
+    def log_base(self) -> Expression:
+        """What the bound has beside the rules' shares."""
+        return _log(self.base)
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""

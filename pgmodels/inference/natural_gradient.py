@@ -1,6 +1,7 @@
 """One step of stochastic variational inference: q along the natural gradient of the bound, values along Adam's."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,28 +12,34 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import Adam, adam_step, first_adam
 from pgmodels.inference.devices import Split
+from pgmodels.inference.log_sum import LogSum
 from pgmodels.latent.coupled import CoupledPosterior, scatter_blocks
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import pull_sites, push_moments
 from pgmodels.latent.protocol import Sites
+from pgmodels.latent.sequential import over_states
 from pgmodels.model import Model
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, with_values
 
 # Steps of q are as long as so many of Adam's at least: it follows the values.
-_FOLLOW = 2.0
+FOLLOW = 2.0
 
 
 class Naturals(NamedTuple):
-    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision."""
+    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision.
 
-    precision: Float[Array, "D D"]
-    potential: Float[Array, " D"]
+    Of a sample of latents those of each, along a first axis.
+    """
+
+    precision: Float[Array, "*latents D D"]
+    potential: Float[Array, "*latents D"]
 
 
 class Averages(NamedTuple):
@@ -49,14 +56,16 @@ class Averages(NamedTuple):
 class SviState(NamedTuple):
     """q, by block of latents; what the adaptive rate knows, by block of the objective; the values that are learned.
 
-    ``taken`` counts the steps, and ``rate`` is the length of the last one of q, the shortest of its blocks'.
+    ``taken`` counts the steps, those of each latent where they are on samples of them, and ``rate`` is the length of
+    the last one of q, the shortest of its blocks'. Steps on samples know of the ``log_sum`` over all latents.
     """
 
     naturals: tuple[Naturals, ...]
     averages: tuple[Averages, ...]
     values: Adam
-    taken: Float[Array, ""]
+    taken: Float[Array, "*latents"]
     rate: Float[Array, ""]
+    log_sum: LogSum | None = None
 
 
 class Rates(NamedTuple):
@@ -65,6 +74,33 @@ class Rates(NamedTuple):
     delay: Float[Array, ""]
     power: Float[Array, ""]
     learning: Float[Array, ""]
+
+
+class Window(NamedTuple):
+    """Averages over the steps of a window: q, the values and their squares, E v and the bound.
+
+    ``share`` is that of the way to where the steps lead which they go together.
+    """
+
+    naturals: tuple[Naturals, ...]
+    vector: Float[Array, " values"]
+    square: Float[Array, " values"]
+    centre: Float[Array, " D"]
+    bound: Float[Array, ""]
+    share: Float[Array, ""]
+
+
+class LatentSample(Module):
+    """How steps are on ``count`` latents at a time, drawn with a key: by the tangent of the sum over all of them."""
+
+    bound: TangentBound = eqx.field(static=True)
+    count: int = eqx.field(static=True)
+    key: Array
+
+    @property
+    def share(self) -> float:
+        """Those of a step, of all latents."""
+        return self.count / self.bound.augmentation.size
 
 
 class Batch(NamedTuple):
@@ -95,7 +131,8 @@ class Sparse(Module):
 
     ``prior`` has a factor in every group, and stands where nothing is learned; elsewhere the latents are those by their
     values at ``inputs``, an (M, d) a group. ``units`` are the units of the unconstrained values. Where
-    devices share rows, as ``split`` says, what has rows has those of one device.
+    devices share rows, as ``split`` says, what has rows has those of one device. With a ``sample`` the latents are
+    alike, those of one group, and q is that of each of them.
     """
 
     objective: Augmentation = eqx.field(static=True)
@@ -107,6 +144,7 @@ class Sparse(Module):
     num_rows: Float[Array, ""]
     adaptive: bool = eqx.field(static=True)
     split: Split = eqx.field(static=True, default=Split())
+    sample: LatentSample | None = None
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -268,7 +306,7 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
         target = whole.targets(batch, moments.mean, moments.variance)
         own = places(whole, index)
         gradient = [difference(target[place], naturals[place]) for place in own]
-        rate = jnp.maximum((state.taken + rates.delay) ** -rates.power, _FOLLOW * rates.learning)
+        rate = jnp.maximum((state.taken + rates.delay) ** -rates.power, FOLLOW * rates.learning)
         if whole.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
         shortest = jnp.minimum(shortest, rate)
@@ -297,14 +335,15 @@ def posterior(
 ) -> JointPosterior | CoupledPosterior:
     """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
     prior = (whole.prior_at(vector, X) if whole.learnable.places else whole.prior).resized(0)
-    roots, centres = zip(*map(solved, naturals), strict=True)
     h = jnp.zeros((0, whole.objective.num_latents))
     if whole.objective.predictors is not None:
+        roots, centres = zip(*map(solved, naturals), strict=True)
         centre = scatter_blocks(prior, whole.blocks, centres)
         W = jnp.zeros((*h.shape, h.shape[1]))
         return CoupledPosterior(prior, h, W, centre, roots, jnp.zeros(()), whole.blocks)
+    every = naturals[0] if whole.sample is not None else jax.tree.map(lambda *own: jnp.stack(own), *naturals)
     groups = [
-        group.posterior(jnp.stack(roots[own]), jnp.stack(centres[own]))
+        group.posterior(*over_states(solved, jax.tree.map(itemgetter(own), every)))
         for group, own in zip(prior.groups, prior.slices(), strict=True)
         if isinstance(group, InducingPrior)
     ]

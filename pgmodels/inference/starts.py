@@ -49,10 +49,13 @@ class Level(NamedTuple):
     parameters: dict[str, np.ndarray]
 
 
-def candidates(model: Model, data: Data, objective: Objective) -> dict[str, Model]:
-    """Models to start from, by name; the first is the one given, with every open value resolved."""
+def candidates(model: Model, data: Data, objective: Objective | None) -> dict[str, Model]:
+    """Models to start from, by name; the first is the one given, with every open value resolved.
+
+    Those after it have the means and amplitudes of constant latents, where there is an objective for these.
+    """
     found = {"values given": model}
-    level = constant_latents(model, data.y, objective)
+    level = None if objective is None else constant_latents(model, data.y, objective)
     for name, length in LENGTHS.items():
         moved = _stretched(model if level is None else _levelled(model, data.X, level), data.X, length)
         if not any(eqx.tree_equal(moved, other) for other in found.values()):

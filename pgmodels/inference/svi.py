@@ -19,12 +19,13 @@ from pgmodels.batches.survey import survey
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
+from pgmodels.inference.class_steps import sample_of
 from pgmodels.inference.devices import check_alike, others_named, split_rows
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import hold_unnormalised
 from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.inducing import Inputs, with_inputs
-from pgmodels.inference.natural_gradient import Naturals, Sparse, posterior
+from pgmodels.inference.natural_gradient import LatentSample, Naturals, Sparse, posterior
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.starts import steps
@@ -46,7 +47,7 @@ from pgmodels.unknowns import Unknowns, learned
 from pgmodels.warning import warn
 
 # Of a checkpoint: one more for every change of what the steps do.
-_FORMAT = 1
+_FORMAT = 2
 # The rate named "robbins-monro": (t + delay)^-power.
 _DELAY, _POWER = 1.0, 0.7
 
@@ -66,6 +67,7 @@ def svi(
     *,
     weights: Any = None,
     batch_size: int = 1000,
+    class_batch_size: int | None = None,
     learn: bool = False,
     rate: Any = "robbins-monro",
     max_passes: int | None = None,
@@ -87,6 +89,13 @@ def svi(
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
     GPs with ``pgm.Inducing``, whose inputs stay where they are; how many of them ``Inducing("auto")`` has is found out
     before the first step, by ``cavi`` on up to 20,000 rows at what ``fit`` learns from up to 2,000.
+
+    With ``class_batch_size`` a step is on so many latents, drawn at random, and its time and memory do not go by how
+    many there are: for a likelihood with one sum S over its latents to a negative power, such as LogisticSoftmax, and a
+    GP of that size by inducing inputs. log S is replaced by its tangent at S0(x), log S0 being affine in the factor at
+    x and learned along: the bound, in expectation over the latents, is below that of ``cavi`` by S / S0 - 1 -
+    log(S / S0) a row, times the power. A latent's rate goes by its own steps, windows and ``max_passes`` left out by
+    how many give each latent one. The result is a SparseApproximation, of arrays too.
 
     Stops where the averages of the whitened latents over two windows of steps, a pass where it has fewer, differ by
     less than ``tolerance``, relative to their size and to how far the steps of a window go; or where windows have fewer
@@ -114,14 +123,24 @@ def svi(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     decay, key = _decay(rate), as_key(seed)
     X, y = _pair(X, y)
+    sample = None
+    if class_batch_size is not None:
+        check_whole_number(class_batch_size, "class_batch_size", 1)
+        given = [
+            name for name, there in (("weights", weights is not None), ("rate='adaptive'", decay is None)) if there
+        ]
+        if given:
+            raise ValueError(f"class_batch_size goes without {given[0]}: leave one of them out.")
+        sample = sample_of(require_model(model), class_batch_size, key)
     model, data, source = _given(require_model(model), X, y, weights, learn)
     model = model.resolve(data.X)
     if learn:
         model = hold_unnormalised(model, "svi")
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
-    settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn)
-    options = _Options(learn, decay is None, key, checkpoint, begin, progress)
-    result = _streamed if isinstance(X, Rows) else _in_memory
+    sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
+    settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn, sweep)
+    options = _Options(learn, decay is None, key, checkpoint, begin, progress, sample)
+    result = _streamed if isinstance(X, Rows) or sample is not None else _in_memory
     return result(model, data, source, settings, options)
 
 
@@ -139,7 +158,10 @@ class _Source(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """Whether values are learned and rates are adaptive; the key, where steps are saved, their begin, and a bar."""
+    """Whether values are learned and rates are adaptive; the key, where steps are saved, their begin, and a bar.
+
+    ``sample`` says how steps are on some latents at a time, None where they are on all.
+    """
 
     learn: bool
     adaptive: bool
@@ -147,6 +169,7 @@ class _Options(NamedTuple):
     checkpoint: Any
     begin: float
     progress: bool | None
+    sample: LatentSample | None
 
 
 class _Found(NamedTuple):
@@ -251,6 +274,7 @@ def _learned(
         as_array(np.float64(source.num_rows)),
         options.adaptive,
         split_rows(settings.batch_size),
+        options.sample,
     )
     stream = _stream(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
@@ -283,7 +307,8 @@ def _fingerprint(
 ) -> str:
     """What decides the steps: model, data, sizes, rates, tolerance and seed."""
     known = (_FORMAT, model, settings.batch_size, settings.batches, settings.window, settings.tolerance)
-    digest = hashlib.sha256(repr((*known, options.learn, options.adaptive, type(source.rows).__name__)).encode())
+    count = None if options.sample is None else options.sample.count
+    digest = hashlib.sha256(repr((*known, count, options.learn, options.adaptive, type(source.rows).__name__)).encode())
     arrays = (*settings.rates, jax.random.key_data(options.key), *inputs, *jax.tree.leaves(model.bare()))
     for array in (array for array in (*arrays, *source.scaling, sample.X, sample.y) if array is not None):
         digest.update(np.ascontiguousarray(array).tobytes())

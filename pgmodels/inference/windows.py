@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
+from pgmodels.inference import class_steps
 from pgmodels.inference.devices import where_rows_are
-from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, first_state, step
+from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, Window, first_state, step
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
 from pgmodels.latent.sequential import ASCENT_OPTIONS
@@ -38,22 +39,11 @@ _ROWS = 5000
 Stream = Callable[[int], Iterator[Block]]
 
 
-class Window(NamedTuple):
-    """Averages over the steps of a window: q, the values and their squares, E v and the bound.
-
-    ``share`` is that of the way to where the steps lead which they go together.
-    """
-
-    naturals: tuple[Naturals, ...]
-    vector: Float[Array, " values"]
-    square: Float[Array, " values"]
-    centre: Float[Array, " D"]
-    bound: Float[Array, ""]
-    share: Float[Array, ""]
-
-
 class Settings(NamedTuple):
-    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``."""
+    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``.
+
+    In ``sweep`` steps each latent has one on average: 1 where all are in every step.
+    """
 
     batch_size: int
     batches: int
@@ -62,6 +52,7 @@ class Settings(NamedTuple):
     passes: int
     rates: Rates
     tolerance: float
+    sweep: int
 
 
 class Ascent(NamedTuple):
@@ -95,19 +86,28 @@ def settle(
     max_passes: int | None,
     tolerance: float,
     learn: bool,
+    sweep: int,
 ) -> Settings:
-    """The settings for rows of so many numbers. A window is a pass or, where values are learned, a number of steps."""
+    """The settings for rows of so many numbers. A window is a pass or, where values are learned, a number of steps.
+
+    Of steps on some latents it is as many as give each that many.
+    """
     size = min(batch_size, num_rows)
     count = num_rows // size
-    window = min(_WINDOW if learn else min(count, _WINDOW), at_a_time(size * width, 4 * VALUES))
-    passes = max(_PASSES, -(-_STEPS // count)) if max_passes is None else max_passes
+    window = min(sweep * (_WINDOW if learn else min(count, _WINDOW)), at_a_time(size * width, 4 * VALUES))
+    passes = sweep * max(_PASSES, -(-_STEPS // count)) if max_passes is None else max_passes
     # Without noise nothing is to be averaged out.
-    delay, power = (1.0, 0.0) if decay is None or size == num_rows else decay
+    delay, power = (1.0, 0.0) if decay is None or (size == num_rows and sweep == 1) else decay
     rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
-    return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance)
+    return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance, sweep)
 
 
-_first = jax.jit(where_rows_are(first_state), compiler_options=ASCENT_OPTIONS)
+@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@where_rows_are
+def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+    if whole.sample is not None:
+        return class_steps.first_state(whole, whole.sample, vector, X, y)
+    return first_state(whole, vector, X, y)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
@@ -116,6 +116,8 @@ def advance(
     whole: Sparse, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates
 ) -> tuple[SviState, Window]:
     """Steps on batches, one after the other."""
+    if whole.sample is not None:
+        return class_steps.advance(whole, whole.sample, state, X, y, rates)
 
     def body(carry: tuple[SviState, Window], rows: tuple[Array, Array]) -> tuple[tuple[SviState, Window], Array]:
         state, seen = step(whole, carry[0], *rows, rates)
@@ -145,7 +147,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
-    models = candidates(whole.learnable.model, few, whole.objective)
+    # At constant latents the bound is one of all of them.
+    models = candidates(whole.learnable.model, few, whole.objective if whole.sample is None else None)
     states = {name: started(learned(model).start()) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
     bounds = {name: float(advance(whole, state, *rows, held)[1].bound) for name, state in states.items()}
@@ -210,7 +213,7 @@ def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Se
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
     """The averages of the last window; its last step where there is no noise."""
     at: Any = ascent.window
-    if settings.batches == 1 or at is None:
+    if settings.batches * settings.sweep == 1 or at is None:
         return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
     return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
 

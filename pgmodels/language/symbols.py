@@ -15,6 +15,9 @@ from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.notation import Name, Tree, indexed
 from pgmodels.precision import as_array
 
+# The parameter with the positions of the latents in ``f``, (latents,) or (n, latents), where they are some of all.
+POSITIONS = "positions of f"
+
 
 class Constant(Expression):
     """A number."""
@@ -153,6 +156,8 @@ class Positions(Expression):
         return True
 
     def evaluate(self, env: Environment) -> Array:
+        if POSITIONS in env.parameters:
+            return jnp.atleast_2d(as_array(env.parameters[POSITIONS]))
         return jnp.arange(float(self.size))[None, :]
 
     def notation(self, precedence: int = 0) -> Tree:
