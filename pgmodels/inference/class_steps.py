@@ -76,13 +76,15 @@ def marginals_of(
 ) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
     """Means and variances of latents that each row chooses."""
 
-    def one(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        latent, a, residual = row
-        root, centre = solved(jax.tree.map(lambda leaf: leaf[latent], naturals))
+    def one(row: tuple[Naturals, Array, Array]) -> tuple[Array, Array]:
+        own, a, residual = row
+        root, centre = solved(own)
         return batch.means[0] + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
 
-    again = chosen.shape[1]
-    rows = (chosen.ravel(), jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again))
+    again, theirs = chosen.shape[1], chosen.ravel()
+    A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
+    # Taken out beforehand: a loop that reads q would hold a copy of all of it, as steps write in place.
+    rows = (jax.tree.map(lambda leaf: leaf[theirs], naturals), A, residual)
     mean, variance = jax.lax.map(one, rows)
     return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
 
@@ -147,10 +149,17 @@ def estimated_sum(
     return total + jnp.sum(others_weight(latents, seen.chosen, sample.share) * sums, axis=1)
 
 
-def look(sample: LatentSample, batch: Batch, naturals: Naturals, log_sum: LogSum, latents: Int[Array, " k"]) -> Sampled:
+def look(
+    sample: LatentSample,
+    batch: Batch,
+    naturals: Naturals,
+    before: Naturals,
+    log_sum: LogSum,
+    latents: Int[Array, " k"],
+) -> Sampled:
     """The marginals of latents, and S0 as it was before the latents were drawn; S itself where they are all."""
     chosen, first = sample.bound.selected(batch.y, batch.parameters)
-    own = marginals(batch, jax.tree.map(lambda leaf: leaf[latents], naturals))
+    own = marginals(batch, before)
     scale = jnp.exp(features(batch.factors[0]) @ log_sum.weights)
     seen = Sampled(own, chosen, first, marginals_of(batch, naturals, chosen), scale)
     if sample.share == 1.0:
@@ -180,11 +189,12 @@ def estimated_bound(
 
 
 class Seen(NamedTuple):
-    """What a step saw of where it began: the bound, its latents and their E v; and how long its steps were."""
+    """What a step saw of where it began, the bound, its latents and their E v; where these went, and how far."""
 
     bound: Float[Array, ""]
     latents: Int[Array, " k"]
     centres: Float[Array, "k M"]
+    naturals: Naturals
     rates: Float[Array, " k"]
 
 
@@ -197,14 +207,15 @@ def step(
     gradients at the same S0 times the share of latents in a step.
     """
     latents = draw_latents(sample, state.values.taken)
-    naturals, visits = state.naturals[0], state.taken[latents]
+    naturals = state.naturals[0]
+    before = jax.tree.map(lambda leaf: leaf[latents], naturals)
     if state.log_sum is None:
         raise TypeError("a step on some latents goes by a state of such steps.")
     log_sum = state.log_sum
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
         batch = whole.batch(vector, X, y)
-        seen = look(sample, batch, naturals, log_sum, latents)
+        seen = look(sample, batch, naturals, before, log_sum, latents)
         log_prior = whole.learnable.log_prior(whole.learnable.constrain(vector))
         value = estimated_bound(whole, sample, batch, seen, latents)
         return value + log_prior / whole.split.devices, (batch, seen)
@@ -212,17 +223,19 @@ def step(
     (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     value, slope = whole.split.total((value, slope))
     toward = targets(whole, sample, batch, (seen.own.mean, seen.own.variance), latents, seen.scale)
-    rate = jnp.maximum((visits + rates.delay) ** -rates.power, FOLLOW * rates.learning)
-    precision = rate[:, None, None] * (toward.precision - naturals.precision[latents])
-    potential = rate[:, None] * (toward.potential - naturals.potential[latents])
-    moved = Naturals(naturals.precision.at[latents].add(precision), naturals.potential.at[latents].add(potential))
+    rate = jnp.maximum((state.taken[latents] + rates.delay) ** -rates.power, FOLLOW * rates.learning)
+    moved = Naturals(
+        before.precision + rate[:, None, None] * (toward.precision - before.precision),
+        before.potential + rate[:, None] * (toward.potential - before.potential),
+    )
     turns = sample.share * state.values.taken
     length = sample.share * jnp.maximum((turns + rates.delay) ** -rates.power, FOLLOW * rates.learning)
     sums = estimated_sum(sample, batch, seen, seen.own, latents)
     following = follow(log_sum, batch.factors[0], sums, whole.num_rows, whole.split, length)
     values = adam_step(state.values, slope, rates.learning, whole.units)
-    after = SviState((moved,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
-    return after, Seen(value, latents, seen.own.centres, rate)
+    every = jax.tree.map(lambda all, own: all.at[latents].set(own), naturals, moved)
+    after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
+    return after, Seen(value, latents, seen.own.centres, moved, rate)
 
 
 def advance(
@@ -238,7 +251,7 @@ def advance(
         state, (naturals, vectors, squares, centres, bounds, left) = carry
         state, seen = step(whole, sample, state, *rows, rates)
         own, vector = seen.latents, state.values.vector
-        naturals = jax.tree.map(lambda total, now: total.at[own].add(now[own]), naturals, state.naturals[0])
+        naturals = jax.tree.map(lambda total, now: total.at[own].add(now), naturals, seen.naturals)
         centres, left = centres.at[own].add(seen.centres), left.at[own].multiply(1.0 - seen.rates)
         return (state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)), None
 
