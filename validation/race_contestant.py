@@ -243,13 +243,16 @@ def fit(case: Case, objective: str) -> list[float]:
 
 
 def svi(case: Case, seconds: float) -> list[list[float]]:
-    """``svi`` called again and again, each time from its checkpoint for a window of steps more; the calls' sums."""
+    """``svi`` called again and again, each time from its checkpoint for a window of steps more; the calls' sums.
+
+    For so many processor seconds after the first one.
+    """
     import pgmodels as pgm
 
     model, per_pass = model_of(case), len(case.X) // case.batch
     curve: list[list[float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        while not curve or curve[-1][1] < seconds:
+        while not curve or curve[-1][1] - curve[0][1] < seconds:
             options = {"max_passes": -(-WINDOW * (len(curve) + 1) // per_pass), "checkpoint": folder, "learn": True}
             found = called(
                 case,
