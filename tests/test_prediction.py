@@ -361,3 +361,12 @@ def test_lost_probability_is_reported():
     # Without a declared mean, counts stop at 4,095; the mean here is exp(8) = 2,981.
     with pytest.warns(SamplingWarning, match="far tails"):
         draw(geometric(), 8.0, n=50)
+
+
+def test_probabilities_of_many_classes_are_averages_over_the_same_nodes():
+    rng = np.random.default_rng(5)
+    nodes = IndependentNodes(rng.normal(size=(3, 18)), rng.uniform(0.2, 2.0, (3, 18)))
+    found = Predictive(LogisticSoftmax(18), nodes).probabilities
+    f, _ = nodes.at(np.arange(3), nodes.levels[1])
+    expected = np.mean(expit(f) / expit(f).sum(axis=-1, keepdims=True), axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -17,6 +17,8 @@ from pgmodels.precision import as_array
 
 # The parameter with the positions of the latents in ``f``, (latents,) or (n, latents), where they are some of all.
 POSITIONS = "positions of f"
+# Among more latents than these one is looked up by its place, among fewer added up from all, most of them times zero.
+_FEW = 16
 
 
 class Constant(Expression):
@@ -240,8 +242,14 @@ class Selected(Expression):
         return self.size
 
     def evaluate(self, env: Environment) -> Array:
-        chosen = self.index.evaluate(env) == jnp.arange(self.size)
-        return jnp.sum(jnp.where(chosen, env.f, 0.0), axis=-1, keepdims=True)
+        index = self.index.evaluate(env)
+        if self.size <= _FEW:
+            return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
+        place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
+        rank = max(place.ndim, env.f.ndim)
+        f, place = (part.reshape(*[1] * (rank - part.ndim), *part.shape) for part in (env.f, place))
+        found = jnp.take_along_axis(f, place, axis=-1)
+        return jnp.where(place == index, found, 0.0)
 
     def notation(self, precedence: int = 0) -> Tree:
         return indexed("f", self.index)

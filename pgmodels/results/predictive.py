@@ -87,6 +87,8 @@ class Predictive(Portable):
             )
         self._require_normalised("probabilities")
         self._require_columns("probabilities", self.likelihood.function)
+        if self.nodes.rule == "sobol":
+            return self._probabilities_together(values)
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
     @double_precision
@@ -237,6 +239,16 @@ class Predictive(Portable):
             parts.append(logsumexp(log_p + log_weights[:, None], axis=0))
         return np.concatenate(parts)[: len(rows)]
 
+    def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
+        """The probabilities of values at the same nodes, at which what the formula has without y is computed once."""
+        level, y = self.nodes.levels[1], np.stack([self._observations(value) for value in values])
+        parts = []
+        for chunk in self._chunks(np.arange(self.nodes.num_rows), level, len(values)):
+            f, log_weights = self.nodes.at(chunk, level)
+            log_p = log_density(self.given, y[:, None, chunk], f)
+            parts.append(np.exp(logsumexp(log_p + log_weights[:, None], axis=1)).T)
+        return np.concatenate(parts)[: self.nodes.num_rows]
+
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, result: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
@@ -279,9 +291,9 @@ class Predictive(Portable):
         log_p = np.concatenate(parts, axis=1)[:, : len(rows)]
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
-    def _chunks(self, rows: np.ndarray, level: int) -> list[np.ndarray]:
+    def _chunks(self, rows: np.ndarray, level: int, num_values: int = 1) -> list[np.ndarray]:
         """Rows a chunk at a time, the last of them padded."""
-        return padded_chunks(rows, max(self.nodes.count(level), level) * self.nodes.num_latents)
+        return padded_chunks(rows, max(self.nodes.count(level), level) * max(self.nodes.num_latents, num_values))
 
     def _observations(self, first: float) -> np.ndarray:
         """y with one value in its first column; the others are NaN where they were not given."""
