@@ -154,8 +154,8 @@ def validate(
 
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
     """Kernel variances to learn: one for all latents, or one for each where the first is in the units of y."""
-    # Without a prior the likelihood can pull the variance of well separated classes to values at which neither the
-    # approximation nor a sampler of reasonable length says anything.
+    # Without a prior well separated classes pull the variance to values at which no sampler of reasonable length says
+    # anything, by either bound. Held-out rows would do without it, better on average: see README, fit.
     unitless = dist.LogNormal(0.0, 1.0)
     size = likelihood.num_latents or 1
     if likelihood.support(size).is_discrete:
