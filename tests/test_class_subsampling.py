@@ -241,12 +241,14 @@ def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:svi did not converge")
 def test_values_are_learned_from_some_latents_at_a_time():
     every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, learn=True, max_passes=400)
     some = pgm.svi(MODEL, X, LABELS, learn=True, max_passes=800, **SAVED)
+    assert set(some.fit.values) == set(every.fit.values)
     for name, value in every.fit.values.items():
-        # The bound is flat about its optimum: a fraction of what the data say of the values.
-        assert some.fit.values[name] == pytest.approx(float(value), rel=0.3, abs=0.3)
+        # The bound is flat about its optimum, to which steps on 40 rows come within some percent.
+        assert some.fit.values[name] == pytest.approx(float(value), rel=0.1, abs=0.2)
 
 
 @pytest.mark.parametrize(
