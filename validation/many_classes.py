@@ -27,7 +27,7 @@ STEPS += [{"classes": classes, "of a step": classes} for classes in (100, 300)]
 LEARNED = [
     {"classes": 100, "of a step": 100, "passes": 10},
     {"classes": 100, "of a step": 20, "passes": 50},
-    {"classes": 1000, "of a step": 50, "passes": 60},
+    {"classes": 1000, "of a step": 50, "passes": 20},
 ]
 
 
