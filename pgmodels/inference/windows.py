@@ -34,6 +34,8 @@ _PASSES, _STEPS = 100, 10_000
 _FIRST = 10
 # Rows that starts are made from.
 _ROWS = 5000
+# Steps of each latent from every start before the best is taken: the same for all of them, hardly noisy beside another.
+_TRIED = 50
 
 # Batches without end, some at a time along a first axis, from the one of a number on.
 Stream = Callable[[int], Iterator[Block]]
@@ -136,7 +138,8 @@ def advance(
 def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tuple[Ascent, dict[str, float]]:
     """The state at the values given, or with values to learn at the start with the largest bound; the bounds."""
     X, y = next(stream(0))
-    first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X, y))
+    tried = settings.sweep * _TRIED
+    first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X[:tried], y[:tried]))
 
     def started(vector: np.ndarray) -> SviState:
         return whole.split.at_hand(_first(whole, as_array(vector), *first))
