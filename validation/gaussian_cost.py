@@ -18,6 +18,7 @@ LIKELIHOODS: dict[str, tuple[Callable[[], pgm.Likelihood], int]] = {
     "logistic-softmax, 3 classes": (lambda: pgm.LogisticSoftmax(3), 3),
 }
 # A kernel that smooth inputs leave few coordinates of, and one that needs all rows.
+SIZES = {"RBF": (400, 1000, 2000), "Matern12": (400, 1000)}
 KERNELS = {"RBF": pgm.RBF(2.0, 1.0), "Matern12": pgm.Matern12(2.0, 1.0)}
 
 
@@ -37,7 +38,7 @@ rows = []
 for name, (likelihood, size) in LIKELIHOODS.items():
     for kernel in KERNELS:
         # Latents of a datum are factorised together: three of 400 rows are 1,200.
-        for n in (400, 1000, 2000) if size == 1 else (400, 1000):
+        for n in SIZES[kernel] if size == 1 else SIZES[kernel][:1]:
             rng = np.random.default_rng(0)
             X = rng.uniform(-2.0, 2.0, (n, 2))
             model = pgm.Model(likelihood(), pgm.GP(KERNELS[kernel], size=size))
