@@ -78,7 +78,7 @@ def alone():
 
 def start(name, *arguments, flags=""):
     """A function of this module in a process of its own."""
-    environment = dict(os.environ, XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flags}")
+    environment = dict(os.environ, XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip())
     command = [sys.executable, "-c", SCRIPT, name, *map(str, arguments)]
     root = Path(__file__).parents[1]
     return subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.PIPE, encoding="utf-8")
