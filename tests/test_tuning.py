@@ -153,7 +153,4 @@ def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
     without, draws = effective()
     assert "hamiltonian" not in draws.tuning
     print(f"ESS {with_steps:.0f} against {without:.0f}")
-    # 4,000 draws: the former have hardly any memory (3,990 in one run), and slice steps about the variational Gaussian
-    # leave some (3,120).
-    assert with_steps > 3600
-    assert with_steps > 1.15 * without
+    assert with_steps > 1.3 * without

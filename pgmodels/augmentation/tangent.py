@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -14,6 +13,7 @@ from pgmodels.language.algebra import add
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.operations import Comparison, Reduction
 from pgmodels.language.symbols import POSITIONS, Positions
+from pgmodels.objectives.protocol import sites_of
 
 
 class TangentBound:
@@ -79,10 +79,8 @@ class TangentBound:
         return own - (p / scale)[:, None] * self.sums(m, v, y, parameters, latents)
 
     def sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, scale: Any) -> tuple[Any, Any]:
-        """The sites h = ∂/∂m, w = -2 ∂/∂s of some latents, (n, latents) each; see ``Objective.local_sites``."""
-        total = lambda m, v: jnp.sum(self.terms(m, v, y, parameters, latents, scale))  # noqa: E731
-        by_mean, by_variance = jax.grad(total, argnums=(0, 1))(m, v)
-        return by_mean - 2.0 * by_variance * m, -2.0 * by_variance
+        """The sites of some latents, (n, latents) each; see ``Objective.local_sites``."""
+        return sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, scale), m, v)
 
     def rest(self, y: Any, parameters: Mapping[str, Any], scale: Any) -> Any:
         """The part of the bound that is no latent's, (n,)."""

@@ -203,4 +203,4 @@ def _find(
         corrected = correct_by_response(replace(approximation.uncorrected, **own))
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged
-    return corrected.gaussian, corrected.mean, corrected.variance, converged
+    return corrected.gaussian(), corrected.mean, corrected.variance, converged

@@ -11,7 +11,6 @@ from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import adam_step, first_adam
 from pgmodels.inference.log_sum import LogSum, features, first_log_sum, follow
 from pgmodels.inference.natural_gradient import (
-    FOLLOW,
     Batch,
     LatentSample,
     Naturals,
@@ -19,6 +18,7 @@ from pgmodels.inference.natural_gradient import (
     Sparse,
     SviState,
     Window,
+    divergence_of,
     solved,
 )
 from pgmodels.latent.inducing import AUTOMATIC, Inducing
@@ -58,14 +58,12 @@ def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " 
 
 def marginals(batch: Batch, naturals: Naturals) -> Marginals:
     """The marginals of latents with such natural parameters, each at all rows."""
-    A, residual, identity = batch.factors[0], batch.residuals[0], jnp.eye(len(batch.factors[0]))
+    A, residual = batch.factors[0], batch.residuals[0]
 
     def one(own: Naturals) -> tuple[Array, ...]:
         root, centre = solved(own)
-        spread = jnp.sum(solve_triangular(root, identity, lower=True) ** 2)
-        divergence = 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
         variance = residual + jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
-        return batch.means[0] + centre @ A, variance, centre, divergence
+        return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
 
     mean, variance, centres, divergences = over_states(one, naturals)
     return Marginals(mean.T, variance.T, centres, divergences)
@@ -223,13 +221,12 @@ def step(
     (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     value, slope = whole.split.total((value, slope))
     toward = targets(whole, sample, batch, (seen.own.mean, seen.own.variance), latents, seen.scale)
-    rate = jnp.maximum((state.taken[latents] + rates.delay) ** -rates.power, FOLLOW * rates.learning)
+    rate = rates.length(state.taken[latents])
     moved = Naturals(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
         before.potential + rate[:, None] * (toward.potential - before.potential),
     )
-    turns = sample.share * state.values.taken
-    length = sample.share * jnp.maximum((turns + rates.delay) ** -rates.power, FOLLOW * rates.learning)
+    length = sample.share * rates.length(sample.share * state.values.taken)
     sums = estimated_sum(sample, batch, seen, seen.own, latents)
     following = follow(log_sum, batch.factors[0], sums, whole.num_rows, whole.split, length)
     values = adam_step(state.values, slope, rates.learning, whole.units)

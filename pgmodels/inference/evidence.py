@@ -12,7 +12,7 @@ from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.latent.moved import MovedGaussian, move
+from pgmodels.latent.moved import MovedGaussian
 from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
@@ -59,9 +59,6 @@ class Evidence:
             f"log p(y) = {self.value:.4f} +- {self.standard_error:.2g} nats, {self.value - self.elbo:.4f} above the "
             f"ELBO; Pareto k-hat {self.k_hat:.2f}{verdict} ({self.num_draws} draws of {self.proposal})"
         )
-
-
-_move = partial(jax.jit, compiler_options=ASCENT_OPTIONS)(move)
 
 
 @partial(jax.jit, compiler_options=ASCENT_OPTIONS)
@@ -122,9 +119,7 @@ def weigh(result: LinearResponse, share: float, num_draws: int, seed: int) -> tu
     It is wider with a ``share`` of the data's precisions below 1, and q itself where the response is no covariance.
     Each draw has a key: that of the seed, folded with its number.
     """
-    posterior = result.posterior.filled()
-    about = (float(result.is_positive) * part for part in result.in_coordinates_of(posterior))
-    proposal, key, parts = _move(posterior, *about, share), jax.random.key(seed), []
+    proposal, key, parts = result.gaussian(share), jax.random.key(seed), []
     for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
         f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
         f = f[:, : len(result.y)]

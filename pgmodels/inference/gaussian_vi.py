@@ -245,9 +245,11 @@ def optimise(
     if problem.joint or not _is_affordable(problem.prior):
         return problem, go_on(problem, found)
     found = go_on(problem, found, tolerance=max(tolerance, _NEAR))
-    if not _is_held(problem, found.state):
+    held = _is_held(problem, found.state)
+    if not held:
         found = go_on(problem, found)
-    if _is_held(problem, found.state):
+        held = _is_held(problem, found.state)
+    if held:
         h, w = found.state.sites
         problem = problem.jointly()
         state = _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)))

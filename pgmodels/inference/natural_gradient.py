@@ -29,7 +29,7 @@ from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, with_values
 
 # Steps of q are as long as so many of Adam's at least: it follows the values.
-FOLLOW = 2.0
+_FOLLOW = 2.0
 
 
 class Naturals(NamedTuple):
@@ -74,6 +74,10 @@ class Rates(NamedTuple):
     delay: Float[Array, ""]
     power: Float[Array, ""]
     learning: Float[Array, ""]
+
+    def length(self, taken: Array) -> Array:
+        """Of a step of q after so many, where it is not adaptive."""
+        return jnp.maximum((taken + self.delay) ** -self.power, _FOLLOW * self.learning)
 
 
 class Window(NamedTuple):
@@ -182,9 +186,7 @@ class Sparse(Module):
         for block, own in zip(self.blocks, naturals, strict=True):
             root, centre = solved(own)
             centres.append(centre)
-            spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
-            divergence = divergence + 0.5 * (spread + centre @ centre - len(root))
-            divergence = divergence + jnp.sum(jnp.log(jnp.diagonal(root)))
+            divergence = divergence + divergence_of(root, centre)
             parts = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
             # The covariance of a block's latents is U^T U.
             U = [solve_triangular(root, _placed(batch, block, latent), lower=True) for latent in block]
@@ -225,6 +227,12 @@ def solved(naturals: Naturals) -> tuple[Float[Array, "D D"], Float[Array, " D"]]
     """The root of P, and E v."""
     root = jnp.linalg.cholesky(jnp.eye(len(naturals.potential)) + naturals.precision)
     return root, cho_solve((root, True), naturals.potential)
+
+
+def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Float[Array, ""]:
+    """KL(q || prior) of whitened coordinates with the mean ``centre`` and a precision of this root."""
+    spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
+    return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
 def first_state(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
@@ -306,7 +314,7 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
         target = whole.targets(batch, moments.mean, moments.variance)
         own = places(whole, index)
         gradient = [difference(target[place], naturals[place]) for place in own]
-        rate = jnp.maximum((state.taken + rates.delay) ** -rates.power, FOLLOW * rates.learning)
+        rate = rates.length(state.taken)
         if whole.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
         shortest = jnp.minimum(shortest, rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +13,13 @@ from pgmodels.precision import as_array
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
+
+
+def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
+    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of the sum of what a bound gives at means and variances."""
+    by_mean, by_variance = jax.grad(lambda m, v: jnp.sum(bound(m, v)), argnums=(0, 1))(m, v)
+    w = -2.0 * by_variance
+    return by_mean + w * m, w
 
 
 class Objective(ABC):
@@ -41,10 +48,7 @@ class Objective(ABC):
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
         """The sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, s = v + m^2, shapes (n, predictors)."""
-        total = lambda m, v: jnp.sum(self.local_bound(m, v, y, parameters))  # noqa: E731
-        by_mean, by_variance = jax.grad(total, argnums=(0, 1))(m, v)
-        w = -2.0 * by_variance
-        return by_mean + w * m, w
+        return sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -12,6 +13,7 @@ from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian, move
+from pgmodels.latent.sequential import ASCENT_OPTIONS
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
@@ -110,7 +112,7 @@ class CorrectedApproximation(Approximation):
 
     num_nonpositive: int
 
-    @property
+    @cached_property
     @double_precision
     def uncorrected(self) -> Approximation:
         """The result that was corrected."""
@@ -206,18 +208,21 @@ class LinearResponse(CorrectedApproximation):
                 "Take the uncorrected result, or gibbs."
             )
 
-    @property
     @double_precision
-    def gaussian(self) -> MovedGaussian:
-        """The corrected Gaussian of all coordinates, of rows filled up; ValueError where the response is none."""
-        self.require_covariance()
+    def gaussian(self, share: float = 1.0) -> MovedGaussian:
+        """The corrected Gaussian of all coordinates, of rows filled up; q where the response is no covariance.
+
+        With a ``share`` of the data's precisions below 1 it is wider.
+        """
         filled = self.posterior.filled()
-        return _moved(filled, *self.in_coordinates_of(filled))
+        shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(filled))
+        return _moved(filled, shift, response, share)
 
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
-        f, coordinates = draw_latents(self.gaussian, num_draws, seed)
+        self.require_covariance()
+        f, coordinates = draw_latents(self.gaussian(), num_draws, seed)
         ranks = [group.rank for group in self.prior.groups]
         return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
@@ -240,7 +245,8 @@ class LinearResponse(CorrectedApproximation):
         return np.asarray(_response_at(self.posterior, X_new, self.response))
 
 
-_moved = eqx.filter_jit(move)
+# Any share, in one program.
+_moved = jax.jit(move, compiler_options=ASCENT_OPTIONS)
 
 
 @eqx.filter_jit
