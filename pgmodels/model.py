@@ -24,7 +24,7 @@ from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
@@ -370,7 +370,7 @@ def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+@partial(compiled, static_argnames="augmentation")
 def _required(
     augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Any]
 ) -> tuple[list[Array], Array, list[Array]]:

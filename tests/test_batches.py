@@ -143,13 +143,13 @@ def assert_kept(result, X_new, path, likelihood=None):
 
 @pytest.mark.turns(2)
 def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
-    before = windows.advance._cache_size()
+    before = windows.advance.cache_size()
     with pytest.warns(pgm.ConvergenceWarning, match="after 1 passes"):
         ours = pgm.svi(MODEL, pgm.ArrayRows(*mapped, standardise=True), max_passes=1)
     with pytest.warns(pgm.ConvergenceWarning):
         theirs = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS, standardise=True), max_passes=1)
     # One program for the windows of both.
-    assert windows.advance._cache_size() == before + 1
+    assert windows.advance.cache_size() == before + 1
     assert ours.num_rows == ROWS
     assert ours.elbo == theirs.elbo
     assert_kept(ours, X[:7], tmp_path / "svi.npz")

@@ -41,7 +41,7 @@ def save(path):
 
     def compiled(*arguments):
         if not programs:
-            programs.append(advance.lower(*arguments).compile())
+            programs.append(advance.program(*arguments).lower(*arguments).compile())
         return programs[0](*arguments)
 
     windows.advance = compiled

@@ -208,10 +208,10 @@ def test_a_second_call_compiles_nothing():
     model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
     programs = (drive._stretch, correction._respond_by_quadrature)
-    sizes = [program._cache_size() for program in programs]
+    sizes = [program.cache_size() for program in programs]
     rng = np.random.default_rng(1)
     pgm.correct(pgm.gaussian_vi(model, X + 0.1 * rng.normal(size=X.shape), 1.0 - y))
-    assert [program._cache_size() for program in programs] == sizes
+    assert [program.cache_size() for program in programs] == sizes
 
 
 def test_a_tilt_that_turns_the_optimum_is_reported():

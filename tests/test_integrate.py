@@ -208,15 +208,15 @@ def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
 @of_the_labels
 def test_one_program_serves_all_points_and_other_data():
     model, X, y, _ = labels()
-    sizes = engine._evaluate._cache_size(), engine._ascend._cache_size()
+    sizes = engine._evaluate.cache_size(), engine._ascend.cache_size()
     again = pgm.integrate(model, X + 0.05, np.roll(y, 1), seed=3)
     assert len(again.shares) > 10
-    assert (engine._evaluate._cache_size(), engine._ascend._cache_size()) == sizes
-    alone = engine._evaluate._cache_size()
+    assert (engine._evaluate.cache_size(), engine._ascend.cache_size()) == sizes
+    alone = engine._evaluate.cache_size()
     again.predict_latent(NEW)
-    first = engine._predict._cache_size()
+    first = engine._predict.cache_size()
     again.predict_latent(NEW + 0.1)
-    assert (engine._evaluate._cache_size(), engine._predict._cache_size()) == (alone, first)
+    assert (engine._evaluate.cache_size(), engine._predict.cache_size()) == (alone, first)
 
 
 @of_the_labels

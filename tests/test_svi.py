@@ -160,11 +160,11 @@ def test_adam_is_that_of_its_paper(doubles):
 def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
-    fitted, before = pgm.fit(model, X, LABELS), windows.advance._cache_size()
+    fitted, before = pgm.fit(model, X, LABELS), windows.advance.cache_size()
     found = pgm.svi(model, X, LABELS, batch_size=60, learn=True, max_passes=1000)
     assert found.converged
     # Hundreds of windows in one program, and four starts in another.
-    assert windows.advance._cache_size() == before + 2
+    assert windows.advance.cache_size() == before + 2
     # The ELBO is flat about its optimum, to which steps on 60 rows come within a fraction of a deviation.
     assert fitted.elbo - 0.1 < found.elbo < fitted.elbo + 1e-3
     ours, theirs = (own.model.gps[0].kernel for own in (found, fitted))

@@ -241,9 +241,9 @@ def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, 
 @pytest.mark.parametrize("name", ["cavi", "own formula", "local formula"])
 def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
-    sizes = cavi_module.condition._cache_size(), drive._stretch._cache_size()
+    sizes = cavi_module.condition.cache_size(), drive._stretch.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (cavi_module.condition._cache_size(), drive._stretch._cache_size()) == sizes
+    assert (cavi_module.condition.cache_size(), drive._stretch.cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 

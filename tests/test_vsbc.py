@@ -179,9 +179,9 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     X = np.array([[-1.0], [0.3], [1.1], [1.5]])
     vi = cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))
     result = simulate_calibration(vi, 12, seed=0)
-    traced = drive._stretch._cache_size()
+    traced = drive._stretch.cache_size()
     other = simulate_calibration(vi, 12, seed=1)
-    assert drive._stretch._cache_size() == traced
+    assert drive._stretch.cache_size() == traced
     # Four data of three classes: some class is missing in most replicates.
     assert result.z.shape == (12, 4, 3)
     assert np.isfinite(result.z).all()

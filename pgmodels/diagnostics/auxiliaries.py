@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,7 +12,7 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
@@ -80,7 +79,7 @@ def _expected(
     return found
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+@partial(compiled, static_argnames="augmentation")
 def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The expectations by the names of their symbols, each from those before it."""
     values = {**parameters, VARIANCE: v}

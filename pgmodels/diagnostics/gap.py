@@ -3,14 +3,13 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.integration import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
 from pgmodels.latent.rows import filled_size, resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 
@@ -76,7 +75,7 @@ class _Divergence:
         return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
 
 
-@partial(jax.jit, static_argnames="augmentation", compiler_options=ASCENT_OPTIONS)
+@partial(compiled, static_argnames="augmentation")
 def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any, Any]:
     return augmentation.local_bound(m, v, y, parameters), *augmentation.local_sites(m, v, y, parameters)
 

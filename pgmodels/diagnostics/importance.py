@@ -1,17 +1,15 @@
 """Importance weights from an approximation to the posterior, and what they say of it."""
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from pgmodels.inference.evidence import weigh
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 
@@ -130,17 +128,17 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _tempered(posterior: JointPosterior, share: Any) -> JointPosterior:
     return posterior.tempered(share)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _log_normalizer(posterior: JointPosterior) -> Any:
     return posterior.log_normalizer()
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _log_factor(posterior: JointPosterior, f: Any, coordinates: Any) -> Any:
     # What coordinates leave of f no site moves, and the proposal has it as the prior does.
     own = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)

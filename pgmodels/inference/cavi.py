@@ -18,7 +18,7 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
@@ -28,6 +28,8 @@ from pgmodels.warning import warn
 
 # For a selection of inducing inputs the posterior need not be converged.
 _NEAR, _FEW = 1e-4, 200
+# Of an ascent that goes on elsewhere.
+MANY = 2000
 
 
 class ConvergenceWarning(UserWarning):
@@ -160,6 +162,15 @@ def converge(
     return conclude("cavi", model, data, problem, Ascent(state, trace, converged), tolerance, begin)
 
 
+def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approximation:
+    """The result of an ascent in the prior's traced form, taken further where that is not accurate enough."""
+    begin = time.perf_counter()
+    problem = problem_of(model, data)
+    if accurate_prior(model, data, problem.prior, problem.largest_precision(found.state.sites)) is not problem.prior:
+        return converge(model, data, found.state, MANY, tolerance, False)
+    return conclude("cavi", model, data, problem, found, tolerance, begin)
+
+
 def conclude(
     engine: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
@@ -192,7 +203,7 @@ def conclude(
     )
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
     """The posterior given sites, and the latents' means and variances."""
     posterior = problem.condition(sites)

@@ -16,7 +16,7 @@ from pgmodels.inference.linear_response import Response, halves, linear_response
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import (
     Approximation,
@@ -254,7 +254,7 @@ def _corrected(
 _STATIC = ("objective", "joint", "moves")
 # Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
 _respond = compiled_lightly(_corrected, _STATIC)
-_respond_by_quadrature = jax.jit(_corrected, static_argnames=_STATIC, compiler_options=ASCENT_OPTIONS)
+_respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = jax.jit(halves)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.progress import progress_bar
 
 # What rounding may take off a bound that does not fall, relative to its size.
@@ -105,6 +105,10 @@ def stretch(
     return jax.lax.while_loop(unfinished, advance, empty)
 
 
-@partial(jax.jit, static_argnames="step", compiler_options=ASCENT_OPTIONS)
+def _few_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
+    return bool(problem.has_few_rows)
+
+
+@partial(compiled, static_argnames="step", is_light=_few_rows)
 def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> Stretch:
     return stretch(step, problem, state, tolerance, limit, STRETCH)

@@ -1,7 +1,6 @@
 """The log evidence of a model by weighting draws of a corrected Gaussian."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.moved import MovedGaussian
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
@@ -61,7 +60,7 @@ class Evidence:
         )
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _draw(proposal: MovedGaussian, key: Any, numbers: Any) -> tuple[Array, Array]:
     keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
     return proposal.place(keys, jax.vmap(lambda k: jax.random.normal(k, proposal.centre.shape))(keys))

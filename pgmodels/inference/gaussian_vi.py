@@ -15,7 +15,7 @@ from pgmodels.augmentation.predictors import fewest
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
-from pgmodels.inference.cavi import conclude
+from pgmodels.inference.cavi import MANY, conclude
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
@@ -24,7 +24,7 @@ from pgmodels.language.operations import Call
 from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.quadrature import Kink, Quadrature
 from pgmodels.options import check_between, check_whole_number
@@ -156,10 +156,10 @@ def first_state(problem: Problem) -> GaussianState:
     return first_to_rise(lambda count: pulled(0.5**count), pulled(0.0), 0, _HALVINGS - 1)[0]
 
 
-_first_state = jax.jit(first_state, compiler_options=ASCENT_OPTIONS)
+_first_state = compiled(first_state)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _from_sites(problem: Problem, sites: Sites) -> GaussianState:
     return state_of(problem, sites)
 
@@ -216,15 +216,36 @@ def converge(
     return conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
 
 
-def _first(model: Model, data: Data, start: GaussianState | None = None) -> tuple[Problem, GaussianState]:
-    """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
+def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approximation:
+    """The result of an ascent in the prior's traced form, taken further where another form or joint sites gain."""
+    begin = time.perf_counter()
     problem = gaussian_problem(model, data, model.prior(data.X))
+    sites = found.state.sites
+    goes_on = (
+        problem.joint != sites.coupled
+        or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
+        or (not problem.joint and _is_affordable(problem.prior) and _is_held(problem, found.state))
+    )
+    if goes_on:
+        return converge(model, data, found.state, MANY, tolerance, False, begin)
+    _warn_independent(problem)
+    return conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
+
+
+def _warn_independent(problem: Problem) -> None:
+    """Warn where the sites of a datum with several predictors are not joint."""
     if problem.objective.size > 1 and not problem.joint:
         warn(
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {JOINT_LIMIT} "
             "coordinates, or a prior without a factor. What they say of each other is lost.",
             MeanFieldWarning,
         )
+
+
+def _first(model: Model, data: Data, start: GaussianState | None = None) -> tuple[Problem, GaussianState]:
+    """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
+    problem = gaussian_problem(model, data, model.prior(data.X))
+    _warn_independent(problem)
     state = start_state(model, data, problem) if start is None else _taken_up(problem, start.sites)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:

@@ -29,7 +29,7 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.options import check_whole_number
@@ -93,7 +93,7 @@ class _Point(NamedTuple):
     is_positive: Array
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _ascend(given: _Given, vector: Array, start: Sites, tolerance: Any) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
     problem = given.problem(vector)
@@ -111,7 +111,7 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianS
     return stretch(engine.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point:
     """The corrected Gaussian at a point, and the weights of its draws, one a key."""
     problem = given.problem(vector)
@@ -145,7 +145,7 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     return posterior, jnp.where(is_positive, found.covariance, 0.0), is_positive
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
     posterior, response, _ = _corrected(given.problem(vector), sites)
@@ -157,7 +157,7 @@ def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[
     return mean, jax.vmap(jnp.diag)(variance) + added
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _predict_jointly(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
     posterior, response, _ = _corrected(given.problem(vector), sites)

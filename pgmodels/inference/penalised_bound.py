@@ -11,7 +11,7 @@ from jaxtyping import Array
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import CaviState
-from pgmodels.inference.drive import stretch
+from pgmodels.inference.drive import Ascent, Stretch, stretch
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -24,14 +24,15 @@ from pgmodels.inference.inducing import (
     same_inputs,
     warn_limited,
 )
-from pgmodels.inference.problem import Problem, precisions
+from pgmodels.inference.problem import FEW_ROWS, Problem, precisions
 from pgmodels.latent.coupled import JOINT_LIMIT
+from pgmodels.latent.form import Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.low_rank import LowRankPrior, low_rank_at
+from pgmodels.latent.low_rank import low_rank_at
 from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.rows import resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.objectives.quadrature import Quadrature
@@ -40,11 +41,13 @@ from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, with_values
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
-# gradient at the optimum only.
-_INNER_TOLERANCE = 1e-11
-INNER_ITERATIONS = 2000
+# gradient at the optimum only: to a share of what the last of them gained, between these.
+_SHARE, _LOOSEST, _TIGHTEST = 1e-3, 1e-5, 1e-11
+_INNER_ITERATIONS = 2000
 # Of a state whose bound is not known.
 _NO_BOUND = np.float64(-np.inf)
+# A vector so near to one where no group has a low-rank form is not asked for one.
+_FAR = 0.5
 # With so many rows a program for each rank is compiled sooner than a dense matrix is factorised hundreds of times.
 _MANY_ROWS = 600
 
@@ -88,8 +91,9 @@ def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
     if len(X) < _MANY_ROWS:
         return none
     found: list[Pivots] = []
-    for group in model.prior(X).groups:
-        if not isinstance(group, LowRankPrior):
+    for gp in model.gps:
+        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Cheapest) else None
+        if group is None:
             return none
         # Ranks change from step to step: few of them, so that few programs are compiled.
         missing = (1 << (group.rank - 1).bit_length()) - group.rank
@@ -134,14 +138,20 @@ class _Given(Module):
         return _problem(self.objective, model, self.X, self.y, self.live, pivots)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+def _few_rows(given: _Given, *_: Any) -> bool:
+    joint = isinstance(given.objective, Quadrature) and given.objective.size > 1
+    return len(given.y) <= FEW_ROWS and not joint
+
+
+@partial(compiled, is_light=_few_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
-) -> tuple[State, Array, Array]:
-    """The engine to its optimum; the state, the bound with the log prior of the values, and the gradient of that."""
+) -> tuple[Stretch, Array, Array]:
+    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that."""
     problem = given.problem(vector, pivots)
-    step, limit = engine_of(given.objective).step, INNER_ITERATIONS
-    state = stretch(step, problem, start, tolerance, limit, limit).state
+    step, limit = engine_of(given.objective).step, _INNER_ITERATIONS
+    found = stretch(step, problem, start, tolerance, limit, limit)
+    state = found.state
 
     def log_prior(vector: Array) -> Array:
         return given.learnable.log_prior(given.learnable.constrain(vector))
@@ -149,7 +159,7 @@ def _ascend(
     def penalised(vector: Array) -> Array:
         return collapsed_bound(given.problem(vector, pivots), state) + log_prior(vector)
 
-    return state, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
+    return found, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
 
 
 @compiled_lightly
@@ -177,25 +187,42 @@ class PenalisedBound:
         self.best = np.inf
         self.vector = learnable.start()
         self.evaluations = 0
+        self.tolerance = _LOOSEST
+        self.dense: np.ndarray | None = None
 
-    def __call__(self, vector: np.ndarray, tolerance: float = _INNER_TOLERANCE) -> tuple[float, np.ndarray]:
+    def __call__(self, vector: np.ndarray, tolerance: float = _TIGHTEST) -> tuple[float, np.ndarray]:
+        """The value and its gradient, q(f) ascended to a tolerance."""
         self.evaluations += 1
         try:
-            pivots = _pivots(self.at(vector).bare(), self.X, self.inputs)
+            pivots = self._pivots(vector)
         except ValueError:
             # Hyperparameters at which the kernel's matrix is none.
             return self._bowl(vector)
         if self.state is None:
             self.state = _start(self.given, as_array(vector), pivots)
-        state, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
+        found, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return self._bowl(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
-            self.best, self.vector, self.state = value, np.array(vector), state._replace(elbo=_NO_BOUND)
+            self.best, self.vector, self.state = value, np.array(vector), found.state._replace(elbo=_NO_BOUND)
         return value, slope
+
+    def optimum(self, tolerance: float) -> Ascent:
+        """q(f) at the best vector to a tolerance, from where it was left."""
+        pivots = self._pivots(self.vector)
+        state, trace, taken, converged = _ascend(self.given, self.vector, pivots, self.state, tolerance)[0]
+        return Ascent(state, np.asarray(trace)[: int(taken)], bool(converged))
+
+    def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
+        if self.dense is not None and np.max(np.abs(vector - self.dense)) < _FAR:
+            return (None,) * len(self.inputs)
+        found = _pivots(self.at(vector).bare(), self.X, self.inputs)
+        if all(own is None for own in found):
+            self.dense = np.array(vector)
+        return found
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
@@ -234,8 +261,15 @@ class PenalisedBound:
         return before - self.best > limit
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
-        """The same divided by ``height``, as a function of the vector divided by ``units``."""
-        value, slope = self(scaled * units)
+        """The same divided by ``height``, as a function of the vector divided by ``units``.
+
+        As exact as the steps so far ask for.
+        """
+        before, start = self.best, self.vector
+        value, slope = self(scaled * units, self.tolerance)
+        if value < before < np.inf and np.any(self.vector != start):
+            gain = _SHARE * (before - value) / (1.0 + abs(value))
+            self.tolerance = min(self.tolerance, max(gain, _TIGHTEST))
         return value / height, slope * units / height
 
     def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:

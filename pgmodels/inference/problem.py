@@ -22,6 +22,8 @@ from pgmodels.precision import as_array
 
 # Variances of predictors, or covariances of those of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
+# With so many rows or fewer, a program of an ascent takes longer to compile than it ever runs.
+FEW_ROWS = 512
 
 
 class Problem(Module):
@@ -38,6 +40,11 @@ class Problem(Module):
     parameters: dict[str, Any]
     joint: bool = eqx.field(static=True, default=False)
     live: Float[Array, " n"] | None = None
+
+    @property
+    def has_few_rows(self) -> bool:
+        """Whether an ascent compiles longer than it runs; joint sites have many quadrature nodes a row."""
+        return len(self.y) <= FEW_ROWS and not self.joint
 
     def jointly(self) -> "Problem":
         """The same with sites that couple the predictors of a datum."""

@@ -21,7 +21,7 @@ from pgmodels.kernels.stationary import Stationary
 from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
 from pgmodels.latent.rows import filled_size, live_rows, of_data, resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.parameters import Parameter, is_parameter
@@ -126,7 +126,7 @@ def _update(
     return location, variance, h, w
 
 
-@partial(jax.jit, static_argnames="objective", compiler_options=ASCENT_OPTIONS)
+@partial(compiled, static_argnames="objective")
 def _bound(objective: Objective, parameters: Any, y: Any, live: Any, location: Any, variance: Any) -> tuple[Any, ...]:
     # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
     def total(parameters: Any, m: Any, v: Any) -> Any:

@@ -36,7 +36,7 @@ from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import resize_rows
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import as_array, double_precision
@@ -52,7 +52,7 @@ _FORMAT = 2
 _DELAY, _POWER = 1.0, 0.7
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _moments(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, X: Array, y: Array) -> tuple[Array, Array]:
     found = whole.moments(whole.batch(vector, X, y), naturals)
     return found.mean, found.variance

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from pgmodels.inference.devices import where_rows_are
 from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, Window, first_state, step
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
@@ -104,7 +103,7 @@ def settle(
     return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance, sweep)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 @where_rows_are
 def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     if whole.sample is not None:
@@ -112,7 +111,7 @@ def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array)
     return first_state(whole, vector, X, y)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 @where_rows_are
 def advance(
     whole: Sparse, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates

@@ -11,7 +11,7 @@ from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian
-from pgmodels.latent.sequential import ASCENT_OPTIONS, compiled_lightly
+from pgmodels.latent.sequential import compiled, compiled_lightly
 
 # Draws at a time: larger numbers of them share one program.
 _DRAWS = 512
@@ -75,4 +75,4 @@ def _draw(
 
 
 _draw_few = compiled_lightly(_draw)
-_draw_many = jax.jit(_draw, compiler_options=ASCENT_OPTIONS)
+_draw_many = compiled(_draw)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -87,12 +87,20 @@ class Cheapest(Form):
         """See Form."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         tolerance = float(np.clip(neglected / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
-        low_rank = _low_rank(kernel, mean, X, K, size, tolerance)
-        if low_rank is not None and _factor_operations(len(K), low_rank.rank) < _dense_operations(len(K)):
+        factor = pivoted_cholesky(K, tolerance)
+        if _is_cheap(factor) and (low_rank := _low_rank(kernel, mean, X, K, size, tolerance, factor)) is not None:
             return low_rank
         dense = _dense(kernel, mean, X, K, size)
-        coarse = float(dense.jitter) > neglected
-        return low_rank if coarse and low_rank is not None and low_rank.truncation < dense.jitter else dense
+        if not float(dense.jitter) > neglected:
+            return dense
+        low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
+        return low_rank if low_rank is not None and low_rank.truncation < dense.jitter else dense
+
+    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
+        """The prior where it has the low-rank form; takes a fraction of the time of ``bind`` where it has not."""
+        kernel, mean, X, K = _evaluated(kernel, mean, X)
+        factor = pivoted_cholesky(K, TOLERANCE)
+        return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None
 
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
@@ -121,11 +129,13 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     )
 
 
-def _low_rank(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float) -> LowRankPrior | None:
+def _low_rank(
+    kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: "PivotedFactor"
+) -> LowRankPrior | None:
     """The low-rank form, None where it is not exact."""
-    A, pivots = pivoted_cholesky(K, tolerance)
+    A, pivots = factor
     residual = K - A.T @ A
-    rank = -(-max(len(A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
+    rank = factor.filled_rank
     # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
     if np.max(np.abs(residual)) > 10 * tolerance * np.max(np.diagonal(K)):
         return None
@@ -161,14 +171,31 @@ def _factor_operations(n: int, r: int) -> float:
     return 2 * n * r**2 + r**3 / 3 + n * r**2
 
 
-def pivoted_cholesky(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-    """The A (r, n) with K = A^T A up to a tolerance relative to the largest variance, and its r pivots."""
+def _is_cheap(factor: "PivotedFactor") -> bool:
+    n = factor.A.shape[1]
+    return _factor_operations(n, factor.filled_rank) < _dense_operations(n)
+
+
+class PivotedFactor(NamedTuple):
+    """The A (r, n) with K = A^T A, and its r pivots."""
+
+    A: np.ndarray
+    pivots: np.ndarray
+
+    @property
+    def filled_rank(self) -> int:
+        """The rank filled up to one of few."""
+        return -(-max(len(self.A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
+
+
+def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
+    """By a pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
     upper, pivots, rank, info = dpstrf(K, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
     A = np.empty((rank, len(K)))
     A[:, pivots - 1] = np.triu(upper)[:rank]
-    return A, pivots[:rank] - 1
+    return PivotedFactor(A, pivots[:rank] - 1)
 
 
 def _jittered_root(kernel: Any, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -13,7 +12,7 @@ from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian, move
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
@@ -246,7 +245,7 @@ class LinearResponse(CorrectedApproximation):
 
 
 # Any share, in one program.
-_moved = jax.jit(move, compiler_options=ASCENT_OPTIONS)
+_moved = compiled(move)
 
 
 @eqx.filter_jit

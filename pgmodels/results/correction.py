@@ -1,10 +1,8 @@
 """Marginals with a correction: perturbative (math: section 5) or by linear response (5b)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -12,7 +10,7 @@ from jaxtyping import Array
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import Model
 from pgmodels.precision import as_array
 from pgmodels.warning import warn
@@ -41,7 +39,7 @@ def correct_coupled(
     return np.asarray(mean) + moved, np.asarray(covariance) + 0.5 * quadratic - outer
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
     moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
     return moved, jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
@@ -74,7 +72,7 @@ def _filled(
     return filled, resize_rows(X_new, filled_size(len(X_new))), mixed
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
     return added_moments(posterior.prior.factors_at(X_new), shift, response)
 
@@ -149,7 +147,7 @@ def warn_nonpositive(variance: np.ndarray, where: str) -> int:
     return count
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
     """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
     covariance = posterior.cross_covariance(X_new)

@@ -1,10 +1,8 @@
 """Predictions of a Gaussian posterior of functions."""
 
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -14,7 +12,7 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import filled_size
-from pgmodels.latent.sequential import ASCENT_OPTIONS
+from pgmodels.latent.sequential import compiled
 from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
@@ -106,12 +104,12 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
     return PredictorNodes(mean, variance, Phi)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
 
 
-@partial(jax.jit, compiler_options=ASCENT_OPTIONS)
+@compiled
 def _covariance_at(posterior: JointPosterior | CoupledPosterior, X_new: Array) -> Array:
     return posterior.covariance_at(X_new)
 

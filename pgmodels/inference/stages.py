@@ -1,0 +1,57 @@
+"""Learning from many rows in stages: from some of them first, whose optimum is near that of all."""
+
+import numpy as np
+
+from pgmodels.inference.maximum import Limits, Maximum, best_of, box_of, far_out, near
+from pgmodels.inference.starts import candidates
+from pgmodels.latent.form import Cheapest, Dense
+from pgmodels.latent.inducing import Inducing
+from pgmodels.model import Data, Model
+from pgmodels.objectives.protocol import Objective
+from pgmodels.progress import ProgressBar
+from pgmodels.unknowns import learned, with_values
+
+# A stage has so many times the rows of the one before. With the rows of the least, or with inducing inputs and few
+# rows, a program compiles longer than it runs.
+_GROWTH, _LEAST, _FEW = 4, 512, 20_000
+# Values so many times out of the range of the starts are not to be gone on from: some rows did not determine them.
+_SUSPECT = 30.0
+# Steps of the differences that give a Hessian; curvatures below the least are taken for that.
+_STEP, _LEAST_CURVATURE = 0.05, 0.1
+_SEED = 0
+
+
+def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
+    """The values at which the bound is largest, from the best start, or from the optimum of a stage with fewer rows."""
+    begun = candidates(model, data, terms)
+    count = _fewer(model, len(data.y))
+    if count is None or not learned(model).places:
+        return best_of(begun, data, terms, limits, bar)
+    rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
+    before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
+    box, vector = box_of(begun), before.bound.vector
+    spread = _spread(before) if before.spread is None else before.spread
+    if spread is None or far_out(vector, box, _SUSPECT).size:
+        return best_of(begun, data, terms, limits, bar)
+    start = with_values(model, learned(model).places, before.bound.learnable.constrain(vector))
+    return near(f"{count} rows", start, spread * count / len(data.y), box, data, terms, limits, bar)
+
+
+def _fewer(model: Model, num_rows: int) -> int | None:
+    """The rows of the stage before one with so many; None where a first one has them."""
+    forms = [gp.form for gp in model.gps]
+    least = _LEAST if any(isinstance(form, (Dense, Cheapest)) for form in forms) else _FEW
+    known = all(isinstance(form, (Dense, Cheapest, Inducing)) for form in forms)
+    return max(least, num_rows // _GROWTH) if known and num_rows >= 2 * least else None
+
+
+def _spread(found: Maximum) -> np.ndarray | None:
+    """An inverse Hessian by differences of gradients; None where these are not finite."""
+    bound, vector = found.bound, found.bound.vector
+    at = bound(vector)[1]
+    slopes = np.array([bound(vector + step)[1] - at for step in _STEP * np.eye(len(vector))])
+    if not np.isfinite(slopes).all():
+        return None
+    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
+    spread = (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T
+    return 0.5 * (spread + spread.T)
