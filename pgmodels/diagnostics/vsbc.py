@@ -190,17 +190,18 @@ def _find(
     else:
         problem = problem_of(model, data, prior)
         state, trace, converged = ascend(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
-    posterior, mean, variance = condition(problem, state.sites)
+    posterior, *moments = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
     n = len(data.y)
-    mean, variance = np.where(np.isfinite(trace[-1]), np.asarray(mean)[:n], np.nan), np.asarray(variance)[:n]
+    mean, variance = (np.asarray(part)[:n] for part in moments)
+    mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
     if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
         return posterior, mean, variance, converged
-    own = {"y": data.y, "posterior": posterior.resized(n), "mean": mean, "variance": variance}
+    own = replace(approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance)
     with warnings.catch_warnings():
         # It is counted.
         warnings.simplefilter("ignore", CorrectionWarning)
-        corrected = correct_by_response(replace(approximation.uncorrected, **own))
+        corrected = correct_by_response(own)
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged
     return corrected.gaussian(), corrected.mean, corrected.variance, converged

@@ -53,6 +53,10 @@ class Memory(NamedTuple):
             precision = jnp.maximum(precision, _LEAST * image.precision)
         return Sites(found[:size].reshape(image.potential.shape), precision)
 
+    def apart(self) -> "Memory":
+        """The moves alone, for sites of another map that is much like this one."""
+        return Memory(jnp.zeros_like(self.latest), self.moves)
+
     def kept(self, keep: Bool[Array, ""]) -> "Memory":
         """The same, or one without a past."""
         return Memory(*(jnp.where(keep, part, 0.0) for part in self))

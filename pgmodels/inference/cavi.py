@@ -18,7 +18,7 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import compiled, compiled_lightly
+from pgmodels.latent.sequential import compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import double_precision
@@ -76,15 +76,18 @@ def step(problem: Problem, state: CaviState) -> CaviState:
         columns = np.isin(np.arange(problem.objective.size), block)
         swept = problem.sites(state.mean, state.variance)
         sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
+    known = jnp.isfinite(before.elbo)
     memory = before.memory.after(before.sites, sites)
     further = memory.extrapolated(sites)
 
     def attempt(number: Int[Array, ""]) -> CaviState:
         goes_on = number == 0
-        return state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), memory.kept(goes_on))
+        # What is remembered of the same problem at other hyperparameters helps on, from the second sweep.
+        past = jax.tree.map(partial(jnp.where, known), memory.kept(goes_on), before.memory.apart())
+        return state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), past)
 
     # The sites of a start are no sweep's: it has nothing to go by.
-    return first_to_rise(attempt, before, jnp.where(jnp.isfinite(before.elbo), 0, 1), 1)[0]
+    return first_to_rise(attempt, before, jnp.where(known, 0, 1), 1)[0]
 
 
 def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> CaviState:
@@ -203,7 +206,7 @@ def conclude(
     )
 
 
-@compiled
+@compiled_lightly
 def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
     """The posterior given sites, and the latents' means and variances."""
     posterior = problem.condition(sites)

@@ -13,7 +13,7 @@ from pgmodels.inference.inducing import (
     settled,
     with_inputs,
 )
-from pgmodels.inference.maximum import Limits, far_out, names_of
+from pgmodels.inference.maximum import Limits, names_of, within
 from pgmodels.inference.penalised_bound import PenalisedBound, engine_of, objective_of
 from pgmodels.inference.stages import learn
 from pgmodels.language.normalisation import is_normalised
@@ -133,9 +133,10 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
     """Warn of values far from every start that might as well be ten times as far."""
     vector, best, names = objective.vector, objective.best, names_of(objective.learnable)
     found = []
-    for i in far_out(vector, box, _SUSPECT):
+    low, high = within(box, _SUSPECT)
+    for i in np.flatnonzero((vector < low) | (vector > high)):
         further = vector.copy()
-        further[i] += np.log(_FURTHER) * np.sign(vector[i] - box[:, i].mean())
+        further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
         if objective(further, _INNER_TOLERANCE)[0] - best < _FELT:
             found.append(f"{names[i]} = {np.exp(vector[i]):.3g}")
     if found:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.inference.penalised_bound import TIGHT, PenalisedBound
 from pgmodels.inference.starts import is_free, steps
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
@@ -14,10 +14,12 @@ from pgmodels.unknowns import Unknowns, learned
 
 # Starts are only ranked.
 _START_TOLERANCE = 1e-4
+# Near an optimum, q(f) is to be at its own to a share of what the last step gained, and no worse than this.
+_SHARE, _LOOSE = 1e-3, 1e-5
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
 _CHOICE_GAIN = 1e-5
 # Values that only the data hold back stay within this factor of their starts.
-REACH = 1e6
+_REACH = 1e6
 
 
 class Limits(NamedTuple):
@@ -87,34 +89,50 @@ def near(
     name: str, start: Model, spread: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: ProgressBar,
 ) -> Maximum:  # fmt: skip
-    """By BFGS from a start that is not far, with the inverse Hessian to begin with; the box is for the report."""
+    """By BFGS from a start that is not far, with the inverse Hessian to begin with; the box is for the report.
+
+    Stops where one more step would gain less than the tolerance. The bound is as exact as the steps so far ask for.
+    """
     from scipy.optimize import minimize
 
     bound = PenalisedBound(learned(start), data, terms)
-    value = bound(bound.vector, _START_TOLERANCE)[0]
-    _check_start(-value)
+    tolerance = _LOOSE
+    first = bound(bound.vector, tolerance)
+    _check_start(-first[0])
     num_steps, again = 0, True
 
-    def stop_where_still(intermediate_result: Any) -> None:
-        nonlocal value
-        gain, value = value - intermediate_result.fun, intermediate_result.fun
-        bar.advance(1, f"ELBO {-value:.4f}")
-        if gain <= limits.tolerance * max(1.0, abs(value)):
+    def value_and_slope(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal tolerance
+        if bound.evaluations == 1:
+            # Of the start, which is asked for again.
+            bound.evaluations += 1
+            return first
+        before = bound.best
+        found = bound(vector, tolerance)
+        if found[0] < before:
+            tolerance = min(tolerance, max(_SHARE * (before - found[0]) / (1.0 + abs(before)), TIGHT))
+        return found
+
+    def is_still() -> bool:
+        return bool(0.5 * bound.slope @ spread @ bound.slope <= limits.tolerance * max(1.0, abs(bound.best)))
+
+    def look(intermediate_result: Any) -> None:
+        bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
+        if is_still():
             raise StopIteration
 
     while again:
-        solution = minimize(
-            lambda vector: bound.in_units(vector, np.ones_like(vector), 1.0),
-            bound.vector,
-            jac=True,
-            method="BFGS",
-            callback=stop_where_still,
-            options={"hess_inv0": spread, "gtol": 1e-5, "maxiter": limits.max_iterations - num_steps},
-        )
-        num_steps, spread = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
+        options = {"hess_inv0": spread, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
+        solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
+        num_steps, found = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
+        spread = 0.5 * (found + found.T)
         again = num_steps < limits.max_iterations and bound.choose_again(_CHOICE_GAIN)
-    converged = num_steps < limits.max_iterations
-    return Maximum(bound, box, name, {name: -value}, num_steps, converged, str(solution.message), spread)
+        if not again and not is_still() and tolerance > TIGHT and num_steps < limits.max_iterations:
+            # A line search failed for want of digits.
+            tolerance, again = TIGHT, True
+            bound(bound.vector, tolerance)
+    message = "one more step would gain less than the tolerance" if is_still() else str(solution.message)
+    return Maximum(bound, box, name, {name: -first[0]}, num_steps, is_still(), message, spread)
 
 
 def _check_start(elbo: float) -> None:
@@ -127,7 +145,7 @@ def box_of(begun: dict[str, Model]) -> np.ndarray:
     unknowns = [learned(start) for start in begun.values()]
     shapes = zip(unknowns[0].parameters, unknowns[0].free_shapes, strict=True)
     bounded = [np.full(int(np.prod(shape)), _is_scale(p)) for p, shape in shapes]
-    reach = np.where(np.concatenate([np.zeros(0, bool), *bounded]), np.log(REACH), np.inf)
+    reach = np.where(np.concatenate([np.zeros(0, bool), *bounded]), np.log(_REACH), np.inf)
     starts = [each.start() for each in unknowns]
     return np.stack([np.min(starts, axis=0) - reach, np.max(starts, axis=0) + reach])
 
@@ -137,10 +155,9 @@ def _is_scale(parameter: Parameter) -> bool:
     return parameter.positive and parameter.constraint is None and is_free(parameter)
 
 
-def far_out(vector: np.ndarray, box: np.ndarray, factor: float) -> np.ndarray:
-    """The places of values beyond a factor of every start."""
-    low, high = box + np.log(REACH / factor) * np.array([[1.0], [-1.0]])
-    return np.flatnonzero((vector < low) | (vector > high))
+def within(box: np.ndarray, factor: float) -> np.ndarray:
+    """The bounds (2, size) of values within a smaller factor of the starts than the box."""
+    return box + np.log(_REACH / factor) * np.array([[1.0], [-1.0]])
 
 
 def names_of(learnable: Unknowns) -> list[str]:

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
+from pgmodels.inference.acceleration import no_memory
 from pgmodels.inference.cavi import CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
 from pgmodels.inference.inducing import (
@@ -41,9 +42,11 @@ from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, with_values
 
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
-# gradient at the optimum only: to a share of what the last of them gained, between these.
-_SHARE, _LOOSEST, _TIGHTEST = 1e-3, 1e-5, 1e-11
+# gradient at the optimum only.
+TIGHT = 1e-11
 _INNER_ITERATIONS = 2000
+# To a smaller tolerance an ascent makes nothing of moves at other hyperparameters, which end it a little too soon.
+_CAREFUL = 1e-8
 # Of a state whose bound is not known.
 _NO_BOUND = np.float64(-np.inf)
 # A vector so near to one where no group has a low-rank form is not asked for one.
@@ -184,13 +187,12 @@ class PenalisedBound:
         arrays = (X, resize_rows(data.y, len(X)), live)
         self.given = _Given(terms, learnable, model.bare(), *jax.tree.map(as_array, arrays))
         self.state: State | None = None
-        self.best = np.inf
+        self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
-        self.tolerance = _LOOSEST
         self.dense: np.ndarray | None = None
 
-    def __call__(self, vector: np.ndarray, tolerance: float = _TIGHTEST) -> tuple[float, np.ndarray]:
+    def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
         """The value and its gradient, q(f) ascended to a tolerance."""
         self.evaluations += 1
         try:
@@ -200,14 +202,16 @@ class PenalisedBound:
             return self._bowl(vector)
         if self.state is None:
             self.state = _start(self.given, as_array(vector), pivots)
-        found, bound, gradient = _ascend(self.given, vector, pivots, self.state, tolerance)
+        start = self.state if tolerance > _CAREFUL else self.state._replace(memory=no_memory(self.state.sites))
+        found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return self._bowl(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
-            self.best, self.vector, self.state = value, np.array(vector), found.state._replace(elbo=_NO_BOUND)
+            self.best, self.vector, self.slope = value, np.array(vector), slope
+            self.state = found.state._replace(elbo=_NO_BOUND)
         return value, slope
 
     def optimum(self, tolerance: float) -> Ascent:
@@ -217,7 +221,7 @@ class PenalisedBound:
         return Ascent(state, np.asarray(trace)[: int(taken)], bool(converged))
 
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
-        if self.dense is not None and np.max(np.abs(vector - self.dense)) < _FAR:
+        if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
         found = _pivots(self.at(vector).bare(), self.X, self.inputs)
         if all(own is None for own in found):
@@ -228,6 +232,13 @@ class PenalisedBound:
         """The model at the values of an unconstrained vector."""
         return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
 
+    def precisions(self) -> np.ndarray:
+        """The precisions of the best sites on each latent by itself, (rows, latents)."""
+        rows = len(self.X)
+        assert self.state is not None
+        parameters = self.at(self.vector).parameters
+        return precisions(self.given.objective.predictors, self.state.sites, self.given.y, parameters)[:rows]
+
     def choose_again(self, tolerance: float) -> bool:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
         if self.state is None or all(Z is None for Z in self.inputs):
@@ -235,8 +246,7 @@ class PenalisedBound:
         before = self.best
         limit = tolerance * (1.0 + abs(before))
         limit = min(limit, ENOUGH) if self.automatic else limit
-        model = self.at(self.vector)
-        told = precisions(self.given.objective.predictors, self.state.sites, self.given.y, model.parameters)
+        model, told = self.at(self.vector), self.precisions()
         held = tried = self.inputs
         for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * told)
@@ -261,15 +271,8 @@ class PenalisedBound:
         return before - self.best > limit
 
     def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
-        """The same divided by ``height``, as a function of the vector divided by ``units``.
-
-        As exact as the steps so far ask for.
-        """
-        before, start = self.best, self.vector
-        value, slope = self(scaled * units, self.tolerance)
-        if value < before < np.inf and np.any(self.vector != start):
-            gain = _SHARE * (before - value) / (1.0 + abs(value))
-            self.tolerance = min(self.tolerance, max(gain, _TIGHTEST))
+        """The same divided by ``height``, as a function of the vector divided by ``units``."""
+        value, slope = self(scaled * units)
         return value / height, slope * units / height
 
     def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:

@@ -2,20 +2,21 @@
 
 import numpy as np
 
-from pgmodels.inference.maximum import Limits, Maximum, best_of, box_of, far_out, near
+from pgmodels.inference.maximum import Limits, Maximum, best_of, box_of, near, within
 from pgmodels.inference.starts import candidates
 from pgmodels.latent.form import Cheapest, Dense
 from pgmodels.latent.inducing import Inducing
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
+from pgmodels.precision import as_array
 from pgmodels.progress import ProgressBar
 from pgmodels.unknowns import learned, with_values
 
 # A stage has so many times the rows of the one before. With the rows of the least, or with inducing inputs and few
 # rows, a program compiles longer than it runs.
 _GROWTH, _LEAST, _FEW = 4, 512, 20_000
-# Values so many times out of the range of the starts are not to be gone on from: some rows did not determine them.
-_SUSPECT = 30.0
+# Values farther out of the range of the starts than by this factor are taken back there.
+_FAR_OUT = 30.0
 # Steps of the differences that give a Hessian; curvatures below the least are taken for that.
 _STEP, _LEAST_CURVATURE = 0.05, 0.1
 _SEED = 0
@@ -29,11 +30,13 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
         return best_of(begun, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
-    box, vector = box_of(begun), before.bound.vector
     spread = _spread(before) if before.spread is None else before.spread
-    if spread is None or far_out(vector, box, _SUSPECT).size:
+    if spread is None:
         return best_of(begun, data, terms, limits, bar)
-    start = with_values(model, learned(model).places, before.bound.learnable.constrain(vector))
+    box = box_of(begun)
+    # Few rows may not determine a value that more do, and far out the bound is flat: no step would lead back.
+    vector = np.clip(before.bound.vector, *within(box, _FAR_OUT))
+    start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
     return near(f"{count} rows", start, spread * count / len(data.y), box, data, terms, limits, bar)
 
 

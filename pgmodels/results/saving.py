@@ -21,7 +21,7 @@ from pgmodels.latent.inducing import InducingPrior
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
-from pgmodels.latent.sequential import compiled
+from pgmodels.latent.sequential import compiled_lightly
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.latent.streamed import StreamedPrior
 from pgmodels.model import Model
@@ -241,12 +241,12 @@ def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPo
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
 # read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
-@compiled
+@compiled_lightly
 def _condition(prior: JointPrior, sites: Sites) -> JointPosterior:
     return prior.condition(sites)
 
 
-@partial(compiled, static_argnames="blocks")
+@partial(compiled_lightly, static_argnames="blocks")
 def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> CoupledPosterior:
     return condition_coupled(prior, potential, precision, blocks)
 

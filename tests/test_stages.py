@@ -1,0 +1,76 @@
+"""Learning from many rows in stages ends where learning from all of them at once does."""
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference import stages
+from tests.referees import sigma
+
+ROWS = 160
+
+
+def data(rng):
+    X = rng.normal(size=(ROWS, 2))
+    f = 1.0 + 3.0 * np.sin(2.0 * X[:, 0]) + 2.0 * X[:, 1]
+    y = (rng.random(ROWS) < sigma(f)).astype(float)
+    return X, y
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    monkeypatch.setattr(stages, "_LEAST", 40)
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize(
+    ("kernel", "objective"),
+    [
+        (pgm.RBF(1.0, np.array([1.0, 1.0])), "cavi"),
+        (pgm.Matern32(1.0, 1.0), "gaussian_vi"),
+    ],
+    ids=["lengthscale by column", "variational Gaussian"],
+)
+def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
+    X, y = data(np.random.default_rng(3))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.1))
+    found = pgm.fit(model, X, y, objective=objective)
+    assert found.fit.start == "40 rows"
+    assert found.converged
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    at_once = pgm.fit(model, X, y, objective=objective)
+    assert at_once.fit.start != "40 rows"
+    # Both stop where a step changes the ELBO by some 1e-9 of its size.
+    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    for name, value in at_once.fit.values.items():
+        np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
+
+
+def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
+    """Labels of one class alone among the rows of the sample: there the latent is far from 0 and has no lengthscale."""
+    rng = np.random.default_rng(5)
+    X, y = data(rng)
+    sample = np.sort(np.random.default_rng(0).permutation(ROWS)[:40])
+    y[sample] = 1.0
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
+    found = pgm.fit(model, X, y)
+    assert found.fit.start == "40 rows"
+    assert found.converged
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "stage"),
+    [
+        (None, 1023, None),
+        (None, 1024, 512),
+        (pgm.Dense(), 9000, 2250),
+        (pgm.Inducing(50), 39_999, None),
+        (pgm.Inducing(50), 40_000, 20_000),
+        (pgm.Inducing(50), 200_000, 50_000),
+    ],
+)
+def test_rows_of_a_stage(form, rows, stage):
+    gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
+    assert stages._fewer(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
