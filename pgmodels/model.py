@@ -15,6 +15,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
+from pgmodels.compiled import compiled
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -24,7 +25,6 @@ from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
-from pgmodels.latent.sequential import compiled
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
 from pgmodels.precision import as_array

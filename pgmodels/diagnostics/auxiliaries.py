@@ -10,9 +10,9 @@ import numpy as np
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
+from pgmodels.compiled import compiled
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
-from pgmodels.latent.sequential import compiled
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws

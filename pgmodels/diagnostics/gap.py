@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.compiled import compiled
 from pgmodels.integration import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.language.density import log_density
 from pgmodels.latent.rows import filled_size, resize_rows
-from pgmodels.latent.sequential import compiled
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pgmodels.compiled import compiled
 from pgmodels.inference.evidence import weigh
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
-from pgmodels.latent.sequential import compiled
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
 

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.compiled import compiled, compiled_lightly
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
 from pgmodels.inference.linear_response import Response, halves, linear_response
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
-from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import (
     Approximation,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.latent.sequential import compiled
+from pgmodels.compiled import compiled
 from pgmodels.progress import progress_bar
 
 # What rounding may take off a bound that does not fall, relative to its size.

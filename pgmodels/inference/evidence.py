@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled
 from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.smoothing import SmoothedWeights, smoothed
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.moved import MovedGaussian
-from pgmodels.latent.sequential import compiled
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
+from pgmodels.compiled import compiled, compiled_lightly
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
@@ -24,7 +25,6 @@ from pgmodels.language.operations import Call
 from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.quadrature import Kink, Quadrature
 from pgmodels.options import check_between, check_whole_number

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels import generic
+from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.correction import corrected_moments
@@ -29,7 +30,6 @@ from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.options import check_whole_number

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled, compiled_lightly
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.acceleration import no_memory
@@ -33,7 +34,6 @@ from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import low_rank_at
 from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.rows import resize_rows
-from pgmodels.latent.sequential import compiled, compiled_lightly
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.objectives.quadrature import Quadrature

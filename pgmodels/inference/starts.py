@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.compiled import compiled
 from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel, Product, Sum
@@ -21,7 +22,6 @@ from pgmodels.kernels.stationary import Stationary
 from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
 from pgmodels.latent.rows import filled_size, live_rows, of_data, resize_rows
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.parameters import Parameter, is_parameter

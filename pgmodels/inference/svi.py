@@ -16,6 +16,7 @@ from pgmodels.batches.array import ArrayRows
 from pgmodels.batches.rows import Block, Rows, Scaling
 from pgmodels.batches.stream import batches, some_at_a_time
 from pgmodels.batches.survey import survey
+from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
@@ -36,7 +37,6 @@ from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import resize_rows
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import as_array, double_precision

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
+from pgmodels.compiled import compiled
 from pgmodels.inference import class_steps
 from pgmodels.inference.devices import where_rows_are
 from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, Window, first_state, step
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
@@ -163,8 +163,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
     """A tree like that of a state and a window; nothing is computed."""
     X, y = whole.split.place(next(stream(0)))
-    first = jax.eval_shape(_first, whole, as_array(whole.learnable.start()), X, y)
-    return jax.eval_shape(advance, whole, first, X, y, settings.rates)
+    first = jax.eval_shape(_first.function, whole, as_array(whole.learnable.start()), X, y)
+    return jax.eval_shape(advance.function, whole, first, X, y, settings.rates)
 
 
 def ascend(

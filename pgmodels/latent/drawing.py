@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from pgmodels.compiled import compiled, compiled_lightly
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian
-from pgmodels.latent.sequential import compiled, compiled_lightly
 
 # Draws at a time: larger numbers of them share one program.
 _DRAWS = 512

@@ -6,94 +6,11 @@ waits there: two of them at once leave no thread to do the work, and the program
 """
 
 from collections.abc import Callable
-from functools import partial, update_wrapper
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
-
-# An older way to fuse element-wise work compiles twice as fast, and the programs run as fast: most of their time is
-# LAPACK's, and none is spent in one large fusion.
-_ASCENT = {"xla_cpu_use_fusion_emitters": False}
-# For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
-_SAMPLER = _ASCENT | {"xla_cpu_multi_thread_eigen": False}
-# On a CPU programs run as fast at the compiler's first level, whose vector code is shorter, and at no level most of the
-# compiler's work is left out; on a GPU XLA calls either an error.
-_FIRST_LEVEL, _NO_LEVEL = {"xla_backend_optimization_level": 1}, {"xla_backend_optimization_level": 0}
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class Compiled:
-    """``jax.jit`` of a function, with options for the platform that JAX computes on at the call.
-
-    Where a call ``is_light`` it is compiled lightly: see ``compiled_lightly``.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        static_argnames: str | tuple[str, ...],
-        options: dict[str, bool],
-        is_light: Callable[..., bool],
-    ):
-        self._is_light = is_light
-        jit = partial(jax.jit, function, static_argnames=static_argnames)
-        self._elsewhere: Any = jit(compiler_options=options)
-        self._usual: Any = jit(compiler_options=options | _FIRST_LEVEL)
-        self._light: Any = jit(compiler_options=options | _NO_LEVEL)
-        update_wrapper(self, function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's result."""
-        return self.program(*args, **kwargs)(*args, **kwargs)
-
-    def program(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``jax.jit`` gave for such a call."""
-        if jax.default_backend() != "cpu":
-            return self._elsewhere
-        return self._light if self._is_light(*args, **kwargs) else self._usual
-
-    def cache_size(self) -> int:
-        """For how many kinds of arguments it is compiled."""
-        return sum(program._cache_size() for program in (self._elsewhere, self._usual, self._light))
-
-
-def _never(*args: Any, **kwargs: Any) -> bool:
-    return False
-
-
-def _always(*args: Any, **kwargs: Any) -> bool:
-    return True
-
-
-def compiled(
-    function: Callable[..., Any],
-    static_argnames: str | tuple[str, ...] = (),
-    is_light: Callable[..., bool] = _never,
-) -> Compiled:
-    """``jax.jit`` of a function that leaves most of its work to LAPACK; lightly where a call ``is_light``."""
-    return Compiled(function, static_argnames, _ASCENT, is_light)
-
-
-def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
-    """``compiled`` of what runs seldom.
-
-    On a CPU it compiles in a third of the time, and loops of its own run several times slower.
-    """
-    return Compiled(function, static_argnames, _ASCENT, _always)
-
-
-def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
-    """``jax.jit`` of a function of the sampler."""
-    return Compiled(function, static_argnames, _SAMPLER, _never)
-
-
-def compiled_sampler_lightly(function: Callable[P, R]) -> Callable[P, R]:
-    """``compiled_sampler`` of what runs seldom: see ``compiled_lightly``."""
-    return Compiled(function, (), _SAMPLER, _always)
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:

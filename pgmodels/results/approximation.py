@@ -8,11 +8,11 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian, move
-from pgmodels.latent.sequential import compiled
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
@@ -25,8 +25,8 @@ from pgmodels.results.result import Result
 class FitReport:
     """How hyperparameters were learned.
 
-    ``start`` names the start chosen and ``start_elbos`` the (penalised) ELBO at each; ``values`` holds what was learned
-    by name, on the natural scale.
+    ``start`` names the start chosen, or the rows that were learned from before all of them, and ``start_elbos`` the
+    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale.
     """
 
     start: str

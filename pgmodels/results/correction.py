@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import Model
 from pgmodels.precision import as_array
 from pgmodels.warning import warn

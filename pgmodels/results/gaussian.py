@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.language.likelihood import Likelihood
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import filled_size
-from pgmodels.latent.sequential import compiled
 from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision

@@ -14,6 +14,7 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.batches.rows import Scaling
+from pgmodels.compiled import compiled_lightly
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
@@ -21,7 +22,6 @@ from pgmodels.latent.inducing import InducingPrior
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior, Sites
-from pgmodels.latent.sequential import compiled_lightly
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.latent.streamed import StreamedPrior
 from pgmodels.model import Model

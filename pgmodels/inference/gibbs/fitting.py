@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled_lightly, compiled_sampler_lightly
 from pgmodels.inference import cavi
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.gaussian_vi import positive_part, pull, quadrature_of, state_of, step
@@ -13,7 +14,6 @@ from pgmodels.inference.problem import Problem, couple
 from pgmodels.latent.coupled import CoupledPosterior, Marginals, choose_blocks
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import compiled_lightly, compiled_sampler_lightly
 from pgmodels.model import Model
 
 # What is fitted is a proposal, whose last digits buy nothing.

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pgmodels.compiled import compiled_sampler
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Turn
 from pgmodels.inference.gibbs.record import CHUNK, Keep, Moments, Record
 from pgmodels.inference.gibbs.schedule import Schedule, nothing_seen
 from pgmodels.inference.gibbs.target import About, Chain, Target, prior_at, prior_of, surrogate_at
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.sequential import compiled_sampler
 from pgmodels.precision import as_array
 
 

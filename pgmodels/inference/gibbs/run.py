@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
+from pgmodels.compiled import compiled_sampler
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
@@ -25,7 +26,6 @@ from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_sched
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import live_rows, resize_rows
-from pgmodels.latent.sequential import compiled_sampler
 from pgmodels.model import Data, Model
 from pgmodels.portable import Portable
 from pgmodels.precision import as_array
