@@ -50,7 +50,7 @@ def pytest_configure(config):
 
 
 # Modules whose programs are kept together: neighbours share some, and thousands of formulas would fill the memory.
-MODULES_KEPT = 10
+MODULES_KEPT = 15
 
 
 # A worker takes a module at a time: begun last, one of these would be waited for.
