@@ -16,6 +16,8 @@ from pgmodels.unknowns import Unknowns, learned
 _START_TOLERANCE = 1e-4
 # Near an optimum, q(f) is to be at its own to a share of what the last step gained, and no worse than this.
 _SHARE, _LOOSE = 1e-3, 1e-5
+# As exact as this, the end of the steps needs no second look.
+_SURE = 1e-9
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
 _CHOICE_GAIN = 1e-5
 # Values that only the data hold back stay within this factor of their starts.
@@ -126,11 +128,13 @@ def near(
         solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
         num_steps, found = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
         spread = 0.5 * (found + found.T)
-        again = num_steps < limits.max_iterations and bound.choose_again(_CHOICE_GAIN)
-        if not again and not is_still() and tolerance > TIGHT and num_steps < limits.max_iterations:
-            # A line search failed for want of digits.
-            tolerance, again = TIGHT, True
+        left = num_steps < limits.max_iterations
+        again = left and bound.choose_again(_CHOICE_GAIN)
+        if left and not again and tolerance > (_SURE if is_still() else TIGHT):
+            # A line search may fail, or end too soon, for want of digits.
+            tolerance = TIGHT
             bound(bound.vector, tolerance)
+            again = not is_still()
     message = "one more step would gain less than the tolerance" if is_still() else str(solution.message)
     return Maximum(bound, box, name, {name: -first[0]}, num_steps, is_still(), message, spread)
 

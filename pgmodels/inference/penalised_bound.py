@@ -232,13 +232,6 @@ class PenalisedBound:
         """The model at the values of an unconstrained vector."""
         return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
 
-    def precisions(self) -> np.ndarray:
-        """The precisions of the best sites on each latent by itself, (rows, latents)."""
-        rows = len(self.X)
-        assert self.state is not None
-        parameters = self.at(self.vector).parameters
-        return precisions(self.given.objective.predictors, self.state.sites, self.given.y, parameters)[:rows]
-
     def choose_again(self, tolerance: float) -> bool:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
         if self.state is None or all(Z is None for Z in self.inputs):
@@ -246,7 +239,8 @@ class PenalisedBound:
         before = self.best
         limit = tolerance * (1.0 + abs(before))
         limit = min(limit, ENOUGH) if self.automatic else limit
-        model, told = self.at(self.vector), self.precisions()
+        model = self.at(self.vector)
+        told = precisions(self.given.objective.predictors, self.state.sites, self.given.y, model.parameters)
         held = tried = self.inputs
         for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * told)
