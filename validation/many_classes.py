@@ -1,8 +1,9 @@
 """Classes subsampled in ``svi``: time and memory of a step as classes grow, and what is predicted beside all of them.
 
-Each run is a process of its own. Usage: python validation/many_classes.py steps, and with learned
+Each run is a process of its own.
 """
 
+import argparse
 import json
 import resource
 import subprocess
@@ -131,9 +132,13 @@ def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        warnings.simplefilter("ignore", pgm.ConvergenceWarning)
-        run = {"steps": steps, "learned": learned}[sys.argv[1]]
-        print(json.dumps(run(*json.loads(sys.argv[2]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["steps", "learned"])
+    parser.add_argument("case", nargs="?", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case is None:
+        main(options.kind)
     else:
-        main(sys.argv[1])
+        warnings.simplefilter("ignore", pgm.ConvergenceWarning)
+        run = {"steps": steps, "learned": learned}[options.kind]
+        print(json.dumps(run(*json.loads(options.case))))
