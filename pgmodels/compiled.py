@@ -80,6 +80,6 @@ def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str,
     return Compiled(function, static_argnames, _SAMPLER, _never)
 
 
-def compiled_sampler_lightly(function: Callable[P, R]) -> Callable[P, R]:
+def compiled_sampler_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
     """``compiled_sampler`` of what runs seldom: see ``compiled_lightly``."""
-    return Compiled(function, (), _SAMPLER, _always)
+    return Compiled(function, static_argnames, _SAMPLER, _always)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pgmodels.compiled import compiled_sampler
+from pgmodels.compiled import compiled_sampler, compiled_sampler_lightly
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Turn
 from pgmodels.inference.gibbs.record import CHUNK, Keep, Moments, Record
 from pgmodels.inference.gibbs.schedule import Schedule, nothing_seen
@@ -171,7 +171,7 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (state, moments, nothing_seen(schedule, chains), records))
 
 
-@partial(compiled_sampler, static_argnames="moves")
+@partial(compiled_sampler_lightly, static_argnames="moves")
 def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
     """Chains at independent draws, a key each, all at the same hyperparameters: of the surrogate, else of the prior."""
     about = target.about(vector)
