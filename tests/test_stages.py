@@ -54,10 +54,20 @@ def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     y[sample] = 1.0
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
     found = pgm.fit(model, X, y)
-    assert found.fit.start == "40 rows"
     assert found.converged
     monkeypatch.setattr(stages, "_LEAST", 512)
     np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
+
+
+def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch):
+    """There the bound may be flat, and a lengthscale that all rows determine would never come back."""
+    X, y = data(np.random.default_rng(3))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, np.array([1.0, 1.0])), mean=0.1))
+    monkeypatch.setattr(stages, "_FAR_OUT", 1.5)
+    found = pgm.fit(model, X, y)
+    assert found.fit.start != "40 rows"
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    assert found.elbo == pgm.fit(model, X, y).elbo
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from pgmodels.unknowns import learned, with_values
 # A stage has so many times the rows of the one before. With the rows of the least, or with inducing inputs and few
 # rows, a program compiles longer than it runs.
 _GROWTH, _LEAST, _FEW = 4, 512, 20_000
-# Values farther out of the range of the starts than by this factor are taken back there.
-_FAR_OUT = 30.0
+# From values farther out of the range of the starts than by this factor no step may lead back.
+_FAR_OUT = 1e3
 # Steps of the differences that give a Hessian; curvatures below the least are taken for that.
 _STEP, _LEAST_CURVATURE = 0.05, 0.1
 _SEED = 0
@@ -31,13 +31,19 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
     spread = _spread(before) if before.spread is None else before.spread
-    if spread is None:
-        return best_of(begun, data, terms, limits, bar)
-    box = box_of(begun)
-    # Few rows may not determine a value that more do, and far out the bound is flat: no step would lead back.
-    vector = np.clip(before.bound.vector, *within(box, _FAR_OUT))
-    start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
-    return near(f"{count} rows", start, spread * count / len(data.y), box, data, terms, limits, bar)
+    box, vector = box_of(begun), before.bound.vector
+    if spread is not None and not _is_far_out(vector, box):
+        start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
+        found = near(f"{count} rows", start, spread * count / len(data.y), box, data, terms, limits, bar)
+        if not _is_far_out(found.bound.vector, box):
+            return found
+    return best_of(begun, data, terms, limits, bar)
+
+
+def _is_far_out(vector: np.ndarray, box: np.ndarray) -> bool:
+    """Whether some value is where the bound may be flat: what few rows do not determine more of them may."""
+    low, high = within(box, _FAR_OUT)
+    return bool(np.any((vector < low) | (vector > high)))
 
 
 def _fewer(model: Model, num_rows: int) -> int | None:
