@@ -47,11 +47,6 @@ class Maximum(NamedTuple):
     message: str
     spread: np.ndarray | None = None
 
-    @property
-    def model(self) -> Model:
-        """The model at the best values."""
-        return self.bound.at(self.bound.vector)
-
 
 def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
     """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between."""
