@@ -179,9 +179,9 @@ def test_against_draws():
 
 @pytest.mark.turns(2)
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
-    from pgmodels.latent import coupled
+    from pgmodels.latent import blocks
 
-    monkeypatch.setattr(coupled, "JOINT_LIMIT", 20)
+    monkeypatch.setattr(blocks, "JOINT_LIMIT", 20)
     model, X, y = problem("softmax")
     with pytest.warns(pgm.MeanFieldWarning, match="takes the latents of a datum as independent"):
         result = pgm.gaussian_vi(model, X, y)

@@ -14,7 +14,8 @@ from pgmodels.inference.gibbs import surrogate as refits
 from pgmodels.inference.gibbs.fitting import Fit, first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.gibbs.frame import log_lengths, still_frame
 from pgmodels.inference.gibbs.response import constant_response, linear_response
-from pgmodels.latent.coupled import choose_blocks, condition_coupled
+from pgmodels.latent.blocks import choose_blocks
+from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.protocol import Sites
 from tests.registry import CASES
 

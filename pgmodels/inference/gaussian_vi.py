@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
-from pgmodels.compiled import compiled, compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
@@ -22,7 +22,8 @@ from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
 from pgmodels.language.operations import Call
-from pgmodels.latent.coupled import JOINT_LIMIT, CoupledPosterior, choose_blocks
+from pgmodels.latent.blocks import JOINT_LIMIT, choose_blocks
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
@@ -45,11 +46,15 @@ class MeanFieldWarning(UserWarning):
 
 
 class GaussianState(NamedTuple):
-    """q(f): moments of the predictors, the sites that produced them, the ELBO, the last step's length, and the past."""
+    """q(f): moments of the predictors, the sites that produced them, those they ask for, the ELBO, and the past.
+
+    ``length`` is that of the last step.
+    """
 
     mean: Float[Array, "n p"]
     variance: Spread
     sites: Sites
+    slope: Sites
     elbo: Float[Array, ""]
     length: Float[Array, ""]
     memory: Memory
@@ -85,7 +90,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     length of it helps, the mean moves at the precisions held, which always does. Joint ones may have any precision with
     which the posterior is one.
     """
-    slope = problem.sites(state.mean, state.variance)
+    slope = state.slope
     target = slope if problem.joint else Sites(slope.potential, positive_part(slope.precision))
     # h = E g + W m: the gradient in the mean is the same at any precision.
     gradient = slope.potential - pull(slope.precision, state.mean)
@@ -115,9 +120,9 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:
     """The state that given sites imply."""
     mean, variance, log_normalizer = problem.moments(sites)
-    elbo = problem.elbo(mean, variance, sites, log_normalizer)
+    elbo, slope = problem.elbo_and_sites(mean, variance, sites, log_normalizer)
     memory = no_memory(sites) if memory is None else memory
-    return GaussianState(mean, variance, sites, elbo, jnp.asarray(length, mean.dtype), memory)
+    return GaussianState(mean, variance, sites, slope, elbo, jnp.asarray(length, mean.dtype), memory)
 
 
 def positive_part(precision: Array) -> Array:
@@ -224,7 +229,7 @@ def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approxi
     goes_on = (
         problem.joint != sites.coupled
         or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
-        or (not problem.joint and _is_affordable(problem.prior) and _is_held(problem, found.state))
+        or (not problem.joint and _is_affordable(problem.prior) and _is_held(found.state))
     )
     if goes_on:
         return converge(model, data, found.state, MANY, tolerance, False, begin)
@@ -266,10 +271,10 @@ def optimise(
     if problem.joint or not _is_affordable(problem.prior):
         return problem, go_on(problem, found)
     found = go_on(problem, found, tolerance=max(tolerance, _NEAR))
-    held = _is_held(problem, found.state)
+    held = _is_held(found.state)
     if not held:
         found = go_on(problem, found)
-        held = _is_held(problem, found.state)
+        held = _is_held(found.state)
     if held:
         h, w = found.state.sites
         problem = problem.jointly()
@@ -285,15 +290,10 @@ def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: i
     return Ascent(found.state, np.concatenate([before.trace, found.trace[1:]]), found.converged)
 
 
-def _is_held(problem: Problem, state: GaussianState) -> bool:
+def _is_held(state: GaussianState) -> bool:
     """Whether the optimal precision of a site is below zero."""
-    w = np.asarray(_slope(problem, state).precision)
+    w = np.asarray(state.slope.precision)
     return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
-
-
-@compiled_lightly
-def _slope(problem: Problem, state: GaussianState) -> Sites:
-    return problem.sites(state.mean, state.variance)
 
 
 def gaussian_problem(model: Model, data: Data, prior: JointPrior) -> Problem:

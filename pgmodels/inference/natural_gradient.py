@@ -16,7 +16,8 @@ from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import Adam, adam_step, first_adam
 from pgmodels.inference.devices import Split
 from pgmodels.inference.log_sum import LogSum
-from pgmodels.latent.coupled import CoupledPosterior, scatter_blocks
+from pgmodels.latent.blocks import scatter_blocks
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
 from pgmodels.latent.joint import JointPosterior, JointPrior

@@ -27,7 +27,7 @@ from pgmodels.inference.inducing import (
     warn_limited,
 )
 from pgmodels.inference.problem import FEW_ROWS, Problem, precisions
-from pgmodels.latent.coupled import JOINT_LIMIT
+from pgmodels.latent.blocks import JOINT_LIMIT
 from pgmodels.latent.form import Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
 from pgmodels.latent.joint import JointPrior

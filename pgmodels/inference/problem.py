@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
+from pgmodels.latent.blocks import choose_blocks
+from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import condition_predictors, push_covariance, push_moments, push_values
 from pgmodels.latent.protocol import Sites
@@ -50,10 +51,13 @@ class Problem(Module):
         """The same with sites that couple the predictors of a datum."""
         return replace(self, joint=True)
 
+    def apart(self) -> "Problem":
+        """The same with sites on each predictor of a datum by itself."""
+        return replace(self, joint=False)
+
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites where the predictors have these marginals."""
-        variance = self._safe(variance)
-        sites = self.objective.local_sites(mean, variance, self.y, self.parameters)
+        sites = self.objective.local_sites(mean, self._safe(variance), self.y, self.parameters)
         return Sites(*(of_data(self.live, part) for part in sites))
 
     def _safe(self, variance: Spread) -> Spread:
@@ -114,6 +118,19 @@ class Problem(Module):
         Source: math, section 4.
         """
         terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
+        return self._elbo(terms, mean, variance, sites, log_normalizer)
+
+    def elbo_and_sites(
+        self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
+    ) -> tuple[Float[Array, ""], Sites]:
+        """``elbo``, and the optimal sites at these marginals, for little more than one of them."""
+        terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
+        elbo = self._elbo(terms, mean, variance, sites, log_normalizer)
+        return elbo, Sites(*(of_data(self.live, part) for part in optimal))
+
+    def _elbo(
+        self, terms: Array, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
+    ) -> Float[Array, ""]:
         bound = jnp.sum(of_data(self.live, terms))
         h, w = sites
         second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)

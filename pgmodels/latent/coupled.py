@@ -1,6 +1,7 @@
 """The posterior of latents that one Gaussian factor a datum couples: the prior times these factors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,8 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.latent.algebra import inverse_root
+from pgmodels.latent.blocks import gather_blocks, scatter_blocks, stacked
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.passes import map_over_rows, sum_over_rows
 from pgmodels.latent.protocol import Key, Sites
@@ -18,9 +21,8 @@ from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
 from pgmodels.precision import as_array, double_precision
 
-# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 82 MB a root.
-JOINT_LIMIT = 3200
-
+# Triangular solves for the columns of a block's latents: with this many, a third of the work of one for all is left.
+_SOLVES = 8
 
 # Means (n, L) and covariances (n, L, L) of the latents of each datum.
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
@@ -41,6 +43,7 @@ class CoupledPosterior(Module):
     roots: tuple[Array, ...]
     log_evidence: Array
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
 
     @double_precision
     def resized(self, size: int) -> "CoupledPosterior":
@@ -84,9 +87,17 @@ class CoupledPosterior(Module):
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """The deviation R^-T u of whitened coordinates from the centre."""
-        pairs = zip(self.roots, gather_blocks(self.prior, self.blocks, u), strict=True)
-        solved = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
-        return scatter_blocks(self.prior, self.blocks, solved)
+        parts = gather_blocks(self.prior, self.blocks, u)
+        if self.inverse_roots is not None:
+            turned = [part @ inverse for inverse, part in zip(self.inverse_roots, parts, strict=True)]
+        else:
+            pairs = zip(self.roots, parts, strict=True)
+            turned = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
+        return scatter_blocks(self.prior, self.blocks, turned)
+
+    def with_inverse_roots(self) -> "CoupledPosterior":
+        """The same, made to draw many deviations."""
+        return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
 
     def marginals(self) -> Marginals:
         """Mean and covariance of each datum's latents."""
@@ -166,9 +177,18 @@ class CoupledPosterior(Module):
 
     @staticmethod
     def _half(block: tuple[int, ...], root: Array, factors: Sequence[Array]) -> Float[Array, "D b m"]:
-        """The U with U^T U the covariance of a block's latents, their residuals left out."""
-        U = solve_triangular(root, _stacked([factors[latent] for latent in block]), lower=True)
-        return U.reshape(len(root), len(block), -1)
+        """The U with U^T U the covariance of a block's latents, their residuals left out.
+
+        Above the coordinates of a latent its columns are zero, and only what is below is solved for.
+        """
+        parts, start = [], 0
+        for latents in np.array_split(block, min(len(block), _SOLVES)):
+            A = stacked([factors[latent] for latent in latents])
+            right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
+            solved = solve_triangular(root[start:, start:], right, lower=True)
+            parts.append(jnp.pad(solved, ((start, 0), (0, 0))))
+            start += len(A)
+        return jnp.concatenate(parts, axis=1).reshape(len(root), len(block), -1)
 
 
 class CoupledSparsePosterior(CoupledPosterior):
@@ -198,6 +218,10 @@ class CoupledSparsePosterior(CoupledPosterior):
         e = _solve_each(self.residual_roots, theirs[:, :, None], transposed=True)[:, :, 0]
         return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
 
+    def with_inverse_roots(self) -> "CoupledSparsePosterior":
+        """See CoupledPosterior."""
+        return replace(self, span=self.span.with_inverse_roots())
+
     def marginals(self) -> Marginals:
         """See CoupledPosterior."""
         _, V = self.span.marginals()
@@ -226,7 +250,10 @@ def condition_coupled(
         """A W A^T and A h of each block."""
         found = []
         for block in blocks:
-            rows = [[(factors[a] * W[:, a, b]) @ factors[b].T for b in block] for a in block]
+            lower = {
+                (a, b): (factors[a] * W[:, a, b]) @ factors[b].T for i, a in enumerate(block) for b in block[: i + 1]
+            }
+            rows = [[lower[a, b] if (a, b) in lower else lower[b, a].T for b in block] for a in block]
             P = jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
             found.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
         return found
@@ -341,50 +368,8 @@ def _trace(prior: JointPrior, precision: Float[Array, "n L L"]) -> Array | float
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
 
-def gather_blocks(prior: JointPrior, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
-    """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
-    parts = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
-    return [jnp.concatenate([parts[latent] for latent in block]) for block in blocks]
-
-
-def scatter_blocks(
-    prior: JointPrior, blocks: tuple[tuple[int, ...], ...], parts: Sequence[Float[Array, " _"]]
-) -> Float[Array, " D"]:
-    """The inverse of ``gather_blocks``."""
-    ranks = prior.ranks
-    found: dict[int, Array] = {}
-    for block, part in zip(blocks, parts, strict=True):
-        own = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
-        found.update(zip(block, own, strict=True))
-    return jnp.concatenate([found[latent] for latent in range(len(ranks))])
-
-
 def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     """The places of the coordinates that two priors share, in each: of a latent the first ones."""
     starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
     places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
     return tuple(np.concatenate(places).T)
-
-
-def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
-    """A vector over all blocks, one after the other, in parts, one as long as each block's matrix."""
-    return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
-
-
-def choose_blocks(prior: JointPrior) -> tuple[tuple[int, ...], ...]:
-    """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
-    ranks = [filled_size(rank) for rank in prior.spans().ranks]
-    if sum(ranks) <= JOINT_LIMIT:
-        return (tuple(range(len(ranks))),)
-    return tuple((latent,) for latent in range(len(ranks)))
-
-
-def _stacked(factors: list[Array]) -> Any:
-    """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
-    total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
-    stacked = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
-    row = 0
-    for place, factor in enumerate(factors):
-        stacked = stacked.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
-        row += len(factor)
-    return stacked

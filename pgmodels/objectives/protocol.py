@@ -50,6 +50,10 @@ class Objective(ABC):
         """The sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, s = v + m^2, shapes (n, predictors)."""
         return sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
+    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """B and the sites h, w at the same marginals: at once where that is less work."""
+        return self.local_bound(m, v, y, parameters), *self.local_sites(m, v, y, parameters)
+
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
         own = jnp.arange(self.size)

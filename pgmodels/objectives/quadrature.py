@@ -79,14 +79,21 @@ class Quadrature(Objective):
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
         """See Objective; precisions (n, P, P), W = -2 ∂B/∂V, where ``v`` are covariances."""
-        if v.ndim == 2:
-            return super().local_sites(m, v, y, parameters)
-        by_mean, by_covariance = jax.grad(self._total, argnums=(0, 1))(m, v, y, parameters)
-        W = -(by_covariance + jnp.swapaxes(by_covariance, 1, 2))
-        return by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+        return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
-    def _total(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        return jnp.sum(self.local_bound(m, v, y, parameters))
+    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """See Objective: the log density is evaluated once at each node for both."""
+
+        def total(m: Any, v: Any) -> tuple[Any, Any]:
+            bound = self.local_bound(m, v, y, parameters)
+            return jnp.sum(bound), bound
+
+        (_, bound), (by_mean, by_spread) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(m, v)
+        if v.ndim == 2:
+            w = -2.0 * by_spread
+            return bound, by_mean + w * m, w
+        W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
+        return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
 
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory.

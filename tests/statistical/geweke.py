@@ -32,7 +32,8 @@ from pgmodels.inference.gibbs.record import Keep, no_moments
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.inference.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.gibbs.target import Chain, Target, prior_of
-from pgmodels.latent.coupled import CoupledPosterior, choose_blocks, condition_coupled
+from pgmodels.latent.blocks import choose_blocks
+from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.unknowns import uncertain

@@ -135,13 +135,13 @@ def no_tilt(patch: Any) -> None:
 
 def latents_without_their_coordinates(patch: Any) -> None:
     """A slice step that moves the latents and leaves their whitened coordinates behind."""
-    original = SliceLatents.step
+    original = SliceLatents.steps
 
     def changed(self: Any, of: Any, settings: Any, chain: Any, *rest: Any) -> Any:
         moved = original(self, of, settings, chain, *rest)
         return moved._replace(chain=moved.chain._replace(coordinates=chain.coordinates))
 
-    patch.setattr(SliceLatents, "step", changed)
+    patch.setattr(SliceLatents, "steps", changed)
 
 
 def prior_left_behind(patch: Any) -> None:

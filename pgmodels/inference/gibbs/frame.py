@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pgmodels.latent.coupled import CoupledPosterior, split_over
+from pgmodels.latent.blocks import split_over
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.portable import Module
 
 # Beyond so many standard deviations of the hyperparameters a straight line is no guide.

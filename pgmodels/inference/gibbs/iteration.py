@@ -72,36 +72,29 @@ def _turns(
         move, turn = schedule.moves[place], schedule.turns[place]
         if place in renewals and about is not None:
             about = over(partial(_renewed, target, _needs_surrogate(schedule)))(chain, about)
-        before = chain.unknowns
-        step = over(partial(_step, target, move, turn, number))
-        start = (chain, about, own[place], over(move.no_info)(chain), finite)
-        chain, about, kept, info, finite = _repeated(step, jnp.where(number % turn.every == 0, turn.repeats, 0), start)
+        before, count = chain.unknowns, jnp.where(number % turn.every == 0, turn.repeats, 0)
+        steps = over(partial(_steps, target, move, turn, number, count))
+        chain, about, kept, info, fine = steps(chain, about, own[place])
+        finite = finite & fine
         own = (*own[:place], kept, *own[place + 1 :])
         found.append((info, over(partial(_jumps, target, move))(before, chain.unknowns)))
     return State(chain, about, own), found, finite
 
 
-def _repeated(step: Callable[..., Any], count: Any, start: Any) -> Any:
-    def again(_: Any, carry: Any) -> Any:
-        chain, about, own, info, finite = carry
-        chain, about, own, added, fine = step(chain, about, own)
-        return chain, about, own, jax.tree.map(jnp.add, info, added), finite & fine
-
-    return jax.lax.fori_loop(0, count, again, start)
-
-
-def _step(target: Target, move: Move, turn: Turn, number: Any, chain: Chain, about: About | None, own: Any) -> Any:
-    """A step of one chain; its state may be one that moves share."""
+def _steps(
+    target: Target, move: Move, turn: Turn, number: Any, count: Any, chain: Chain, about: About | None, own: Any
+) -> Any:
+    """The steps of one chain; their state may be one that moves share."""
     if move.state is None:
-        moved = move.step(target, turn.settings, chain, own, number)
+        moved = move.steps(target, turn.settings, chain, own, number, count)
         own = moved.own
     else:
         shared = about if about is not None else target.held
         given = prior_of(shared) if move.state is JointPrior and shared is not None else shared
-        moved = move.step(target, turn.settings, chain, given, number)
+        moved = move.steps(target, turn.settings, chain, given, number, count)
         if Need.UNKNOWNS in move.needs:
             about = moved.own
-    return moved.chain, about, own, moved.info, as_array(moved.finite)
+    return moved.chain, about, own, moved.info, moved.finite
 
 
 def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:

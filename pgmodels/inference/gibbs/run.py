@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
-from pgmodels.compiled import compiled_sampler
+from pgmodels.compiled import compiled_sampler, compiled_sampler_lightly
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
@@ -24,6 +24,7 @@ from pgmodels.inference.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_schedule, tune
 from pgmodels.interop.numpyro_model import checked_unknowns
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import live_rows, resize_rows
 from pgmodels.model import Data, Model
@@ -139,7 +140,7 @@ class GibbsRun(Portable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, held=fit.surrogate)
+        self.target = replace(self.target, held=_to_draw_from(fit.surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -362,6 +363,11 @@ def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:
     parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
     pairs = zip(parts, prior.sizes, strict=True)
     return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
+
+
+@compiled_sampler_lightly
+def _to_draw_from(surrogate: CoupledPosterior) -> CoupledPosterior:
+    return surrogate.with_inverse_roots()
 
 
 # Compiled with options that take less time.

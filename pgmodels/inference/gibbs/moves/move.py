@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
@@ -77,6 +80,21 @@ class Move(ABC):
     @abstractmethod
     def step(self, target: Target, settings: Any, chain: Chain, own: Any, number: Any) -> Step:
         """One step, in the iteration of this number."""
+
+    def steps(self, target: Target, settings: Any, chain: Chain, own: Any, number: Any, count: Any) -> Step:
+        """So many steps, one after the other; what they leave is summed up."""
+        # What is shared and stays as it is needs no place in the loop.
+        moves_own = self.state is None or Need.UNKNOWNS in self.needs
+
+        def again(_: Any, before: Step) -> Step:
+            held = before.own if moves_own else own
+            moved = self.step(target, settings, before.chain, held, number)
+            info = jax.tree.map(jnp.add, before.info, moved.info)
+            return Step(moved.chain, moved.own if moves_own else (), info, before.finite & moved.finite)
+
+        start = Step(chain, own if moves_own else (), self.no_info(chain), jnp.array(True))
+        found = jax.lax.fori_loop(0, count, again, start)
+        return found if moves_own else found._replace(own=own)
 
     @abstractmethod
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:

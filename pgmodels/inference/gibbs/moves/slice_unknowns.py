@@ -7,16 +7,21 @@ import jax
 
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
 from pgmodels.inference.gibbs.moves.shrinking import slice_step
-from pgmodels.inference.gibbs.moves.slice_latents import DENSITY, deviation
+from pgmodels.inference.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.gibbs.target import Chain, Target, surrogate_at
-from pgmodels.latent.coupled import CoupledPosterior, choose_blocks
+from pgmodels.latent.blocks import choose_blocks
+from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.sequential import one_by_one
 from pgmodels.objectives.quadrature import num_coarse_nodes
 
 # Surrogates that a step is worth, with the slice steps on latents in its train, by measurement.
 _EVALUATIONS = 4.0
 # Steps an iteration, where no other move takes their place.
 REPEATS = 2
+
+# Over chains this loops: see pgmodels.latent.sequential.
+_deviation = one_by_one(lambda surrogate, u: surrogate.deviation(u))
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class SliceUnknowns(Move):
 
         def at(vector: Any) -> tuple[Any, Any]:
             surrogate = surrogate_at(target, vector)
-            coordinates = surrogate.centre + deviation(surrogate, u)
+            coordinates = surrogate.centre + _deviation(surrogate, u)
             latents = surrogate.prior.latents(surrogate.prior.unflatten(coordinates))
             return (latents, coordinates, surrogate), log_density(vector, latents, surrogate)
 
