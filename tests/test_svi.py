@@ -1,5 +1,7 @@
 """Steps on batches against CAVI on all rows."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,12 +68,13 @@ def doubles():
         yield
 
 
-def learning(model, X):
-    """What steps that learn work on, and its unconstrained values."""
+def learning(model, X, inputs_move=False):
+    """What steps that learn work on, and its vector."""
     unknowns, prior = learned(model), model.prior(X[:1])
     Z, units = as_array(np.array(model.gps[0].form.inputs)), as_array(np.ones(len(unknowns.start())))
     whole = Sparse(model.augmentation, unknowns, model.bare(), prior, (Z,), units, as_array(float(len(X))), False)
-    return whole, as_array(unknowns.start())
+    whole = replace(whole, inputs_move=inputs_move)
+    return whole, as_array(whole.start())
 
 
 LEARNED = pgm.Model(
@@ -89,11 +92,11 @@ def some_q():
 
 
 def written_out(vector, naturals, X, y):
-    """The sparse bound by the values u at Z, with covariance matrices and inverses."""
+    """The sparse bound by the values u at Z, with covariance matrices and inverses; Z may be in the vector."""
     dispersion, variance, lengthscale = jnp.exp(vector[:3])
     mean = vector[3]
     kernel = lambda a, b: variance * jnp.exp(-0.5 * ((a - b.T) / lengthscale) ** 2)  # noqa: E731
-    Z = np.array(LEARNED.gps[0].form.inputs)
+    Z = vector[4:, None] if len(vector) > 4 else np.array(LEARNED.gps[0].form.inputs)
     K = kernel(Z, Z) + WHITENING_JITTER * variance * jnp.eye(4)
     root, P = jnp.linalg.cholesky(K), jnp.eye(4) + naturals.precision
     location, S = root @ jnp.linalg.solve(P, naturals.potential), root @ jnp.linalg.inv(P) @ root.T
@@ -110,8 +113,10 @@ def written_out(vector, naturals, X, y):
     return jnp.sum(terms) - divergence + log_prior
 
 
-def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles):
-    whole, vector = learning(LEARNED, X[::16])
+@pytest.mark.parametrize("inputs_move", [False, True])
+def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, inputs_move):
+    whole, vector = learning(LEARNED, X[::16], inputs_move)
+    assert len(vector) == 4 + 4 * inputs_move
     assert whole.learnable.names == ["dispersion", "variance", "lengthscale", "mean"]
     rows, naturals = as_array(X[::16]), some_q()
     ours = lambda vector: penalised_bound(whole, naturals, vector, rows, COUNTS)[0]  # noqa: E731
@@ -175,6 +180,23 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     assert model.gps[0].kernel == kernel
 
 
+@pytest.mark.turns(4)
+def test_inducing_inputs_are_learned_along_where_asked():
+    start = np.array([[-2.9], [-2.7], [0.1], [0.2], [2.6]])
+    kernel = pgm.RBF(pgm.Fixed(3.0), pgm.Fixed(0.9))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(start)))
+    found = pgm.svi(model, X, LABELS, batch_size=120, learn=True, learn_inputs=True, tolerance=0.3, max_passes=1000)
+    Z = np.array(found.model.gps[0].form.inputs)
+    assert Z.shape == start.shape
+    # Five inputs in two clumps leave most of the data to the prior; spread out they tell nearly all.
+    held, exact = pgm.cavi(model, X, LABELS), pgm.cavi(model.held_as(pgm.Dense()), X, LABELS)
+    assert found.elbo > held.elbo + 0.8 * (exact.elbo - held.elbo)
+    # The result is that of its inducing inputs, for every other call.
+    again = pgm.cavi(found.model, X, LABELS)
+    assert again.elbo == pytest.approx(found.elbo, abs=1e-2)
+    np.testing.assert_allclose(found.predict_latent(X[:5])[0], again.predict_latent(X[:5])[0], atol=0.05)
+
+
 def test_a_bound_gains_nothing_where_its_noise_hides_it():
     noise = np.array([0.3, -0.2, 0.5, -0.4, 0.1, -0.3, 0.2, 0.4, -0.5])
     # Two thirds of nine are compared: a gain of 3 a window times three windows, and standard errors of 0.4.
@@ -200,6 +222,7 @@ def test_learning_needs_inducing_inputs():
         ({"rate": (0.5, 0.7)}, "at least 1"),
         ({"rate": (1.0, 0.4)}, "the power of rate"),
         ({"tolerance": -1.0}, "tolerance"),
+        ({"learn_inputs": True}, "learn_inputs=True goes with learn=True"),
     ],
 )
 def test_wrong_options_are_refused(options, complaint):

@@ -253,7 +253,9 @@ def svi(case: Case, seconds: float) -> list[list[float]]:
     curve: list[list[float]] = []
     with tempfile.TemporaryDirectory() as folder:
         while not curve or curve[-1][1] - curve[0][1] < seconds:
-            options = {"max_passes": -(-WINDOW * (len(curve) + 1) // per_pass), "checkpoint": folder, "learn": True}
+            passes = -(-WINDOW * (len(curve) + 1) // per_pass)
+            # As the peers do.
+            options = {"max_passes": passes, "checkpoint": folder, "learn": True, "learn_inputs": True}
             found = called(
                 case,
                 lambda options=options: pgm.svi(

@@ -214,7 +214,7 @@ def step(
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
         batch = whole.batch(vector, X, y)
         seen = look(sample, batch, naturals, before, log_sum, latents)
-        log_prior = whole.learnable.log_prior(whole.learnable.constrain(vector))
+        log_prior = whole.learnable.log_prior(whole.values_at(vector))
         value = estimated_bound(whole, sample, batch, seen, latents)
         return value + log_prior / whole.split.devices, (batch, seen)
 

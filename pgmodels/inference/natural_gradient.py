@@ -27,7 +27,7 @@ from pgmodels.latent.sequential import over_states
 from pgmodels.model import Model
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
-from pgmodels.unknowns import Unknowns, with_values
+from pgmodels.unknowns import Unknowns, learned, with_values
 
 # Steps of q are as long as so many of Adam's at least: it follows the values.
 _FOLLOW = 2.0
@@ -135,9 +135,9 @@ class Sparse(Module):
     """A model whose latents have coordinates, which q is of, and ``num_rows`` rows of data.
 
     ``prior`` has a factor in every group, and stands where nothing is learned; elsewhere the latents are those by their
-    values at ``inputs``, an (M, d) a group. ``units`` are the units of the unconstrained values. Where
-    devices share rows, as ``split`` says, what has rows has those of one device. With a ``sample`` the latents are
-    alike, those of one group, and q is that of each of them.
+    values at ``inputs``, an (M, d) a group. A vector has the unconstrained values and, where the ``inputs_move``, these
+    after them; ``units`` are the units of its entries. Where devices share rows, as ``split`` says, what has rows has
+    those of one device. With a ``sample`` the latents are alike, those of one group, and q is that of each of them.
     """
 
     objective: Augmentation = eqx.field(static=True)
@@ -150,6 +150,34 @@ class Sparse(Module):
     adaptive: bool = eqx.field(static=True)
     split: Split = eqx.field(static=True, default=Split())
     sample: LatentSample | None = None
+    inputs_move: bool = eqx.field(static=True, default=False)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the prior changes from step to step."""
+        return bool(self.learnable.places) or self.inputs_move
+
+    def start(self, model: Model | None = None) -> np.ndarray:
+        """The vector to start from, with the values of a model, or of the one given."""
+        learnable = self.learnable if model is None else learned(model)
+        moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
+        return np.concatenate([learnable.start(), *moved])
+
+    def values_at(self, vector: Float[Array, " values"]) -> list[Any]:
+        """The values of a vector."""
+        return self.learnable.constrain(self._split(vector)[0])
+
+    def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
+        """The inducing inputs of a vector."""
+        parts = self._split(vector)[1:] if self.inputs_move else self.inputs
+        return tuple(part.reshape(Z.shape) for part, Z in zip(parts, self.inputs, strict=True))
+
+    def _split(self, vector: Array) -> list[Array]:
+        """The unconstrained values of a vector, and its inducing inputs where they move."""
+        if not self.inputs_move:
+            return [vector]
+        sizes = [Z.size for Z in self.inputs]
+        return jnp.split(vector, len(vector) - sum(sizes) + np.cumsum([0, *sizes[:-1]]))
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -160,19 +188,18 @@ class Sparse(Module):
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> JointPrior:
         """The prior at rows, at the values of an unconstrained vector."""
-        model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
-        pairs = zip(model.gps, self.inputs, strict=True)
+        model = with_values(self.model, self.learnable.places, self.values_at(vector))
+        pairs = zip(model.gps, self.inputs_at(vector), strict=True)
         return JointPrior(tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs))
 
     def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
         """Some rows."""
-        values = self.learnable.constrain(vector)
-        parameters = with_values(self.model, self.learnable.places, values).parameters
+        parameters = with_values(self.model, self.learnable.places, self.values_at(vector)).parameters
         prior, found = self.prior, []
-        if self.learnable.places:
+        if self.learns:
             prior = self.prior_at(vector, X)
         for group in prior.groups:
-            if isinstance(group, InducingPrior) and self.learnable.places:
+            if isinstance(group, InducingPrior) and self.learns:
                 found += [(group.factor, group.residual)] * group.size
             elif isinstance(group, FactoredPrior):
                 found += [group.factor_at(X)] * group.size
@@ -291,7 +318,7 @@ def penalised_bound(
     batch = whole.batch(vector, X, y)
     moments = whole.moments(batch, naturals)
     terms = whole.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
-    log_prior, split = whole.learnable.log_prior(whole.learnable.constrain(vector)), whole.split
+    log_prior, split = whole.learnable.log_prior(whole.values_at(vector)), whole.split
     likely = whole.num_rows / split.count(y) * jnp.sum(split.of_batch(terms))
     return likely - moments.divergence / split.devices + log_prior / split.devices, (batch, moments)
 
@@ -343,7 +370,7 @@ def posterior(
     whole: Sparse, naturals: Sequence[Naturals], vector: Array, X: Float[Array, "1 d"]
 ) -> JointPosterior | CoupledPosterior:
     """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
-    prior = (whole.prior_at(vector, X) if whole.learnable.places else whole.prior).resized(0)
+    prior = (whole.prior_at(vector, X) if whole.learns else whole.prior).resized(0)
     h = jnp.zeros((0, whole.objective.num_latents))
     if whole.objective.predictors is not None:
         roots, centres = zip(*map(solved, naturals), strict=True)

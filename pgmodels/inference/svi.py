@@ -69,6 +69,7 @@ def svi(
     batch_size: int = 1000,
     class_batch_size: int | None = None,
     learn: bool = False,
+    learn_inputs: bool = False,
     rate: Any = "robbins-monro",
     max_passes: int | None = None,
     tolerance: float = 0.1,
@@ -87,8 +88,9 @@ def svi(
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
     step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
-    GPs with ``pgm.Inducing``, whose inputs stay where they are; how many of them ``Inducing("auto")`` has is found out
-    before the first step, by ``cavi`` on up to 20,000 rows at what ``fit`` learns from up to 2,000.
+    GPs with ``pgm.Inducing``, whose inputs stay where they are unless ``learn_inputs`` says that they are learned along
+    too; how many of them ``Inducing("auto")`` has is found out before the first step, by ``cavi`` on up to 20,000 rows
+    at what ``fit`` learns from up to 2,000.
 
     With ``class_batch_size`` a step is on so many latents, drawn at random, and its time and memory do not go by how
     many there are: for a likelihood with one sum S over its latents to a negative power, such as LogisticSoftmax, and a
@@ -121,6 +123,8 @@ def svi(
     if max_passes is not None:
         check_whole_number(max_passes, "max_passes", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
+    if learn_inputs and not learn:
+        raise ValueError("learn_inputs=True goes with learn=True: inducing inputs are learned along with the values.")
     decay, key = _decay(rate), as_key(seed)
     X, y = _pair(X, y)
     sample = None
@@ -139,7 +143,7 @@ def svi(
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
     settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn, sweep)
-    options = _Options(learn, decay is None, key, checkpoint, begin, progress, sample)
+    options = _Options(learn, learn_inputs, decay is None, key, checkpoint, begin, progress, sample)
     result = _streamed if isinstance(X, Rows) or sample is not None else _in_memory
     return result(model, data, source, settings, options)
 
@@ -158,12 +162,13 @@ class _Source(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """Whether values are learned and rates are adaptive; the key, where steps are saved, their begin, and a bar.
+    """Whether values and inducing inputs are learned, and rates adaptive; the key, where to save, the begin, and a bar.
 
     ``sample`` says how steps are on some latents at a time, None where they are on all.
     """
 
     learn: bool
+    learn_inputs: bool
     adaptive: bool
     key: Any
     checkpoint: Any
@@ -270,11 +275,12 @@ def _learned(
         model.bare(),
         prior,
         tuple(as_array(own) for own in inputs) if options.learn else (),
-        as_array(steps(unknowns, sample.X) if unknowns.places else np.zeros(0)),
+        as_array(_units(unknowns, inputs if options.learn_inputs else (), sample.X)),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
         split_rows(settings.batch_size),
         options.sample,
+        options.learn_inputs,
     )
     stream = _stream(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
@@ -297,9 +303,18 @@ def _learned(
             "tolerance.",
             ConvergenceWarning,
         )
-    values = [np.asarray(value) for value in unknowns.constrain(outcome.vector)]
+    values = [np.asarray(value) for value in whole.values_at(outcome.vector)]
     report = _report(outcome, starts, unknowns, values, settings) if options.learn else None
+    if options.learn_inputs:
+        inputs = tuple(np.asarray(Z) for Z in whole.inputs_at(outcome.vector))
     return _Found(whole, outcome, with_inputs(unknowns.with_values(values), inputs), report)
+
+
+def _units(learnable: Unknowns, inputs: Inputs, X: np.ndarray) -> np.ndarray:
+    """The unit of each entry of the vector: of an inducing input about how far it is to the next."""
+    values = steps(learnable, X) if learnable.places else np.zeros(0)
+    spread, moving = np.std(X, axis=0), [Z for Z in inputs if Z is not None]
+    return np.concatenate([values, *(np.tile(spread * len(Z) ** (-1.0 / Z.shape[1]), len(Z)) for Z in moving)])
 
 
 def _fingerprint(
@@ -308,7 +323,7 @@ def _fingerprint(
     """What decides the steps: model, data, sizes, rates, tolerance and seed."""
     known = (_FORMAT, model, settings.batch_size, settings.batches, settings.window, settings.tolerance)
     count = None if options.sample is None else options.sample.count
-    digest = hashlib.sha256(repr((*known, count, options.learn, options.adaptive, type(source.rows).__name__)).encode())
+    digest = hashlib.sha256(repr((*known, count, *options[:3], type(source.rows).__name__)).encode())
     arrays = (*settings.rates, jax.random.key_data(options.key), *inputs, *jax.tree.leaves(model.bare()))
     for array in (array for array in (*arrays, *source.scaling, sample.X, sample.y) if array is not None):
         digest.update(np.ascontiguousarray(array).tobytes())

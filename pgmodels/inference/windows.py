@@ -19,7 +19,6 @@ from pgmodels.integration import VALUES, at_a_time
 from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
-from pgmodels.unknowns import learned
 
 # Steps that are averaged, where a pass has so many, and where values are learned.
 _WINDOW = 200
@@ -145,13 +144,13 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 
     learning = float(settings.rates.learning)
     if not whole.learnable.places:
-        return Ascent(started(whole.learnable.start()), learning, 0, None, (), False), {}
+        return Ascent(started(whole.start()), learning, 0, None, (), False), {}
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
     # At constant latents the bound is one of all of them.
     models = candidates(whole.learnable.model, few, whole.objective if whole.sample is None else None)
-    states = {name: started(learned(model).start()) for name, model in models.items()}
+    states = {name: started(whole.start(model)) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
     bounds = {name: float(advance(whole, state, *rows, held)[1].bound) for name, state in states.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
@@ -163,7 +162,7 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
     """A tree like that of a state and a window; nothing is computed."""
     X, y = whole.split.place(next(stream(0)))
-    first = jax.eval_shape(_first.function, whole, as_array(whole.learnable.start()), X, y)
+    first = jax.eval_shape(_first.function, whole, as_array(whole.start()), X, y)
     return jax.eval_shape(advance.function, whole, first, X, y, settings.rates)
 
 
@@ -223,12 +222,14 @@ def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
 def _shortened(learning: float, before: Window, now: Window, gains: bool, whole: Sparse, tolerance: float) -> float:
     """The length of Adam's next steps: half where they are noise or the bound gains nothing, and at last 0.
 
-    That is where the averages of two windows hardly differ, or steps are short.
+    That is where the averages of two windows hardly differ, or steps are short. Inducing inputs go on moving where
+    nothing depends on them: they count where they alone are learned.
     """
-    moved = np.abs(np.asarray(now.vector - before.vector))
-    if np.all(moved <= _FINE * tolerance * np.asarray(whole.units)):
+    counts = slice(len(whole.learnable.start()) or None)
+    moved = np.abs(np.asarray(now.vector - before.vector))[counts]
+    if np.all(moved <= _FINE * tolerance * np.asarray(whole.units)[counts]):
         return 0.0
-    spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))
+    spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))[counts]
     if gains and np.any(moved > spread):
         return learning
     return learning / 2.0 if learning > _SHORTEST else 0.0
