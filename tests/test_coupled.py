@@ -74,3 +74,33 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
     u = RNG.normal(size=len(found.centre))
     back = run(lambda u: found.standardise(found.centre + found.deviation(u)), jnp.asarray(u))
     np.testing.assert_allclose(back, u, atol=1e-10)
+
+
+def test_more_latents_than_are_solved_for_at_once():
+    gps = [pgm.GP(KERNELS[0], form=pgm.Dense(), size=4), pgm.GP(KERNELS[3], form=pgm.Dense(), size=6)]
+    prior = pgm.Model(pgm.LogisticSoftmax(10), gps).prior(X[:5])
+    h, roots = RNG.normal(size=(5, 10)), RNG.normal(size=(5, 10, 10))
+    W = roots @ roots.swapaxes(1, 2)
+    found = run(condition_coupled, prior, jnp.asarray(h), jnp.asarray(W), (tuple(range(10)),))
+    mean, V = run(lambda posterior: posterior.marginals(), found)
+    # Datum after datum.
+    K = np.zeros((5, 10, 5, 10))
+    for latent in range(10):
+        K[:, latent, :, latent] = run(KERNELS[0 if latent < 4 else 3], X[:5], X[:5])
+    K, full = K.reshape(50, 50), np.einsum("ilk,ij->iljk", W, np.eye(5)).reshape(50, 50)
+    S = K @ np.linalg.inv(np.eye(50) + full @ K)
+    own = S.reshape(5, 10, 5, 10)[np.arange(5), :, np.arange(5)]
+    np.testing.assert_allclose(V, own, atol=1e-6)
+    np.testing.assert_allclose(mean, (S @ h.ravel()).reshape(5, 10), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [pgm.Dense(), pgm.Inducing(6, "variance")])
+def test_deviations_by_products_are_those_of_solves(form):
+    prior = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(KERNELS[0], size=3, form=form)).prior(X).generative()
+    roots = RNG.normal(size=(N, 3, 3))
+    posterior = run(condition_coupled, prior, jnp.ones((N, 3)), jnp.asarray(roots @ roots.swapaxes(1, 2)), ((0, 1, 2),))
+    u = jnp.asarray(RNG.normal(size=posterior.centre.shape))
+    solved = run(lambda posterior: posterior.deviation(u), posterior)
+    products = run(lambda posterior: posterior.with_inverse_roots().deviation(u), posterior)
+    assert not np.array_equal(products, solved)
+    np.testing.assert_allclose(products, solved, atol=1e-12)

@@ -156,7 +156,7 @@ class Geweke:
             response = Response(frame, *marginals, middle, scale, *slopes[:2])
             self.target = replace(self.target, fitted=response)
         else:
-            self.target = replace(self.target, held=self.base)
+            self.target = replace(self.target, held=self.base.with_inverse_roots())
 
     def kernels(self, *others: Kernel) -> dict[str, Callable[[Target, Chain], Chain]]:
         """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
@@ -180,9 +180,12 @@ class Geweke:
         return row.move.step(target, row.settings, chain, own, jnp.asarray(row.number)).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
-        """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind."""
+        """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
+
+        Of the latents three more, which is more than are drawn together.
+        """
         moves = tuple(filter(self._meets, MOVES))
-        repeats = {SliceUnknowns: slices, SliceLatents: slices}
+        repeats = {SliceUnknowns: slices, SliceLatents: slices and slices + 3}
         every = {Sweep: 2, SliceUnknownsWhitened: 2}
         turns = tuple(
             Turn(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
