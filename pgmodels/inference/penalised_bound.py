@@ -12,7 +12,7 @@ from pgmodels.compiled import compiled, compiled_lightly
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.acceleration import no_memory
-from pgmodels.inference.cavi import CaviState
+from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
 from pgmodels.inference.inducing import (
     ENOUGH,
@@ -26,7 +26,7 @@ from pgmodels.inference.inducing import (
     same_inputs,
     warn_limited,
 )
-from pgmodels.inference.problem import FEW_ROWS, Problem, precisions
+from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
 from pgmodels.latent.form import Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
@@ -44,7 +44,6 @@ from pgmodels.unknowns import Unknowns, with_values
 # The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
 # gradient at the optimum only.
 TIGHT = 1e-11
-_INNER_ITERATIONS = 2000
 # To a smaller tolerance an ascent makes nothing of moves at other hyperparameters, which end it a little too soon.
 _CAREFUL = 1e-8
 # Of a state whose bound is not known.
@@ -142,8 +141,7 @@ class _Given(Module):
 
 
 def _few_rows(given: _Given, *_: Any) -> bool:
-    joint = isinstance(given.objective, Quadrature) and given.objective.size > 1
-    return len(given.y) <= FEW_ROWS and not joint
+    return are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
 
 
 @partial(compiled, is_light=_few_rows)
@@ -152,8 +150,7 @@ def _ascend(
 ) -> tuple[Stretch, Array, Array]:
     """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that."""
     problem = given.problem(vector, pivots)
-    step, limit = engine_of(given.objective).step, _INNER_ITERATIONS
-    found = stretch(step, problem, start, tolerance, limit, limit)
+    found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
     state = found.state
 
     def log_prior(vector: Array) -> Array:

@@ -24,7 +24,7 @@ from pgmodels.precision import as_array
 # Variances of predictors, or covariances of those of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
 # With so many rows or fewer, a program of an ascent takes longer to compile than it ever runs.
-FEW_ROWS = 512
+_FEW_ROWS = 512
 
 
 class Problem(Module):
@@ -44,8 +44,8 @@ class Problem(Module):
 
     @property
     def has_few_rows(self) -> bool:
-        """Whether an ascent compiles longer than it runs; joint sites have many quadrature nodes a row."""
-        return len(self.y) <= FEW_ROWS and not self.joint
+        """See ``are_few_rows``."""
+        return are_few_rows(len(self.y), self.joint)
 
     def jointly(self) -> "Problem":
         """The same with sites that couple the predictors of a datum."""
@@ -135,6 +135,11 @@ class Problem(Module):
         h, w = sites
         second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)
         return log_normalizer + bound - jnp.sum(h * mean) + 0.5 * jnp.sum(w * second)
+
+
+def are_few_rows(count: int, joint: bool) -> bool:
+    """Whether an ascent over so many rows compiles longer than it runs: joint sites have many nodes a row."""
+    return count <= _FEW_ROWS and not joint
 
 
 def problem_of(
