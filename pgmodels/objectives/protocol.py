@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
     """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of the sum of what a bound gives at means and variances."""
-    by_mean, by_variance = jax.grad(lambda m, v: jnp.sum(bound(m, v)), argnums=(0, 1))(m, v)
+    return sites_from(m, *jax.grad(lambda m, v: jnp.sum(bound(m, v)), argnums=(0, 1))(m, v))
+
+
+def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
+    """The same from the derivatives of B in means and variances."""
     w = -2.0 * by_variance
     return by_mean + w * m, w
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, normal_nodes, trapezoid_normal
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.objectives.protocol import Objective
+from pgmodels.objectives.protocol import Objective, sites_from
 from pgmodels.precision import as_array
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class Quadrature(Objective):
 
         (_, bound), (by_mean, by_spread) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(m, v)
         if v.ndim == 2:
-            w = -2.0 * by_spread
-            return bound, by_mean + w * m, w
+            return bound, *sites_from(m, by_mean, by_spread)
         W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
         return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
 

@@ -35,8 +35,8 @@ from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
 from pgmodels.warning import warn
 
-# Of a saved state: one more for every change of what it holds.
-_FORMAT = 7
+# Of a saved state: one more for every change of what it holds, and of what an iteration draws.
+_FORMAT = 8
 
 
 class SamplingError(ValueError):
