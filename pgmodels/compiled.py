@@ -7,8 +7,12 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 # An older way to fuse element-wise work compiles twice as fast, and the programs run as fast: most of their time is
-# LAPACK's, and none is spent in one large fusion.
-_ASCENT = {"xla_cpu_use_fusion_emitters": False}
+# LAPACK's, and none is spent in one large fusion. A product is not fused with the sum that it goes into, which makes it
+# up to ten times slower (jaxlib 0.10.2: the sums of squares of A B C, 1,000 rows each).
+_ASCENT: dict[str, bool | int | str] = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+}
 # For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
 _SAMPLER = _ASCENT | {"xla_cpu_multi_thread_eigen": False}
 # At level 0 most of the compiler's work is left out; on a GPU XLA calls that an error. The levels between this and the
@@ -27,7 +31,7 @@ class Compiled:
         self,
         function: Callable[..., Any],
         static_argnames: str | tuple[str, ...],
-        options: dict[str, bool],
+        options: dict[str, bool | int | str],
         is_light: Callable[..., bool],
     ):
         self.function, self._is_light = function, is_light

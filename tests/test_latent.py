@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pgmodels.latent import algebra
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.form import Cheapest
 from pgmodels.latent.protocol import Sites
@@ -121,6 +122,24 @@ def test_extreme_precisions():
     draws = many(jax.random.split(jax.random.key(3), 2000))[:, :, 0]
     # 4.5 standard errors of a standard deviation estimated from 2,000 draws: 4.5 / sqrt(4000).
     np.testing.assert_allclose(np.std(draws, axis=0) / deviation, 1.0, rtol=0, atol=0.07)
+
+
+def test_variances_of_more_rows_than_lapack_inverts_at_once():
+    n = algebra._LEAF + 45
+    rng = np.random.default_rng(6)
+    K = np.asarray(kernel()(inputs(n, seed=6), inputs(n, seed=6))) + 1e-6 * np.eye(n)
+    w = rng.choice([0.0, 1e-12, 1e-3, 0.7, 30.0, 1e6], n)
+    variance = lambda K, w: algebra.dense_variance(K, algebra.dense_factor(K, w))  # noqa: E731
+    covariance = lambda K, w: jnp.diagonal(algebra.dense_covariance(K, algebra.dense_factor(K, w)))  # noqa: E731
+    # Along a direction in which all moves but precisions that are zero, where a square root has no slope.
+    way = K, np.where(w > 0, w, 0.0) * rng.normal(size=n)
+    found, slope = jax.jit(lambda: jax.jvp(variance, (K, w), way))()
+    np.testing.assert_allclose(found, jax.jit(covariance)(K, w), rtol=0, atol=1e-11)
+    # Sigma' = (I - Sigma W) K' (I - W Sigma) - Sigma W' Sigma.
+    Sigma = K - K @ np.linalg.solve(np.eye(n) + w[:, None] * K, w[:, None] * K)
+    left = np.eye(n) - Sigma * w
+    exact = np.einsum("ij,jk,ik->i", left, way[0], left) - np.einsum("ij,j,ij->i", Sigma, way[1], Sigma)
+    np.testing.assert_allclose(slope, exact, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_gibbs_agrees_with_nuts(name):
     candidates = (law.draw(rng, 1).y[0] for _ in range(1000))
     y = next(y for y in candidates if len(np.unique(y)) >= classes)
     draws = pgm.gibbs(law.model, X, y, num_samples=6_000, num_warmup=400, seed=1)
-    referee = pgm.nuts(law.model, X, y, num_samples=2_500, num_warmup=700, target_accept=0.95, seed=2)
+    referee = pgm.nuts(law.model, X, y, num_samples=5_000, num_warmup=700, target_accept=0.95, seed=2)
     pairs = {"hyperparameters": (unbounded(draws), unbounded(referee)), "f": (draws.latents, referee.latents)}
     for what, (ours, theirs) in pairs.items():
         sizes = [float(effective_sizes(x).min()) for x in (ours, theirs)]
