@@ -162,8 +162,8 @@ def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
 
 
 def _dense_operations(n: int) -> float:
-    """Cholesky and the inverse of its triangle, by products that leave half of their zeros in."""
-    return n**3 / 3 + 2 * n**3 / 3
+    """Cholesky and the inverse of its triangle, n^3 / 3 each, at half the speed of the factor's products."""
+    return 4 * n**3 / 3
 
 
 def _factor_operations(n: int, r: int) -> float:
