@@ -16,6 +16,7 @@ from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import Adam, adam_step, first_adam
 from pgmodels.inference.devices import Split
 from pgmodels.inference.log_sum import LogSum
+from pgmodels.latent.algebra import root_of_one_plus
 from pgmodels.latent.blocks import scatter_blocks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.factored import FactoredPrior
@@ -253,7 +254,7 @@ def _placed(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
 
 def solved(naturals: Naturals) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
     """The root of P, and E v."""
-    root = jnp.linalg.cholesky(jnp.eye(len(naturals.potential)) + naturals.precision)
+    root = root_of_one_plus(naturals.precision)
     return root, cho_solve((root, True), naturals.potential)
 
 

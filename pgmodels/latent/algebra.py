@@ -11,7 +11,7 @@ A constant mean is taken off first. Only B and P are factorised: their eigenvalu
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.lax.linalg import triangular_solve
+from jax.lax.linalg import cholesky, triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
 
@@ -45,11 +45,19 @@ class DenseFactor(NamedTuple):
         return solve_triangular(self.root, columns, lower=True)
 
 
+def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Lower Cholesky root of I + S with a symmetric S, whose lower triangle is what is read.
+
+    No identity is made: XLA would make it before a loop that this stands in, and read all of it in each iteration.
+    """
+    own = jnp.arange(len(S))
+    return cholesky(S.at[own, own].add(1.0), symmetrize_input=False)
+
+
 def dense_factor(K: Float[Array, "n n"], w: Float[Array, " n"]) -> DenseFactor:
     """Factorise B = I + W^1/2 K W^1/2."""
     scale = jnp.sqrt(_above_zero(w))
-    B = jnp.eye(len(w), dtype=K.dtype) + scale[:, None] * K * scale
-    return DenseFactor(scale, w * jnp.diagonal(K) > 1, jnp.linalg.cholesky(B))
+    return DenseFactor(scale, w * jnp.diagonal(K) > 1, root_of_one_plus(scale[:, None] * K * scale))
 
 
 def dense_weights(
@@ -138,7 +146,7 @@ def dense_cross_covariance(
 def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "r r"]:
     """Lower Cholesky root R of P = I + A W A^T."""
     scaled = A * jnp.sqrt(w)
-    return jnp.linalg.cholesky(jnp.eye(len(A), dtype=A.dtype) + scaled @ scaled.T)
+    return root_of_one_plus(scaled @ scaled.T)
 
 
 def factor_mean(A: Float[Array, "r n"], root: Float[Array, "r r"], h: Float[Array, " n"]) -> Float[Array, " r"]:

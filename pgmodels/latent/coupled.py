@@ -11,7 +11,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.latent.algebra import inverse_root
+from pgmodels.latent.algebra import inverse_root, root_of_one_plus
 from pgmodels.latent.blocks import gather_blocks, scatter_blocks, stacked
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.passes import map_over_rows, sum_over_rows
@@ -260,7 +260,7 @@ def condition_coupled(
 
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
     for P, right in sum_over_rows(prior, told, potential - precision @ means, precision):
-        root = jnp.linalg.cholesky(jnp.eye(len(P), dtype=P.dtype) + P)
+        root = root_of_one_plus(P)
         centre = cho_solve((root, True), right)
         log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
         roots.append(root)
