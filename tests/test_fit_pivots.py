@@ -2,30 +2,59 @@
 
 import jax
 import numpy as np
+import pytest
 
 import pgmodels as pgm
 from pgmodels.inference import penalised_bound as bound_module
-from pgmodels.inference.penalised_bound import PenalisedBound, _pivots
+from pgmodels.inference.penalised_bound import PenalisedBound, _pivots, objective_of
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
 from tests.referees import sigma
 
 
-def test_pivots_give_the_dense_bound_and_gradient(monkeypatch):
+@pgm.likelihood(support=pgm.Binary())
+def additive(y, f):
+    """A label whose log odds are a sum of two functions."""
+    z = f[0] + f[1]
+    return pgm.sigmoid(z) ** y * pgm.sigmoid(-z) ** (1 - y)
+
+
+def gaussian_processes(count):
+    """Of so smooth a kernel that sixty rows have a low-rank form, unequal lengthscales and a nonzero mean."""
+    kernels = [pgm.RBF(1.7, np.array([2.8, 4.5])), pgm.RBF(0.8, np.array([5.1, 3.2]))]
+    return [pgm.GP(kernel, mean=mean) for kernel, mean in zip(kernels, (0.4, -0.2), strict=True)][:count]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "latents", "objective", "rows"),
+    [
+        (pgm.Bernoulli(), 1, "cavi", 60),
+        # Rows of latents that a predictor, or the sites of quadrature, couple count for each of them.
+        (additive(), 2, "cavi", 120),
+        (pgm.HeteroscedasticGaussian(2.5), 2, "gaussian_vi", 120),
+    ],
+    ids=["one", "coupled by a predictor", "coupled by sites"],
+)
+def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, latents, objective, rows):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1.5, 1.5, (60, 2))
     y = (rng.random(60) < sigma(1.0 + np.sin(2 * X[:, 0]))).astype(float)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, np.array([2.8, 4.5])), mean=0.4))
+    y = y if objective == "cavi" else y + rng.normal(size=60)
+    model = pgm.Model(likelihood, gaussian_processes(latents))
+    terms = objective_of(model, objective)
     with jax.enable_x64(True):
         learnable, data = learned(model), Data(X, y)
         start = learnable.start()
-        dense, theirs = PenalisedBound(learnable, data)(start)
-        monkeypatch.setattr(bound_module, "_MANY_ROWS", 10)
-        pivots = _pivots(learnable.with_values(learnable.constrain(start)).bare(), X, (None,))
-        assert pivots[0] is not None
-        # Ranks are powers of two, so that few programs are compiled.
-        assert len(pivots[0][1]) in (16, 32, 64)
-        low, ours = PenalisedBound(learnable, data)(start)
+        at_start = learnable.with_values(learnable.constrain(start)).bare()
+        monkeypatch.setattr(bound_module, "_MANY_ROWS", rows + 1)
+        assert _pivots(terms, at_start, X, (None,) * latents) == (None,) * latents
+        dense, theirs = PenalisedBound(learnable, data, terms)(start)
+        monkeypatch.setattr(bound_module, "_MANY_ROWS", rows)
+        for own in _pivots(terms, at_start, X, (None,) * latents):
+            # Ranks are powers of two, so that few programs are compiled.
+            assert own is not None
+            assert len(own[1]) in (16, 32, 64)
+        low, ours = PenalisedBound(learnable, data, terms)(start)
     # What the pivots neglect, 1e-10 of the variance a datum.
     np.testing.assert_allclose(low, dense, rtol=1e-8)
     # A root with pivots down to 1e-10 of the variance amplifies rounding to some 1e-6.

@@ -50,7 +50,8 @@ _CAREFUL = 1e-8
 _NO_BOUND = np.float64(-np.inf)
 # A vector so near to one where no group has a low-rank form is not asked for one.
 _FAR = 0.5
-# With so many rows a program for each rank is compiled sooner than a dense matrix is factorised hundreds of times.
+# With so many rows, of latents one below the other where they are coupled, a program for each rank is compiled sooner
+# than a dense matrix is factorised hundreds of times.
 _MANY_ROWS = 600
 
 
@@ -81,7 +82,12 @@ def collapsed_bound(problem: Problem, state: State) -> Any:
 Pivots = tuple[Array, Array] | None
 
 
-def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
+def _coupled(objective: Objective) -> bool:
+    """Whether predictors or sites couple the latents, whose priors must have factors then."""
+    return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
+
+
+def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
     """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
 
     The latter are taken here and now, where there are rows enough for it to pay.
@@ -90,7 +96,7 @@ def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
     if any(Z is not None for Z in inputs):
         pairs = zip(model.gps, inputs, strict=True)
         return tuple(None if Z is None else marked_inputs(gp.kernel, Z) for gp, Z in pairs)
-    if len(X) < _MANY_ROWS:
+    if len(X) * (sum(gp.size for gp in model.gps) if _coupled(objective) else 1) < _MANY_ROWS:
         return none
     found: list[Pivots] = []
     for gp in model.gps:
@@ -105,8 +111,7 @@ def _pivots(model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
 
 
 def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...]) -> Problem:
-    # Latents that predictors or sites couple need their priors' factors.
-    coupling = objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
+    coupled = _coupled(objective)
 
     def group(gp: GP, own: Pivots) -> LatentPrior:
         mean = as_array(gp.mean.value)
@@ -114,7 +119,7 @@ def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivo
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
             return at(gp.kernel, mean, X, *own, gp.size)
         rows = {} if live is None else {"live": live}
-        return (gp.form.traced if coupling else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
+        return (gp.form.traced if coupled else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
 
     pairs = list(zip(model.gps, pivots, strict=True))
     prior = JointPrior(tuple(group(*pair) for pair in pairs))
@@ -220,7 +225,7 @@ class PenalisedBound:
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        found = _pivots(self.at(vector).bare(), self.X, self.inputs)
+        found = _pivots(self.given.objective, self.at(vector).bare(), self.X, self.inputs)
         if all(own is None for own in found):
             self.dense = np.array(vector)
         return found
