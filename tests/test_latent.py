@@ -158,6 +158,15 @@ def test_a_kernel_that_is_none_is_rejected(matrix, complaint):
         bind(Table(jnp.asarray(matrix)), inputs(2))
 
 
+@pytest.mark.parametrize("entry", [(3, 40), (290, 5), (130, 299)])
+def test_a_single_entry_without_its_mirror_image_is_found(entry):
+    matrix = np.eye(300)
+    matrix[entry] = 0.5
+    names = rf"entry \({entry[0]}, {entry[1]}\)|entry \({entry[1]}, {entry[0]}\)"
+    with pytest.raises(ValueError, match=f"not symmetric: ({names})"):
+        bind(Table(jnp.asarray(matrix)), inputs(300))
+
+
 def test_an_indefinite_kernel_of_low_rank_is_rejected():
     direction = np.random.default_rng(0).normal(size=(100, 2))
     matrix = np.outer(direction[:, 0], direction[:, 0]) - 0.01 * np.outer(direction[:, 1], direction[:, 1])
