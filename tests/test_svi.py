@@ -43,6 +43,18 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
+def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_path):
+    options = {"batch_size": 160, "tolerance": 0.01}
+    found = pgm.svi(MODEL, X, LABELS, **options)
+    assert found.converged
+    assert exact.elbo - 1e-3 < found.elbo <= exact.elbo + 1e-9
+    # Interrupted between two comparisons, which are some 67 passes of 3 steps each apart.
+    with pytest.warns(pgm.ConvergenceWarning):
+        pgm.svi(MODEL, X, LABELS, max_passes=100, checkpoint=tmp_path, **options)
+    again = pgm.svi(MODEL, X, LABELS, checkpoint=tmp_path, **options)
+    np.testing.assert_array_equal(again.mean, found.mean)
+
+
 @pytest.mark.turns(2)
 def test_results_are_those_that_every_other_call_takes(exact):
     found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)

@@ -47,7 +47,7 @@ from pgmodels.unknowns import Unknowns, learned
 from pgmodels.warning import warn
 
 # Of a checkpoint: one more for every change of what the steps do.
-_FORMAT = 2
+_FORMAT = 3
 # The rate named "robbins-monro": (t + delay)^-power.
 _DELAY, _POWER = 1.0, 0.7
 
@@ -99,15 +99,15 @@ def svi(
     log(S / S0) a row, times the power. A latent's rate goes by its own steps, windows and ``max_passes`` left out by
     how many give each latent one. The result is a SparseApproximation, of arrays too.
 
-    Stops where the averages of the whitened latents over two windows of steps, a pass where it has fewer, differ by
-    less than ``tolerance``, relative to their size and to how far the steps of a window go; or where windows have fewer
-    rows than there are, and their bound gains less than its noise. Before that, Adam's steps are halved whenever the
-    averages of the values move by no more than noise, and end where they move by less than a tenth of ``tolerance``, of
-    a positive value relatively. Warns with ConvergenceWarning where that takes more than ``max_passes`` (100, or as
-    many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths of a nat below its optimum
-    (20,000 rows, 100 inducing inputs). The result is q's average over the last window, and of arrays a step of CAVI on
-    all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form has no
-    factor.
+    Stops where the averages of the whitened latents over 200 steps or more and over those before, whole passes where
+    these are short, differ by less than ``tolerance``, relative to their size and to how far the steps go; or where
+    windows have fewer rows than there are, and their bound gains less than its noise. Before that, Adam's steps are
+    halved whenever the averages of the values move by no more than noise, and end where they move by less than a tenth
+    of ``tolerance``, of a positive value relatively. Warns with ConvergenceWarning where that takes more than
+    ``max_passes`` (100, or as many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths
+    of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last of them, and
+    of arrays a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
+    for a GP whose form has no factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
     multiple of their number, and counts once. The numbers are those of one device, but for rounding. After

@@ -18,7 +18,7 @@ _FILE, _DOCUMENT = "svi.npz", "document"
 
 
 class SviCheckpoint:
-    """A folder with the last window's state in one file, which is replaced in one step.
+    """A folder with the state after the last window in one file, which is replaced in one step.
 
     A kill at any moment leaves the one state or the other, both whole.
     """
@@ -48,11 +48,12 @@ class SviCheckpoint:
             )
         trace = arrays.pop("trace")
         leaves = [as_array(arrays[f"leaf_{i}"]) for i in range(len(arrays))]
-        state, window = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        ascent = Ascent(
-            state, document["learning"], document["held"], window, tuple(trace.tolist()), document["converged"]
-        )
-        return ascent, document["starts"]
+        state, window = like
+        saved = jax.tree.structure((state, window, window if document.pop("has_before") else None))
+        state, window, before = jax.tree.unflatten(saved, leaves)
+        starts = document.pop("starts")
+        del document["fingerprint"]
+        return Ascent(state=state, window=window, before=before, trace=tuple(trace.tolist()), **document), starts
 
     def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
         """Save where the steps are, unless that was done a moment ago and they are not at their end."""
@@ -62,10 +63,12 @@ class SviCheckpoint:
             "fingerprint": self.fingerprint,
             "learning": ascent.learning,
             "held": ascent.held,
+            "pooled": ascent.pooled,
+            "has_before": ascent.before is not None,
             "converged": ascent.converged,
             "starts": starts,
         }
-        leaves = jax.tree.leaves((ascent.state, ascent.window))
+        leaves = jax.tree.leaves((ascent.state, ascent.window, ascent.before))
         arrays = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
         write_arrays(self.folder / _FILE, {"trace": np.array(ascent.trace), _DOCUMENT: text, **arrays})

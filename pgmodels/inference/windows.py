@@ -20,7 +20,7 @@ from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
 
-# Steps that are averaged, where a pass has so many, and where values are learned.
+# Steps whose averages are compared, or more. A window has so many where a pass has, and where values are learned.
 _WINDOW = 200
 # The length of Adam's first steps, and how much of the tolerance values may move by from window to window at the last.
 _LEARNING, _FINE = 0.05, 0.1
@@ -42,13 +42,15 @@ Stream = Callable[[int], Iterator[Block]]
 class Settings(NamedTuple):
     """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``.
 
-    In ``sweep`` steps each latent has one on average: 1 where all are in every step.
+    Averages are compared over a ``pool`` of windows, as those of a pass of few steps have the noise of each. In
+    ``sweep`` steps each latent has one on average: 1 where all are in every step.
     """
 
     batch_size: int
     batches: int
     window: int
     windows: int
+    pool: int
     passes: int
     rates: Rates
     tolerance: float
@@ -56,15 +58,18 @@ class Settings(NamedTuple):
 
 
 class Ascent(NamedTuple):
-    """Where the windows are: the state, the last window, the bound of each, and whether they stand still.
+    """Where the windows are: the state, the last pool of them, the bound of each, and whether they stand still.
 
     ``learning`` is the length of Adam's steps, 0 once they ended, and ``held`` the number of windows with that length.
+    ``window`` is that of the last pool's steps, so far of ``pooled`` windows, and ``before`` that of the pool before.
     """
 
     state: SviState
     learning: float
     held: int
     window: Window | None
+    before: Window | None
+    pooled: int
     trace: tuple[float, ...]
     converged: bool
 
@@ -99,7 +104,8 @@ def settle(
     # Without noise nothing is to be averaged out.
     delay, power = (1.0, 0.0) if decay is None or (size == num_rows and sweep == 1) else decay
     rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
-    return Settings(size, count, window, -(-passes * count // window), passes, rates, tolerance, sweep)
+    pool = 1 if learn or size == num_rows else -(-sweep * _WINDOW // window)
+    return Settings(size, count, window, -(-passes * count // window), pool, passes, rates, tolerance, sweep)
 
 
 @compiled
@@ -144,7 +150,7 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
 
     learning = float(settings.rates.learning)
     if not whole.learnable.places:
-        return Ascent(started(whole.start()), learning, 0, None, (), False), {}
+        return Ascent(started(whole.start()), learning, 0, None, None, 0, (), False), {}
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
@@ -156,7 +162,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
-    return Ascent(states[max(finite, key=lambda name: finite[name])], learning, 0, None, (), False), finite
+    best = states[max(finite, key=lambda name: finite[name])]
+    return Ascent(best, learning, 0, None, None, 0, (), False), finite
 
 
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
@@ -191,28 +198,39 @@ def ascend(
 def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
     state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates))
-    bound, before, learning = float(window.bound), ascent.window, ascent.learning
+    bound, learning = float(window.bound), ascent.learning
     if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
             "or a likelihood scale close to zero."
         )
     held, trace = ascent.held + 1, (*ascent.trace, bound)
+    before, pooled = ascent.window, 1
+    if ascent.window is not None and ascent.pooled < settings.pool:
+        window, before, pooled = _joined(ascent.window, window, ascent.pooled), ascent.before, ascent.pooled + 1
     gains = not _gains_nothing(trace[-held:])
     if learning > 0.0:
         if before is not None:
             learning = _shortened(learning, before, window, gains, whole, settings.tolerance)
         if not learning:
             state = state._replace(values=state.values._replace(vector=window.vector))
-        return Ascent(state, learning, held if learning == ascent.learning else 0, window, trace, False)
+        held = held if learning == ascent.learning else 0
+        return Ascent(state, learning, held, window, before, pooled, trace, False)
     # Of fewer rows than there are a bound has noise, and what it hides is nothing to go on for.
     hidden = settings.batches > settings.window and not gains
-    converged = before is not None and (hidden or _stands_still(before, window, settings.tolerance))
-    return Ascent(state, learning, held, window, trace, converged)
+    full = pooled == settings.pool
+    converged = before is not None and (hidden or (full and _stands_still(before, window, settings.tolerance)))
+    return Ascent(state, learning, held, window, before, pooled, trace, converged)
+
+
+def _joined(window: Window, following: Window, count: int) -> Window:
+    """The window of ``count`` windows' steps and of those that follow."""
+    mean = jax.tree.map(lambda first, second: first + (second - first) / (count + 1), window, following)
+    return mean._replace(share=1.0 - (1.0 - window.share) * (1.0 - following.share))
 
 
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
-    """The averages of the last window; its last step where there is no noise."""
+    """The averages of the last windows; their last step where there is no noise."""
     at: Any = ascent.window
     if settings.batches * settings.sweep == 1 or at is None:
         return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
