@@ -1,6 +1,7 @@
 """Simulation-based calibration: where q is exact, where it is known to be wrong, and against quadrature."""
 
 from functools import cache
+from itertools import count
 
 import jax
 import numpy as np
@@ -189,13 +190,28 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     np.testing.assert_array_equal(result.z, simulate_calibration(vi, 12, seed=0).z)
 
 
+@pytest.mark.parametrize("corrected", [False, True], ids=["cavi", "corrected"])
+def test_any_number_of_cores_finds_the_same(monkeypatch, corrected):
+    X = np.random.default_rng(5).normal(size=(30, 2))
+    vi = cavi(model_of(pgm.Bernoulli()), X, (X[:, 0] > 0.3).astype(float))
+    vi = pgm.correct(vi) if corrected else vi
+    alone, many = (found_on(monkeypatch, cores, vi) for cores in (1, 5))
+    np.testing.assert_array_equal(many.z, alone.z)
+    np.testing.assert_array_equal(many.exact, alone.exact)
+
+
+def found_on(monkeypatch, cores, approximation):
+    monkeypatch.setattr(vsbc, "num_cores", lambda: cores)
+    return simulate_calibration(approximation, 12, seed=3)
+
+
 def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
-    original, calls = vsbc._find, []
+    original, numbers = vsbc._find, count(1)
 
     def failing(*args):
-        calls.append(None)
+        number = next(numbers)
         posterior, mean, variance, done = original(*args)
-        return posterior, mean * np.nan if len(calls) == 2 else mean, variance, done and len(calls) != 4
+        return posterior, mean * np.nan if number == 2 else mean, variance, done and number != 4
 
     monkeypatch.setattr(vsbc, "_find", failing)
     result = simulate_calibration(gaussian(), 6)

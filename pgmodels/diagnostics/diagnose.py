@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estim
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
+from pgmodels.threads import one_thread_up_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,28 +100,41 @@ def diagnose(
     corrected results without a joint density: by the expansion to second order, or where the response is no covariance.
     """
     _check(result, num_replicates, num_draws, seed)
+    # One compiles while the other runs. Both on the same number of BLAS threads, on which rounding depends.
+    with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
+        gap = pool.submit(_gap, result)
+        importance = pool.submit(importance_estimate, result, num_draws, seed)
+        vsbc, missing = _calibration(result, num_replicates, seed, progress)
+    notes = _notes(result, gap.result().value) + missing
+    return Diagnosis(result, *gap.result(), importance.result(), vsbc, tuple(notes))
+
+
+def _gap(result: Approximation) -> Gap:
     # Without auxiliary variables nothing is lost to them.
     nothing = np.zeros(len(result.y))
     bounded = result.uncorrected if isinstance(result, LinearResponse) else result
-    gap = augmentation_gap(bounded) if result.objective == "cavi" else Gap(nothing, nothing)
-    importance = importance_estimate(result, num_draws, seed)
-    notes = _notes(result, gap.value)
-    vsbc = None
+    return augmentation_gap(bounded) if result.objective == "cavi" else Gap(nothing, nothing)
+
+
+def _calibration(
+    result: Approximation, num_replicates: int, seed: int, progress: bool | None
+) -> tuple[Calibration | None, list[str]]:
+    """Calibration on simulated data, None where that cannot be, and what is to be said of it."""
     if num_replicates == 0:
-        notes.append("Simulation-based calibration was left out: num_replicates is 0.")
-    else:
-        try:
-            vsbc = simulate_calibration(result, num_replicates, seed, progress)
-        except ValueError as error:
-            notes.append(f"Simulation-based calibration was left out: {error}")
-    if vsbc is not None and vsbc.num_failed:
+        return None, ["Simulation-based calibration was left out: num_replicates is 0."]
+    try:
+        vsbc = simulate_calibration(result, num_replicates, seed, progress)
+    except ValueError as error:
+        return None, [f"Simulation-based calibration was left out: {error}"]
+    notes = []
+    if vsbc.num_failed:
         notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
-    if vsbc is not None and vsbc.num_unconverged:
+    if vsbc.num_unconverged:
         notes.append(
             f"The engine did not converge in 1,000 iterations on {vsbc.num_unconverged} of {num_replicates} simulated "
             "data sets; they are in the figures as they stopped."
         )
-    return Diagnosis(result, gap.value, gap.error, importance, vsbc, tuple(notes))
+    return vsbc, notes
 
 
 def _notes(result: Approximation, gap: np.ndarray) -> list[str]:

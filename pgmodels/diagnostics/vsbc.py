@@ -1,8 +1,10 @@
 """Variational simulation-based calibration: q of data simulated from the model, against the latents behind them."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
-from pgmodels.threads import one_thread_if_small
+from pgmodels.threads import SMALL, num_cores, one_thread_if_small
 
 # Central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
@@ -167,14 +169,27 @@ def _replicate(
     approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
-    found = []
     model, prior = approximation.model, approximation.prior.filled()
-    with progress_bar("simulated data", len(y), progress) as bar:
-        for replicate, observations in enumerate(y):
-            data = Data(X, observations)
-            posterior, mean, variance, done = _find(model, data, prior, approximation)
-            draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, replicate)
-            found.append([np.asarray(part) for part in (mean, variance, draws[:, : len(X)], done)])
+
+    # Which precision is used is a setting of each thread.
+    @double_precision
+    def replicate(number: int) -> list[np.ndarray]:
+        posterior, mean, variance, done = _find(model, Data(X, y[number]), prior, approximation)
+        draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, number)
+        return [np.asarray(part) for part in (mean, variance, draws[:, : len(X)], done)]
+
+    # Of many rows each step runs on all cores.
+    workers, found = num_cores() if len(X) <= SMALL else 1, []
+    with (
+        progress_bar("simulated data", len(y), progress) as bar,
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        # They are counted; and threads share the filters.
+        warnings.simplefilter("ignore", CorrectionWarning)
+        # The first one compiles for all.
+        for parts in chain([replicate(0)], pool.map(replicate, range(1, len(y)))):
+            found.append(parts)
             bar.advance()
     return tuple(np.stack(part) for part in zip(*found, strict=True))
 
@@ -198,10 +213,7 @@ def _find(
     if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
         return posterior, mean, variance, converged
     own = replace(approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance)
-    with warnings.catch_warnings():
-        # It is counted.
-        warnings.simplefilter("ignore", CorrectionWarning)
-        corrected = correct_by_response(own)
+    corrected = correct_by_response(own)
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged
     return corrected.gaussian(), corrected.mean, corrected.variance, converged
