@@ -188,6 +188,30 @@ def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
     assert result.converged
 
 
+@pytest.mark.turns(4)
+def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatch):
+    from pgmodels.latent import blocks
+
+    monkeypatch.setattr(blocks, "JOINT_LIMIT", 50)
+    rng = np.random.default_rng(7)
+    X = np.sort(rng.uniform(-3.0, 3.0, (80, 1)), axis=0)
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * np.exp(X[:, 0] / 2.0) * rng.standard_t(2, 80)
+
+    def found(**form):
+        kernel = pgm.RBF(4.0, 0.5)
+        return pgm.gaussian_vi(pgm.Model(pgm.HeteroscedasticGaussian(8.0), pgm.GP(kernel, size=2, **form)), X, y)
+
+    with (
+        pytest.warns(pgm.MeanFieldWarning),
+        pytest.warns(pgm.ConvergenceWarning, match="no step raises the ELBO.*pgm.Inducing"),
+    ):
+        stalled = found()
+    assert not stalled.converged
+    # The remedy of the warning: few coordinates, factorised together, have precisions of any sign.
+    remedied = found(form=pgm.Inducing(10, "variance"))
+    assert remedied.converged
+
+
 @pytest.mark.turns(6, 5)
 def test_diagnostics_and_exports_take_it():
     _, _, result, fixed = corrected("bernoulli")

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior
-from pgmodels.inference.cavi import MANY, conclude
+from pgmodels.inference.cavi import MANY, ConvergenceWarning, conclude
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
@@ -39,6 +40,9 @@ from pgmodels.warning import warn
 _NEAR, _START_ITERATIONS = 1e-4, 200
 # A step that lowers the ELBO is halved so often; after these halvings the precisions are held and the mean moves alone.
 _HALVINGS, _OF_ALL = 60, 30
+# Steps shorter than this do not end an ascent by what they gain, where sites are farther from what they ask for, in
+# units of what is known of a latent.
+_SHORT, _STILL = 1e-3, 0.01
 
 
 class MeanFieldWarning(UserWarning):
@@ -187,7 +191,8 @@ def gaussian_vi(
     is above that of ``cavi``, which starts it where the formula has an augmentation, and it never falls. The latents of
     a datum depend on each other under q, up to 3,200 coordinates in all; beyond, a MeanFieldWarning says that they do
     not. Stops where the ELBO changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning
-    where that takes more than ``max_iterations``. Raises ValueError for bad data.
+    where that takes more than ``max_iterations``, or where no step gains although sites are not at their optimum: of
+    latents taken by themselves they keep precisions that are not negative. Raises ValueError for bad data.
     Source: Opper and Archambeau 2009; Khan and Lin 2017.
     """
     begin = time.perf_counter()
@@ -218,7 +223,7 @@ def converge(
     begin = time.perf_counter() if begin is None else begin
     problem, state = _first(model, data, start)
     problem, found = optimise(problem, state, tolerance, max_iterations, progress)
-    return conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
+    return _conclude(model, data, problem, found, tolerance, begin)
 
 
 def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approximation:
@@ -234,7 +239,24 @@ def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approxi
     if goes_on:
         return converge(model, data, found.state, MANY, tolerance, False, begin)
     _warn_independent(problem)
-    return conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
+    return _conclude(model, data, problem, found, tolerance, begin)
+
+
+def _conclude(
+    model: Model, data: Data, problem: Problem, found: Ascent, tolerance: float, begin: float
+) -> Approximation:
+    """The result of an ascent; not converged where it stopped because no step of any length gains."""
+    result = conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
+    if not found.converged or not _is_stalled(problem, found.state):
+        return result
+    warn(
+        f"gaussian_vi did not converge: after {len(found.trace) - 1} iterations no step raises the ELBO, and it is not "
+        "at its optimum, where some precisions are below zero: latents that are not factorised together hold them at "
+        f"zero. With pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and "
+        "are.",
+        ConvergenceWarning,
+    )
+    return replace(result, converged=False)
 
 
 def _warn_independent(problem: Problem) -> None:
@@ -288,6 +310,17 @@ def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: i
     left = max_iterations + 1 - len(before.trace)
     found = ascend(step, problem, before.state, tolerance, left, title="gaussian_vi", progress=progress)
     return Ascent(found.state, np.concatenate([before.trace, found.trace[1:]]), found.converged)
+
+
+def _is_stalled(problem: Problem, state: GaussianState) -> bool:
+    """Whether steps are short although sites that stay positive are far from those that the marginals ask for."""
+    if problem.joint or float(state.length) > _SHORT:
+        return False
+    m, v, (h, w) = np.asarray(state.mean), np.asarray(state.variance), map(np.asarray, state.sites)
+    wanted_h, wanted_w = map(np.asarray, state.slope)
+    by_mean = (wanted_h - wanted_w * m) - (h - w * m)
+    by_precision = np.maximum(wanted_w, 0.0) - w
+    return bool(max(np.max(np.abs(by_mean) * np.sqrt(v)), np.max(np.abs(by_precision) * v)) > _STILL)
 
 
 def _is_held(state: GaussianState) -> bool:
