@@ -53,6 +53,8 @@ CASES = {
     "magic:2000": SMALL,
     **dict.fromkeys(("magic", "electricity", "cod-rna", "skin", "ijcnn1"), LARGE),
     "pendigits": LARGE._replace(rows=2500),
+    # Of Galy-Fajou 2019, figure 7, what is at hand.
+    **dict.fromkeys(("shuttle", "covtype-10k"), LARGE),
 }
 TESTED = 5000
 
