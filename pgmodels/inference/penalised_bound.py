@@ -53,6 +53,8 @@ _FAR = 0.5
 # With so many rows, of latents one below the other where they are coupled, a program for each rank is compiled sooner
 # than a dense matrix is factorised hundreds of times.
 _MANY_ROWS = 600
+# Ranks below this cost as much: a program of its own for each would take longer.
+_LEAST_RANK = 32
 
 
 # q(f) of either engine.
@@ -104,7 +106,7 @@ def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -
         if group is None:
             return none
         # Ranks change from step to step: few of them, so that few programs are compiled.
-        missing = (1 << (group.rank - 1).bit_length()) - group.rank
+        missing = max(_LEAST_RANK, 1 << (group.rank - 1).bit_length()) - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
         found.append((as_array(Z), as_array(np.pad(np.asarray(group.active), (0, missing)))))
     return tuple(found)
