@@ -25,6 +25,7 @@ def gaussian_processes(count):
     return [pgm.GP(kernel, mean=mean) for kernel, mean in zip(kernels, (0.4, -0.2), strict=True)][:count]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("likelihood", "latents", "objective", "rows"),
     [
