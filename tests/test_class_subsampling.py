@@ -208,6 +208,7 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert_same(ours, theirs, 1e-10)
 
 
+@pytest.mark.turns(3)
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)

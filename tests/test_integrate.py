@@ -175,6 +175,7 @@ def labels():
     return model, X, y, pgm.integrate(model, X, y)
 
 
+@pytest.mark.turns(3)
 @of_the_labels
 def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
     """At each of 17² hyperparameters 2^13 points of the prior, the same ones, weighed by the likelihood."""

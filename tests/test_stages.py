@@ -46,6 +46,7 @@ def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
         np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
 
 
+@pytest.mark.turns(2)
 def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     """Labels of one class alone among the rows of the sample: there the latent is far from 0 and has no lengthscale."""
     rng = np.random.default_rng(5)
@@ -59,6 +60,7 @@ def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch):
     """There the bound may be flat, and a lengthscale that all rows determine would never come back."""
     X, y = data(np.random.default_rng(3))

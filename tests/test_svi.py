@@ -43,6 +43,7 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
+@pytest.mark.turns(2)
 def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_path):
     options = {"batch_size": 160, "tolerance": 0.01}
     found = pgm.svi(MODEL, X, LABELS, **options)
@@ -125,6 +126,7 @@ def written_out(vector, naturals, X, y):
     return jnp.sum(terms) - divergence + log_prior
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("inputs_move", [False, True])
 def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, inputs_move):
     whole, vector = learning(LEARNED, X[::16], inputs_move)
