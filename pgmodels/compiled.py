@@ -49,6 +49,10 @@ class Compiled:
         is_light = jax.default_backend() == "cpu" and self._is_light(*args, **kwargs)
         return self._light if is_light else self._usual
 
+    def shapes(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes of the result; what was traced for them is there for the call."""
+        return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
+
     def cache_size(self) -> int:
         """For how many kinds of arguments it is compiled."""
         return sum(program._cache_size() for program in (self._usual, self._light))

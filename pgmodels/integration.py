@@ -30,9 +30,14 @@ def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def sobol_normals(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
     """Scrambled Sobol points of a standard normal, (count, size), all of one weight; ``count`` is a power of two."""
+    return ndtri(sobol_uniforms(size, count, seed))
+
+
+def sobol_uniforms(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
+    """The same of the unit cube."""
     from scipy.stats import qmc
 
-    return ndtri(qmc.Sobol(size, seed=seed).random(count))
+    return qmc.Sobol(size, seed=seed).random(count)
 
 
 def normal_nodes(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -60,10 +60,6 @@ class Augmentation(Objective):
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
 
-    def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """The latents that a block of predictors reads."""
-        return block if self.predictors is None else self.predictors.latents_of(block)
-
     def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""
         return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)

@@ -236,36 +236,46 @@ def step(
 
 
 def advance(
-    whole: Sparse, sample: LatentSample, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates
+    whole: Sparse,
+    sample: LatentSample,
+    state: SviState,
+    X: Float[Array, "most b d"],
+    y: Array,
+    rates: Rates,
+    count: Any,
 ) -> tuple[SviState, Window]:
-    """Steps on batches, one after the other. What a window averages of a latent is over the steps that it had."""
+    """Steps on the first ``count`` of some batches, one after the other.
+
+    What a window averages of a latent is over the steps that it had.
+    """
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
     start, values = state, jnp.zeros_like(state.values.vector)
     q = state.naturals[0]
     sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.taken))
 
-    def body(carry: Any, rows: tuple[Array, Array]) -> tuple[Any, None]:
+    def body(index: Array, carry: Any) -> Any:
         state, (naturals, vectors, squares, centres, bounds, left) = carry
-        state, seen = step(whole, sample, state, *rows, rates)
+        state, seen = step(whole, sample, state, X[index], y[index], rates)
         own, vector = seen.latents, state.values.vector
         naturals = jax.tree.map(lambda total, now: total.at[own].add(now), naturals, seen.naturals)
         centres, left = centres.at[own].add(seen.centres), left.at[own].multiply(1.0 - seen.rates)
-        return (state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)), None
+        return state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)
 
-    (state, (naturals, vectors, squares, centres, bounds, left)), _ = jax.lax.scan(body, (state, sums), (X, y))
+    found = jax.lax.fori_loop(0, count, body, (state, sums))
+    state, (naturals, vectors, squares, centres, bounds, left) = found
     visits = state.taken - start.taken
 
     def averaged(total: Array, now: Array) -> Array:
-        count = visits.reshape(-1, *[1] * (total.ndim - 1))
-        return jnp.where(count > 0.0, total / jnp.maximum(count, 1.0), now)
+        own = visits.reshape(-1, *[1] * (total.ndim - 1))
+        return jnp.where(own > 0.0, total / jnp.maximum(own, 1.0), now)
 
     now = over_states(lambda own: solved(own)[1], state.naturals[0])
     window = Window(
         (jax.tree.map(averaged, naturals, state.naturals[0]),),
-        vectors / len(X),
-        squares / len(X),
+        vectors / count,
+        squares / count,
         averaged(centres, now).ravel(),
-        bounds / len(X),
+        bounds / count,
         1.0 - jnp.mean(left),
     )
     return state, window

@@ -45,12 +45,15 @@ class Split(NamedTuple):
         """The rows of a batch, of which some are here."""
         return len(rows) if self.devices == 1 else self.size
 
+    def first(self, rows: Array) -> Any:
+        """The place in the batch of the first of the rows here."""
+        return 0 if self.devices == 1 else jax.lax.axis_index(_ROWS) * len(rows)
+
     def of_batch(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
         """Terms of each row here, zero where it fills up."""
         if self.size % self.devices == 0:
             return terms
-        first = jax.lax.axis_index(_ROWS) * len(terms)
-        return of_data(jnp.where(first + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
+        return of_data(jnp.where(self.first(terms) + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
 
     def total(self, sums: Any) -> Any:
         """Sums over the rows of a batch, from those over the rows here."""

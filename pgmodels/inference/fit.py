@@ -27,7 +27,7 @@ from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import learned
 from pgmodels.warning import warn
 
-_OBJECTIVES = ("cavi", "gaussian_vi")
+OBJECTIVES = ("cavi", "gaussian_vi")
 # Of q(f) at the values learned.
 _INNER_TOLERANCE = 1e-9
 # Beyond this factor a value is suspect: it is reported where the bound does not feel a further factor of ten.
@@ -69,8 +69,8 @@ def fit(
     """
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)
-    if objective not in _OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}; got {objective!r}.")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = hold_unnormalised(model.resolve(data.X), "fit")

@@ -94,12 +94,8 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     length of it helps, the mean moves at the precisions held, which always does. Joint ones may have any precision with
     which the posterior is one.
     """
-    slope = state.slope
-    target = slope if problem.joint else Sites(slope.potential, positive_part(slope.precision))
-    # h = E g + W m: the gradient in the mean is the same at any precision.
-    gradient = slope.potential - pull(slope.precision, state.mean)
-    target = Sites(gradient + pull(target.precision, state.mean), target.precision)
-    held = Sites(gradient + pull(state.sites.precision, state.mean), state.sites.precision)
+    target = state.slope if problem.joint else positive(state.slope, state.mean)
+    held = with_precision(state.slope, state.mean, state.sites.precision)
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
     longest = jnp.minimum(1.0, 2.0 * state.length)
@@ -127,6 +123,17 @@ def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory |
     elbo, slope = problem.elbo_and_sites(mean, variance, sites, log_normalizer)
     memory = no_memory(sites) if memory is None else memory
     return GaussianState(mean, variance, sites, slope, elbo, jnp.asarray(length, mean.dtype), memory)
+
+
+def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
+    """Sites of another precision, by which a step has the same gradient in the mean: h = E g + W m."""
+    gradient = sites.potential - pull(sites.precision, mean)
+    return Sites(gradient + pull(precision, mean), precision)
+
+
+def positive(sites: Sites, mean: Array) -> Sites:
+    """The same with the nearest precisions that are not below zero."""
+    return with_precision(sites, mean, positive_part(sites.precision))
 
 
 def positive_part(precision: Array) -> Array:
@@ -234,7 +241,7 @@ def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approxi
     goes_on = (
         problem.joint != sites.coupled
         or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
-        or (not problem.joint and _is_affordable(problem.prior) and _is_held(found.state))
+        or (not problem.joint and is_affordable(problem.prior) and _is_held(found.state))
     )
     if goes_on:
         return converge(model, data, found.state, MANY, tolerance, False, begin)
@@ -290,7 +297,7 @@ def optimise(
     """
     go_on = partial(_go_on, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
     found = Ascent(state, np.asarray(state.elbo)[None], False)
-    if problem.joint or not _is_affordable(problem.prior):
+    if problem.joint or not is_affordable(problem.prior):
         return problem, go_on(problem, found)
     found = go_on(problem, found, tolerance=max(tolerance, _NEAR))
     held = _is_held(found.state)
@@ -332,7 +339,7 @@ def _is_held(state: GaussianState) -> bool:
 def gaussian_problem(model: Model, data: Data, prior: JointPrior) -> Problem:
     """Expected log densities of a resolved model, over the predictors of a datum together where that is affordable."""
     problem = problem_of(model, data, prior, quadrature_of(model))
-    return problem.jointly() if problem.objective.size > 1 and _is_affordable(problem.prior) else problem
+    return problem.jointly() if problem.objective.size > 1 and is_affordable(problem.prior) else problem
 
 
 def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
@@ -359,9 +366,9 @@ def _taken_up(problem: Problem, sites: Sites) -> GaussianState:
 def is_joint(approximation: Approximation) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
     coupled = approximation.objective == "gaussian_vi" and isinstance(approximation.posterior, CoupledPosterior)
-    return coupled and _is_affordable(approximation.prior)
+    return coupled and is_affordable(approximation.prior)
 
 
-def _is_affordable(prior: JointPrior) -> bool:
+def is_affordable(prior: JointPrior) -> bool:
     """Whether all latents are factorised together."""
     return prior.factored and len(choose_blocks(prior)) == 1

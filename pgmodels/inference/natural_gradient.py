@@ -1,6 +1,7 @@
 """One step of stochastic variational inference: q along the natural gradient of the bound, values along Adam's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -11,21 +12,23 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import Adam, adam_step, first_adam
 from pgmodels.inference.devices import Split
+from pgmodels.inference.gaussian_vi import positive
 from pgmodels.inference.log_sum import LogSum
+from pgmodels.inference.problem import Spread
 from pgmodels.latent.algebra import root_of_one_plus
 from pgmodels.latent.blocks import scatter_blocks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
 from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.mixing import pull_sites, push_moments
+from pgmodels.latent.mixing import pull_sites, push_covariance, push_moments, push_values
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sequential import over_states
 from pgmodels.model import Model
+from pgmodels.objectives.protocol import Objective
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
 from pgmodels.unknowns import Unknowns, learned, with_values
@@ -127,7 +130,7 @@ class Moments(NamedTuple):
     """
 
     mean: Float[Array, "b p"]
-    variance: Float[Array, "b p"]
+    variance: Spread
     centre: Float[Array, " D"]
     divergence: Float[Array, ""]
 
@@ -139,9 +142,10 @@ class Sparse(Module):
     values at ``inputs``, an (M, d) a group. A vector has the unconstrained values and, where the ``inputs_move``, these
     after them; ``units`` are the units of its entries. Where devices share rows, as ``split`` says, what has rows has
     those of one device. With a ``sample`` the latents are alike, those of one group, and q is that of each of them.
+    Where it is ``joint`` q couples all latents, and moments are covariances (n, p, p) of the predictors of a datum.
     """
 
-    objective: Augmentation = eqx.field(static=True)
+    objective: Objective = eqx.field(static=True)
     learnable: Unknowns = eqx.field(static=True)
     model: Model
     prior: JointPrior
@@ -152,6 +156,7 @@ class Sparse(Module):
     split: Split = eqx.field(static=True, default=Split())
     sample: LatentSample | None = None
     inputs_move: bool = eqx.field(static=True, default=False)
+    joint: bool = eqx.field(static=True, default=False)
 
     @property
     def learns(self) -> bool:
@@ -183,8 +188,10 @@ class Sparse(Module):
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """The latents that q couples."""
-        predictors = self.objective.predictors
-        own = tuple((latent,) for latent in range(self.objective.num_latents))
+        predictors, latents = self.objective.predictors, range(self.objective.num_latents)
+        if self.joint:
+            return (tuple(latents),)
+        own = tuple((latent,) for latent in latents)
         return own if predictors is None else predictors.latent_blocks
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> JointPrior:
@@ -226,12 +233,21 @@ class Sparse(Module):
                     V = V.at[:, ours, theirs].add(jnp.sum(left * right, axis=0))
         both = (mean, jnp.diagonal(V, axis1=1, axis2=2))
         if batch.Phi is not None:
-            both = push_moments(batch.Phi, mean, V)
+            both = self.pushed(batch.Phi, mean, V)
         return Moments(*both, jnp.concatenate(centres), divergence)
 
-    def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Float[Array, "b p"]) -> tuple[Naturals, ...]:
+    def pushed(self, Phi: Array, mean: Float[Array, "b L"], V: Float[Array, "b L L"]) -> tuple[Array, Spread]:
+        """Mean and variance of predictors from those of latents."""
+        if self.joint:
+            return push_values(Phi, mean), push_covariance(Phi, V)
+        return push_moments(Phi, mean, V)
+
+    def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[Naturals, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
-        sites = Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters))
+        return self.implied(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))
+
+    def implied(self, batch: Batch, sites: Sites) -> tuple[Naturals, ...]:
+        """The q of sites on the predictors of a batch, which stand for all rows."""
         if batch.Phi is None:
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
@@ -265,17 +281,22 @@ def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Floa
 
 
 def first_state(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
-    """The start of CAVI, by the first of some batches; averages over all of them.
+    """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
-    See ``pgmodels.inference.cavi.first_state``.
+    See ``pgmodels.inference.cavi.first_state``. Precisions below zero are left out.
     """
     batch = whole.batch(vector, X[0], y[0])
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
     prior = jnp.stack([jnp.sum(A**2, axis=0) + left for A, left in pairs], axis=1)
     if batch.Phi is not None:
-        mean, prior = push_moments(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
-    naturals = whole.targets(batch, mean, jnp.minimum(prior, 1.0))
+        mean, prior = whole.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
+    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if whole.joint else jnp.minimum(prior, 1.0)
+    sites = Sites(*whole.objective.local_sites(mean, prior, batch.y, batch.parameters))
+    naturals = whole.implied(batch, positive(sites, mean) if whole.objective.signed else sites)
+    begun = SviState(naturals, (), first_adam(vector), jnp.zeros(()), jnp.ones(()))
+    if not whole.adaptive:
+        return begun
 
     def gradients(rows: tuple[Array, Array]) -> Any:
         one = whole.batch(vector, *rows)
@@ -287,7 +308,7 @@ def first_state(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: A
         own = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in places(whole, index)]
         squares = sum(jnp.sum(leaf**2) for place in places(whole, index) for leaf in every[place]) / len(X)
         averages.append(Averages(own, as_array(squares), as_array(np.float64(len(X)))))
-    return SviState(naturals, tuple(averages), first_adam(vector), jnp.zeros(()), jnp.ones(()))
+    return begun._replace(averages=tuple(averages))
 
 
 def places(whole: Sparse, index: int) -> list[int]:
@@ -330,6 +351,8 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
     Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
     of CAVI.
     """
+    seen_before = state.taken * whole.split.count(y) + whole.split.first(y)
+    whole = replace(whole, objective=whole.objective.after(seen_before))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
         return penalised_bound(whole, state.naturals, vector, X, y)
@@ -337,7 +360,7 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
     (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     value, slope = whole.split.total((value, slope))
     naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), seen
-    for index in range(len(averages)):
+    for index in range(len(whole.objective.blocks)):
         if index > 0:
             moments = whole.moments(batch, naturals)
         target = whole.targets(batch, moments.mean, moments.variance)
@@ -348,10 +371,32 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
             rate, averages[index] = adapt(averages[index], gradient)
         shortest = jnp.minimum(shortest, rate)
         for place, toward in zip(own, gradient, strict=True):
-            naturals[place] = Naturals(*(now + rate * part for now, part in zip(naturals[place], toward, strict=True)))
+            move = proper_move if whole.objective.signed else straight_move
+            naturals[place] = move(naturals[place], toward, rate)
     values = adam_step(state.values, slope, rates.learning, whole.units)
     moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
     return moved, Seen(value, seen.centre)
+
+
+def straight_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
+    """A step of q along a gradient of its natural parameters."""
+    return Naturals(now.precision + rate * toward.precision, now.potential + rate * toward.potential)
+
+
+def proper_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
+    """The same where its precision is one, else by retraction, whose precision P + r G + r² G P^-1 G / 2 always is.
+
+    Source: Lin, Schmidt and Khan 2020, the improved rule.
+    """
+    moved = straight_move(now, toward, rate)
+
+    def retracted() -> Naturals:
+        root, centre = solved(now)
+        half = rate * solve_triangular(root, toward.precision, lower=True)
+        bend = 0.5 * half.T @ half
+        return Naturals(moved.precision + bend, moved.potential + bend @ centre)
+
+    return jax.lax.cond(jnp.isfinite(root_of_one_plus(moved.precision)).all(), lambda: moved, retracted)
 
 
 def adapt(averages: Averages, gradient: Any) -> tuple[Array, Averages]:

@@ -4,9 +4,9 @@ import warnings
 
 import numpy as np
 
-from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.fit import fit
 from pgmodels.inference.inducing import Inputs, choose_inputs, is_automatic, settled
+from pgmodels.inference.penalised_bound import engine_of, objective_of
 from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Data, Model
 
@@ -14,7 +14,7 @@ from pgmodels.model import GP, Data, Model
 _ROWS, _FEW = 20_000, 2_000
 
 
-def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool) -> Inputs:
+def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, objective: str) -> Inputs:
     """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
@@ -30,13 +30,13 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool) -> 
             y, weights = sample.y[few], None
             if model.is_weighted:
                 y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
-            found = fit(model.unweighted, sample.X[few], y, weights=weights, progress=False).model
+            found = fit(model.unweighted, sample.X[few], y, weights=weights, objective=objective, progress=False).model
         gps = [GP(own.kernel, own.mean, gp.size, gp.form) for gp, own in zip(model.gps, found.gps, strict=True)]
         model = Model(found.likelihood, gps)
     rows = np.sort(order[:_ROWS])
 
     def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
-        elbo, precisions = nearly_converged(model, data)
+        elbo, precisions = engine_of(objective_of(model, objective)).nearly_converged(model, data)
         return elbo, num_rows / len(rows) * precisions
 
     chosen = settled(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)

@@ -17,6 +17,7 @@ from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviStat
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
 from pgmodels.model import Data
+from pgmodels.objectives.protocol import Objective
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
 
@@ -33,7 +34,7 @@ _FIRST = 10
 # Rows that starts are made from.
 _ROWS = 5000
 # Steps of each latent from every start before the best is taken: the same for all of them, hardly noisy beside another.
-_TRIED = 50
+_TRIED = 10
 
 # Batches without end, some at a time along a first axis, from the one of a number on.
 Stream = Callable[[int], Iterator[Block]]
@@ -43,7 +44,8 @@ class Settings(NamedTuple):
     """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``.
 
     Averages are compared over a ``pool`` of windows, as those of a pass of few steps have the noise of each. In
-    ``sweep`` steps each latent has one on average: 1 where all are in every step.
+    ``sweep`` steps each latent has one on average: 1 where all are in every step. Steps are ``noisy`` unless they are
+    on all rows and latents, and exact.
     """
 
     batch_size: int
@@ -55,6 +57,7 @@ class Settings(NamedTuple):
     rates: Rates
     tolerance: float
     sweep: int
+    noisy: bool
 
 
 class Ascent(NamedTuple):
@@ -92,20 +95,23 @@ def settle(
     tolerance: float,
     learn: bool,
     sweep: int,
+    exact: bool,
 ) -> Settings:
     """The settings for rows of so many numbers. A window is a pass or, where values are learned, a number of steps.
 
-    Of steps on some latents it is as many as give each that many.
+    Of steps on some latents it is as many as give each that many. Where steps are ``exact``, those on all rows lead to
+    the optimum for the others and have no noise.
     """
     size = min(batch_size, num_rows)
     count = num_rows // size
     window = min(sweep * (_WINDOW if learn else min(count, _WINDOW)), at_a_time(size * width, 4 * VALUES))
     passes = sweep * max(_PASSES, -(-_STEPS // count)) if max_passes is None else max_passes
     # Without noise nothing is to be averaged out.
-    delay, power = (1.0, 0.0) if decay is None or (size == num_rows and sweep == 1) else decay
+    noisy = not exact or size < num_rows or sweep > 1
+    delay, power = decay if decay is not None and noisy else (1.0, 0.0)
     rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
-    pool = 1 if learn or size == num_rows else -(-sweep * _WINDOW // window)
-    return Settings(size, count, window, -(-passes * count // window), pool, passes, rates, tolerance, sweep)
+    pool = 1 if learn or not noisy else -(-sweep * _WINDOW // window)
+    return Settings(size, count, window, -(-passes * count // window), pool, passes, rates, tolerance, sweep, noisy)
 
 
 @compiled
@@ -119,31 +125,33 @@ def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array)
 @compiled
 @where_rows_are
 def advance(
-    whole: Sparse, state: SviState, X: Float[Array, "count b d"], y: Array, rates: Rates
+    whole: Sparse, state: SviState, X: Float[Array, "most b d"], y: Array, rates: Rates, count: Any
 ) -> tuple[SviState, Window]:
-    """Steps on batches, one after the other."""
+    """Steps on the first ``count`` of some batches, one after the other."""
     if whole.sample is not None:
-        return class_steps.advance(whole, whole.sample, state, X, y, rates)
+        return class_steps.advance(whole, whole.sample, state, X, y, rates, count)
 
-    def body(carry: tuple[SviState, Window], rows: tuple[Array, Array]) -> tuple[tuple[SviState, Window], Array]:
-        state, seen = step(whole, carry[0], *rows, rates)
-        vector = state.values.vector
-        now = Window(state.naturals, vector, vector**2, seen.centre, seen.bound, jnp.zeros(()))
-        return (state, jax.tree.map(jnp.add, carry[1], now)), state.rate
+    def body(index: Array, carry: tuple[SviState, Window]) -> tuple[SviState, Window]:
+        state, seen = step(whole, carry[0], X[index], y[index], rates)
+        vector, left = state.values.vector, carry[1].share
+        now = Window(state.naturals, vector, vector**2, seen.centre, seen.bound, -state.rate * left)
+        return state, jax.tree.map(jnp.add, carry[1], now)
 
     values, zero = jnp.zeros_like(state.values.vector), jnp.zeros(())
     centre = jnp.concatenate([jnp.zeros_like(own.potential) for own in state.naturals])
-    nothing = Window(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, zero)
-    (state, total), lengths = jax.lax.scan(body, (state, nothing), (X, y))
-    mean = jax.tree.map(lambda leaf: leaf / len(X), total)
-    return state, mean._replace(share=1.0 - jnp.prod(1.0 - lengths))
+    # Of the way that is left at first all.
+    nothing = Window(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
+    # The number is an argument, so that any number of steps is the same program.
+    state, total = jax.lax.fori_loop(0, count, body, (state, nothing))
+    mean = jax.tree.map(lambda leaf: leaf / count, total)
+    return state, mean._replace(share=1.0 - total.share)
 
 
 def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tuple[Ascent, dict[str, float]]:
     """The state at the values given, or with values to learn at the start with the largest bound; the bounds."""
     X, y = next(stream(0))
-    tried = settings.sweep * _TRIED
-    first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X[:tried], y[:tried]))
+    tried = min(settings.sweep * _TRIED, len(X))
+    first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X, y))
 
     def started(vector: np.ndarray) -> SviState:
         return whole.split.at_hand(_first(whole, as_array(vector), *first))
@@ -154,11 +162,10 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
-    # At constant latents the bound is one of all of them.
-    models = candidates(whole.learnable.model, few, whole.objective if whole.sample is None else None)
+    models = candidates(whole.learnable.model, few, _at_constants(whole))
     states = {name: started(whole.start(model)) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
-    bounds = {name: float(advance(whole, state, *rows, held)[1].bound) for name, state in states.items()}
+    bounds = {name: float(advance(whole, state, *rows, held, tried)[1].bound) for name, state in states.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
@@ -166,11 +173,22 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     return Ascent(best, learning, 0, None, None, 0, (), False), finite
 
 
+def _at_constants(whole: Sparse) -> Objective | None:
+    """What says which constants are likely: the derived bound where there is one, which costs little.
+
+    None for steps on some latents: at constants it is one of all of them.
+    """
+    model = whole.learnable.model
+    if whole.sample is not None:
+        return None
+    return model.augmentation if model.is_augmentable else whole.objective
+
+
 def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
     """A tree like that of a state and a window; nothing is computed."""
     X, y = whole.split.place(next(stream(0)))
-    first = jax.eval_shape(_first.function, whole, as_array(whole.start()), X, y)
-    return jax.eval_shape(advance.function, whole, first, X, y, settings.rates)
+    first = _first.shapes(whole, as_array(whole.start()), X[:_FIRST], y[:_FIRST])
+    return advance.shapes(whole, first, X, y, settings.rates, len(X))
 
 
 def ascend(
@@ -197,7 +215,7 @@ def ascend(
 
 def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates))
+    state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates, len(rows[0])))
     bound, learning = float(window.bound), ascent.learning
     if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
@@ -232,7 +250,7 @@ def _joined(window: Window, following: Window, count: int) -> Window:
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
     """The averages of the last windows; their last step where there is no noise."""
     at: Any = ascent.window
-    if settings.batches * settings.sweep == 1 or at is None:
+    if not settings.noisy or at is None:
         return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
     return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
 

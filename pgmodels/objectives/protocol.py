@@ -35,6 +35,8 @@ class Objective(ABC):
 
     size: int
     predictors: Predictors | None = None
+    # Whether sites may have precisions below zero.
+    signed: bool = False
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -45,6 +47,14 @@ class Objective(ABC):
     def num_latents(self) -> int:
         """The number of latents, which is ``size``, the number of predictors, where no factor combines latents."""
         return self.size if self.predictors is None else self.predictors.num_latents
+
+    def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """The latents that a block of predictors reads."""
+        return block if self.predictors is None else self.predictors.latents_of(block)
+
+    def after(self, seen: Any) -> Objective:
+        """The same as steps on batches take it, after so many data: what it samples there is new for every datum."""
+        return self
 
     @abstractmethod
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:

@@ -49,6 +49,8 @@ class Quadrature(Objective):
     the exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
     """
 
+    signed = True
+
     def __init__(
         self,
         formula: Expression,
@@ -61,7 +63,7 @@ class Quadrature(Objective):
 
     @property
     def _identity(self) -> Hashable:
-        return self.formula.key, self.size, self.coarse
+        return type(self), self.formula.key, self.size, self.coarse
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -73,9 +75,13 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        nodes, weights = (as_array(part) for part in _rule(self.size, self.coarse))
         half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
-        return self._average(nodes[:, None, :], weights, m, half, y, parameters)
+        return self._average(*self._rule(len(m)), m, half, y, parameters)
+
+    def _rule(self, count: int) -> tuple[Any, Any]:
+        """Nodes (nodes, 1 or count, P) for so many data, and weights (nodes,) or (nodes, count)."""
+        nodes, weights = (as_array(part) for part in _rule(self.size, self.coarse))
+        return nodes[:, None, :], weights
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
         """See Objective; precisions (n, P, P), W = -2 ∂B/∂V, where ``v`` are covariances."""

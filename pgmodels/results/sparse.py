@@ -38,11 +38,12 @@ class SparseApproximation(Portable, GaussianPredictions):
     seconds: float
     fit: FitReport | None = None
     method: str = "svi"
+    objective: str = "cavi"
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood, which predictions are by."""
-        return self.model.likelihood
+        """The likelihood of a row by itself, which predictions are by."""
+        return self.model.likelihood.unweighted
 
     @property
     def elbo(self) -> float:
