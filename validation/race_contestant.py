@@ -81,8 +81,15 @@ def followed(step: Callable[[], None], loss: Callable[[], float], seconds: float
     curve, first, spent, steps, look = [], None, np.zeros(2), 0, 1
     while first is None or spent[1] - first[1] < seconds:
         begin = now()
-        for _ in range(look - steps):
-            step()
+        try:
+            for _ in range(look - steps):
+                step()
+        except Exception as error:
+            # What it had before counts.
+            if len(curve) < 2:
+                raise
+            print(error, file=sys.stderr)
+            break
         spent += np.subtract(now(), begin)
         steps = look
         first = spent.copy() if first is None else first
@@ -242,7 +249,7 @@ def fit(case: Case, objective: str) -> list[float]:
     return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, progress=False))
 
 
-def svi(case: Case, seconds: float) -> list[list[float]]:
+def svi(case: Case, seconds: float, objective: str) -> list[list[float]]:
     """``svi`` called again and again, each time from its checkpoint for a window of steps more; the calls' sums.
 
     For so many processor seconds after the first one.
@@ -256,6 +263,7 @@ def svi(case: Case, seconds: float) -> list[list[float]]:
             passes = -(-WINDOW * (len(curve) + 1) // per_pass)
             # As the peers do.
             options = {"max_passes": passes, "checkpoint": folder, "learn": True, "learn_inputs": True}
+            options["objective"] = objective
             found = called(
                 case,
                 lambda options=options: pgm.svi(
@@ -267,7 +275,7 @@ def svi(case: Case, seconds: float) -> list[list[float]]:
 
 
 PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn}
-OBJECTIVES = {"fit": "cavi", "fit, gaussian_vi": "gaussian_vi"}
+OBJECTIVES = {"fit": "cavi", "fit, gaussian_vi": "gaussian_vi", "svi": "cavi", "svi, gaussian_vi": "gaussian_vi"}
 PACKAGES = {
     "GPflow": ("gpflow", "tensorflow-cpu"),
     "GPyTorch": ("gpytorch", "torch"),
@@ -287,10 +295,10 @@ def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None
         print(json.dumps(found))
         return
     first, second = read(path, "first"), read(path, "second")
-    if contestant == "svi":
-        curve = svi(first, float(seconds))
+    if contestant.startswith("svi"):
+        curve = svi(first, float(seconds), OBJECTIVES[contestant])
         print(json.dumps({"curve": curve}), flush=True)
-        again = svi(second, 0.0)[0]
+        again = svi(second, 0.0, OBJECTIVES[contestant])[0]
     else:
         curve = [fit(first, OBJECTIVES[contestant])]
         print(json.dumps({"curve": curve}), flush=True)
