@@ -14,6 +14,7 @@ from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.acceleration import no_memory
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
+from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -157,16 +158,20 @@ def _ascend(
 ) -> tuple[Stretch, Array, Array]:
     """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that."""
     problem = given.problem(vector, pivots)
-    found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
-    state = found.state
+    if isinstance(start, CaviState) and can_expand(problem):
+        found, expanded = ascend_expanded(problem, start, tolerance, MANY)
+        bound = partial(expanded_bound, found=expanded)
+    else:
+        found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
+        bound = partial(collapsed_bound, state=found.state)
 
     def log_prior(vector: Array) -> Array:
         return given.learnable.log_prior(given.learnable.constrain(vector))
 
     def penalised(vector: Array) -> Array:
-        return collapsed_bound(given.problem(vector, pivots), state) + log_prior(vector)
+        return bound(given.problem(vector, pivots)) + log_prior(vector)
 
-    return found, state.elbo + log_prior(vector), jax.grad(penalised)(vector)
+    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector)
 
 
 @compiled_lightly

@@ -117,21 +117,25 @@ class Problem(Module):
 
         Source: math, section 4.
         """
+        return self._elbo(self.local_bound(mean, variance), mean, variance, sites, log_normalizer)
+
+    def local_bound(self, mean: Array, variance: Spread) -> Float[Array, ""]:
+        """The sum of the objective's terms."""
         terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
-        return self._elbo(terms, mean, variance, sites, log_normalizer)
+        return jnp.sum(of_data(self.live, terms))
 
     def elbo_and_sites(
         self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
     ) -> tuple[Float[Array, ""], Sites]:
         """``elbo``, and the optimal sites at these marginals, for little more than one of them."""
         terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
-        elbo = self._elbo(terms, mean, variance, sites, log_normalizer)
+        bound = jnp.sum(of_data(self.live, terms))
+        elbo = self._elbo(bound, mean, variance, sites, log_normalizer)
         return elbo, Sites(*(of_data(self.live, part) for part in optimal))
 
     def _elbo(
-        self, terms: Array, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
+        self, bound: Array, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
     ) -> Float[Array, ""]:
-        bound = jnp.sum(of_data(self.live, terms))
         h, w = sites
         second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)
         return log_normalizer + bound - jnp.sum(h * mean) + 0.5 * jnp.sum(w * second)

@@ -98,8 +98,21 @@ def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, 
     As that of ``dense_half_covariance``, for less work: where a point is weak, with R the root of B, its
     column R^-1 W^1/2 K is that of R^T - R^-1 over W^1/2, an upper triangle and a lower one.
     """
+    return _variance_from(K, factor, _inverse_squares(factor.root.T)[1])
+
+
+def dense_variance_and_taken(
+    K: Float[Array, "n n"], factor: DenseFactor
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """``dense_variance``, and I - B^-1 = W^1/2 Sigma W^1/2 for half as much work again."""
+    inverse, below = _inverse_squares(factor.root.T)
+    own = jnp.arange(len(K))
+    return _variance_from(K, factor, below), (-_times_transpose(inverse)).at[own, own].add(1.0)
+
+
+def _variance_from(K: Float[Array, "n n"], factor: DenseFactor, below: Float[Array, " n"]) -> Float[Array, " n"]:
     upper = factor.root.T
-    diagonal, (_, below) = jnp.diagonal(upper), _inverse_squares(upper)
+    diagonal = jnp.diagonal(upper)
     strong = (1.0 - below - 1.0 / diagonal**2) / factor.strong_scale**2
     taken = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
     return jnp.where(factor.strong, strong, jnp.diagonal(K) - taken / factor.weak_scale**2)
@@ -120,6 +133,16 @@ def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], F
     corner = first @ (upper[:half, half:] @ second)
     inverse = jnp.block([[first, -corner], [jnp.zeros((n - half, half), upper.dtype), second]])
     return inverse, jnp.concatenate([above + jnp.sum(corner**2, axis=1), below])
+
+
+def _times_transpose(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """U U^T of an upper triangle U, a third of a product's work: that of [[A, B], [0, C]] has B C^T in its corner."""
+    n, half = len(upper), len(upper) // 2
+    if n <= _LEAF:
+        return upper @ upper.T
+    B, C = upper[:half, half:], upper[half:, half:]
+    corner = B @ C.T
+    return jnp.block([[_times_transpose(upper[:half, :half]) + B @ B.T, corner], [corner.T, _times_transpose(C)]])
 
 
 def _above_zero(w: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -1,0 +1,158 @@
+"""Coordinate ascent where posteriors are dense: sweeps over an expansion of the moments, between few factorisations."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.inference.acceleration import Memory, no_memory
+from pgmodels.inference.cavi import CaviState
+from pgmodels.inference.drive import Stretch, first_to_rise
+from pgmodels.inference.problem import Problem
+from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.expansion import Expansion, expand
+from pgmodels.latent.protocol import Sites
+
+# Sweeps over an expansion, and what is left then of the first one's move: the expansion itself is no better.
+_SWEEPS, _LEFT = 40, 1e-4
+# Entries of all latents' covariances, of which there are four or so: 0.8 GB each.
+_MOST = 10**8
+
+
+class Expanded(NamedTuple):
+    """A state, the expansions of its groups' moments, the sites that they lead to, and what the ELBO gains by these.
+
+    The gain that these ``promise`` is that of a quadratic; infinite where the sweeps to them did not come to an end.
+    """
+
+    state: CaviState
+    expansions: tuple[Expansion, ...]
+    aim: Sites
+    promise: Float[Array, ""]
+
+    @property
+    def elbo(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.elbo
+
+
+def can_expand(problem: Problem) -> bool:
+    """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
+    objective, prior = problem.objective, problem.prior
+    apart = objective.predictors is None and not problem.joint and len(objective.blocks) == 1
+    return apart and len(_dense(problem)) == len(prior.groups) and sum(prior.sizes) * prior.num_rows**2 <= _MOST
+
+
+def _dense(problem: Problem) -> list[DensePrior]:
+    return [group for group in problem.prior.groups if isinstance(group, DensePrior)]
+
+
+def expanded_at(problem: Problem, sites: Sites) -> Expanded:
+    """The state that sites imply."""
+    pairs = list(zip(_dense(problem), problem.prior.slices(), strict=True))
+    expansions = tuple(expand(group, sites.columns(part)) for group, part in pairs)
+    mean = jnp.concatenate([group.mean + e.mean.T for (group, _), e in zip(pairs, expansions, strict=True)], axis=1)
+    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1)
+    log_normalizer = sum((jnp.sum(e.log_normalizer) for e in expansions), jnp.zeros(()))
+    elbo = problem.elbo(mean, variance, sites, log_normalizer)
+    state = CaviState(mean, variance, sites, elbo, no_memory(sites))
+    return Expanded(state, expansions, *_aim(problem, state, expansions))
+
+
+def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: int) -> tuple[Stretch, Expanded]:
+    """At most ``length`` factorisations, as code to be compiled, until what is promised or gained is below a tolerance.
+
+    It is relative to the ELBO, which never falls: where the promise is not kept, the plain sweep counts. Of ``start``
+    the marginals matter.
+    """
+
+    def unfinished(carry: tuple[Stretch, Expanded]) -> Bool[Array, ""]:
+        now = carry[0]
+        going = (now.taken == 0) | jnp.isfinite(now.state.elbo)
+        return (now.taken < length) & ~now.converged & going
+
+    def advance(carry: tuple[Stretch, Expanded]) -> tuple[Stretch, Expanded]:
+        before, now = carry
+        swept = problem.sites(now.state.mean, now.state.variance)
+
+        def attempt(number: Int[Array, ""]) -> Expanded:
+            return expanded_at(problem, jax.tree.map(lambda *two: jnp.where(number == 0, *two), now.aim, swept))
+
+        moved = first_to_rise(attempt, now, 0, 1)[0]
+        limit = tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
+        converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
+        return Stretch(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
+
+    state = start._replace(elbo=jnp.full_like(start.elbo, -jnp.inf), memory=no_memory(start.sites))
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(expanded_at, problem, state.sites)
+    )
+    first = nothing._replace(state=state, aim=problem.sites(start.mean, start.variance))
+    begun = Stretch(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, advance, (begun, first))
+
+
+def expanded_bound(problem: Problem, found: Expanded) -> Any:
+    """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
+
+    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation.
+    """
+    mean, variance, expansions = jax.lax.stop_gradient((found.state.mean, found.state.variance, found.expansions))
+    terms = [
+        jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
+    ]
+    return sum(terms, problem.local_bound(mean, variance))
+
+
+class _Sweeps(NamedTuple):
+    """Sweeps on their way: means and variances, the past, how many there were, and the last one's move."""
+
+    moments: Sites
+    memory: Memory
+    taken: Int[Array, ""]
+    move: Float[Array, ""]
+    first: Float[Array, ""]
+
+
+def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) -> tuple[Sites, Float[Array, ""]]:
+    """The sites at the fixed point of the expansions, and what the ELBO gains by them."""
+    h, w = state.sites
+    squares = [e.squares() for e in expansions]
+    begun = Sites(state.mean, state.variance)
+
+    def image(moments: Sites) -> Sites:
+        sites = problem.sites(*moments)
+        by_mean = (sites.potential - h - (sites.precision - w) * moments.potential).T
+        by_precision = (sites.precision - w).T
+        parts = list(zip(expansions, squares, problem.prior.slices(), strict=True))
+        mean = jnp.concatenate([e.times(by_mean[part]) for e, _, part in parts])
+        fall = jnp.concatenate([e.times_squares(square, by_precision[part]) for e, square, part in parts])
+        # Of one datum by itself v / (1 + v dw), and never below zero.
+        share = fall.T / state.variance
+        variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
+        return Sites(state.mean + mean.T, variance)
+
+    def is_near(now: _Sweeps) -> Bool[Array, ""]:
+        return now.move <= _LEFT**2 * now.first
+
+    def unfinished(now: _Sweeps) -> Bool[Array, ""]:
+        return (now.taken < _SWEEPS) & ~is_near(now)
+
+    def sweep(now: _Sweeps) -> _Sweeps:
+        found = image(now.moments)
+        memory = now.memory.after(now.moments, found)
+        move = jnp.sum(memory.latest[1] ** 2)
+        first = jnp.where(now.taken == 0, move, now.first)
+        return _Sweeps(memory.extrapolated(found), memory, now.taken + 1, move, first)
+
+    infinite = jnp.asarray(jnp.inf, h.dtype)
+    start = _Sweeps(begun, no_memory(begun), jnp.zeros((), int), infinite, jnp.zeros_like(infinite))
+    found = jax.lax.while_loop(unfinished, sweep, start)
+    mean, variance = found.moments
+    swept = problem.sites(state.mean, state.variance)
+    # The gradient of the ELBO by the moments is what the sites lack of those that it asks for.
+    by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
+    squares_moved = variance - state.variance + mean**2 - state.mean**2
+    promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
+    return problem.sites(mean, variance), jnp.where(is_near(found), promise, jnp.inf)
