@@ -19,6 +19,8 @@ _GROWTH, _LEAST, _FEW = 4, 512, 20_000
 _FAR_OUT = 1e3
 # Steps of the differences that give a Hessian; curvatures below the least are taken for that.
 _STEP, _LEAST_CURVATURE = 0.05, 0.1
+# A curvature that half grows with the rows.
+_SATURATED = 20.0
 _SEED = 0
 
 
@@ -34,7 +36,8 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     box, vector = box_of(begun), before.bound.vector
     if spread is not None and not _is_far_out(vector, box):
         start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
-        found = near(f"{count} rows", start, spread * count / len(data.y), box, data, terms, limits, bar)
+        spread = _narrowed(spread, len(data.y) / count)
+        found = near(f"{count} rows", start, spread, box, data, terms, limits, bar)
         if not _is_far_out(found.bound.vector, box):
             return found
     return best_of(begun, data, terms, limits, bar)
@@ -52,6 +55,17 @@ def _fewer(model: Model, num_rows: int) -> int | None:
     least = _LEAST if any(isinstance(form, (Dense, Cheapest)) for form in forms) else _FEW
     known = all(isinstance(form, (Dense, Cheapest, Inducing)) for form in forms)
     return max(least, num_rows // _GROWTH) if known and num_rows >= 2 * least else None
+
+
+def _narrowed(spread: np.ndarray, growth: float) -> np.ndarray:
+    """The inverse Hessian with so many times the rows: a curvature grows as they do where it is far above the least.
+
+    Of 2,000 rows beside 512 of eight data sets that of the scale of distances was 2.3 to 3.5 times as large, and that
+    of a variance and a lengthscale growing together, 1 or 2 a factor of e, 0.5 to 2 times.
+    """
+    values, vectors = np.linalg.eigh(spread)
+    found = (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
+    return 0.5 * (found + found.T)
 
 
 def _spread(found: Maximum) -> np.ndarray | None:
