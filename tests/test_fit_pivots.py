@@ -60,3 +60,23 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
     np.testing.assert_allclose(low, dense, rtol=1e-8)
     # A root with pivots down to 1e-10 of the variance amplifies rounding to some 1e-6.
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypatch):
+    """Of 300 rows in the plane a rank of 256: dense covariances are factorised less often, and cost no more.
+
+    Where predictors couple latents they are factorised as often, and the low-rank form is taken.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.5, 1.5, (300, 2))
+    monkeypatch.setattr(bound_module, "_MANY_ROWS", 300)
+    with jax.enable_x64(True):
+        rough = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.6)))
+        smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 2.0)))
+        coupled = pgm.Model(additive(), [pgm.GP(pgm.RBF(1.7, 0.6)), pgm.GP(pgm.RBF(0.8, 0.7))])
+        ranks = []
+        for model in (rough, smooth, coupled):
+            terms = objective_of(model, "cavi")
+            found = _pivots(terms, model.bare(), X, (None,) * len(model.gps))
+            ranks.append([None if own is None else len(own[1]) for own in found])
+    assert ranks == [[None], [64], [256, 256]]

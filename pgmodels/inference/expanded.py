@@ -13,6 +13,7 @@ from pgmodels.inference.problem import Problem
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.expansion import Expansion, expand
 from pgmodels.latent.protocol import Sites
+from pgmodels.objectives.protocol import Objective
 
 # Sweeps over an expansion, and what is left then of the first one's move: the expansion itself is no better.
 _SWEEPS, _LEFT = 40, 1e-4
@@ -40,8 +41,17 @@ class Expanded(NamedTuple):
 def can_expand(problem: Problem) -> bool:
     """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
     objective, prior = problem.objective, problem.prior
-    apart = objective.predictors is None and not problem.joint and len(objective.blocks) == 1
-    return apart and len(_dense(problem)) == len(prior.groups) and sum(prior.sizes) * prior.num_rows**2 <= _MOST
+    return (
+        is_simple(objective)
+        and not problem.joint
+        and len(_dense(problem)) == len(prior.groups)
+        and sum(prior.sizes) * prior.num_rows**2 <= _MOST
+    )
+
+
+def is_simple(objective: Objective) -> bool:
+    """Whether predictors are the latents themselves, all of them updated together."""
+    return objective.predictors is None and len(objective.blocks) == 1
 
 
 def _dense(problem: Problem) -> list[DensePrior]:

@@ -14,7 +14,7 @@ from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.acceleration import no_memory
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
-from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound
+from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -56,6 +56,9 @@ _FAR = 0.5
 _MANY_ROWS = 600
 # Ranks below this cost as much: a program of its own for each would take longer.
 _LEAST_RANK = 32
+# A dozen factorisations in a low-rank form take longer than a few dense ones beyond this share of the rows, those of a
+# small rank never do.
+_SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 
 
 # q(f) of either engine.
@@ -101,13 +104,18 @@ def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -
         return tuple(None if Z is None else marked_inputs(gp.kernel, Z) for gp, Z in pairs)
     if len(X) * (sum(gp.size for gp in model.gps) if _coupled(objective) else 1) < _MANY_ROWS:
         return none
+    expands = engine_of(objective) is cavi_engine and is_simple(objective)
+    most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
     found: list[Pivots] = []
     for gp in model.gps:
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Cheapest) else None
         if group is None:
             return none
         # Ranks change from step to step: few of them, so that few programs are compiled.
-        missing = max(_LEAST_RANK, 1 << (group.rank - 1).bit_length()) - group.rank
+        rank = max(_LEAST_RANK, 1 << (group.rank - 1).bit_length())
+        if rank > most:
+            return none
+        missing = rank - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
         found.append((as_array(Z), as_array(np.pad(np.asarray(group.active), (0, missing)))))
     return tuple(found)
