@@ -12,7 +12,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
+from pgmodels.inference import penalised_bound as bound_module
 from pgmodels.inference.fit import FitWarning
+from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.model import Data
 from pgmodels.unknowns import learned
 
 
@@ -155,3 +158,20 @@ def test_unconstrained_vector_round_trip():
             "f[1].mean": -0.4,
         }
         assert {name: pytest.approx(float(v)) for name, v in zip(learnable.names, values, strict=True)} == expected
+
+
+def test_an_ascent_that_is_as_exact_as_asked_for_is_not_made_again(monkeypatch):
+    X = np.linspace(-2.0, 2.0, 30)[:, None]
+    y = (np.sin(3.0 * X[:, 0]) > 0).astype(float)
+    with jax.enable_x64(True):
+        bound = PenalisedBound(learned(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.7), mean=0.1))), Data(X, y))
+        best, _ = bound(bound.vector, 1e-6)
+        # Farther off: what is kept is of the best.
+        assert bound(bound.vector + 1.0, 1e-11)[0] > best
+        sharper = bound.optimum(1e-11)
+        assert sharper.converged
+        assert best + 1e-12 >= -sharper.trace[-1]
+        monkeypatch.setattr(bound_module, "_ascend", None)
+        known = bound.optimum(1e-6)
+        assert known.converged
+        assert known.trace[-1] == -best == known.state.elbo

@@ -182,6 +182,10 @@ def _ascend(
     return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector)
 
 
+def _ascent_of(found: Stretch) -> Ascent:
+    return Ascent(found.state, np.asarray(found.trace)[: int(found.taken)], bool(found.converged))
+
+
 @compiled_lightly
 def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return engine_of(given.objective).first_state(given.problem(vector, pivots))
@@ -204,6 +208,7 @@ class PenalisedBound:
         arrays = (X, resize_rows(data.y, len(X)), live)
         self.given = _Given(terms, learnable, model.bare(), *jax.tree.map(as_array, arrays))
         self.state: State | None = None
+        self.ascent: tuple[Ascent, float] | None = None
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
@@ -229,13 +234,14 @@ class PenalisedBound:
             # Its bound is one of other values.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = found.state._replace(elbo=_NO_BOUND)
+            self.ascent = _ascent_of(found), tolerance
         return value, slope
 
     def optimum(self, tolerance: float) -> Ascent:
-        """q(f) at the best vector to a tolerance, from where it was left."""
-        pivots = self._pivots(self.vector)
-        state, trace, taken, converged = _ascend(self.given, self.vector, pivots, self.state, tolerance)[0]
-        return Ascent(state, np.asarray(trace)[: int(taken)], bool(converged))
+        """q(f) at the best vector to a tolerance, from where it was left, or as it is where that was as exact."""
+        if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
+            return self.ascent[0]
+        return _ascent_of(_ascend(self.given, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
 
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
@@ -267,7 +273,7 @@ class PenalisedBound:
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
                 continue
-            known = self.best, self.vector, self.state
+            known = self.best, self.vector, self.state, self.ascent
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
@@ -276,7 +282,7 @@ class PenalisedBound:
                 held = chosen
             else:
                 self.inputs = held
-                self.best, self.vector, self.state = known
+                self.best, self.vector, self.state, self.ascent = known
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit
