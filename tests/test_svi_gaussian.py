@@ -196,5 +196,5 @@ def test_wrong_calls_say_what_is_expected(options, words):
 
 
 def test_dense_latents_are_refused():
-    with pytest.raises(ValueError, match=r"svi takes objective='gaussian_vi', .* for GPs by"):
+    with pytest.raises(ValueError, match=r"goes by objective='gaussian_vi', .* for GPs by"):
         pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, LABELS, objective="gaussian_vi")

@@ -395,7 +395,7 @@ def _require_inducing(model: Model) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                "svi takes objective='gaussian_vi', and learns hyperparameters, and from rows that it does not hold, "
+                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not hold, "
                 f"for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )
 
