@@ -395,8 +395,8 @@ def _require_inducing(model: Model) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not hold, "
-                f"for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not "
+                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )
 
 
