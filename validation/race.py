@@ -243,11 +243,13 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--peers", required=True, metavar="PYTHON", help="the interpreter of the peers' environment")
     options = parser.parse_args()
+    if unknown := set(options.names) - set(CASES):
+        parser.error(f"unknown names: {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for name in options.names:
+    for name in options.names or CASES:
         kept[name] = race(name, options.peers)
         KEPT.write_text(json.dumps(kept) + "\n")
     write_tables(kept)
