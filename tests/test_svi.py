@@ -1,5 +1,6 @@
 """Steps on batches against CAVI on all rows."""
 
+import warnings
 from dataclasses import replace
 
 import jax
@@ -9,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference import penalised_bound as bound_module
 from pgmodels.inference import windows
 from pgmodels.inference.adam import adam_step, first_adam
 from pgmodels.inference.natural_gradient import Averages, Naturals, Rates, Sparse, adapt, first_state, penalised_bound
@@ -192,6 +194,23 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     assert set(found.fit.values) == set(fitted.fit.values)
     assert found.fit.start in found.fit.start_elbos
     assert model.gps[0].kernel == kernel
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("learns", ["svi", "fit"])
+def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
+    def learn(rows, Z):
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), form=pgm.Inducing(Z)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pgm.ConvergenceWarning)
+            if learns == "fit":
+                pgm.fit(model, X[rows], LABELS[rows], max_iterations=2)
+            else:
+                pgm.svi(model, X[rows], LABELS[rows], batch_size=60, learn=True, learn_inputs=True, max_passes=1)
+        return (windows.advance if learns == "svi" else bound_module._ascend).cache_size()
+
+    programs = learn(slice(0, 240), np.array([[-2.0], [0.3], [2.4]]))
+    assert learn(slice(240, 480), np.array([[0.4], [1.3], [2.9]])) == programs
 
 
 @pytest.mark.turns(4)

@@ -52,6 +52,12 @@ def with_inputs(model: Model, inputs: Inputs) -> Model:
     return Model(model.likelihood, gps)
 
 
+def without_inputs(model: Model) -> Model:
+    """The model for compiled code that takes inducing inputs beside it: the same program whatever they are."""
+    gps = [GP(gp.kernel, gp.mean, gp.size, Inducing(1)) if isinstance(gp.form, Inducing) else gp for gp in model.gps]
+    return Model(model.likelihood, gps)
+
+
 def is_automatic(model: Model) -> bool:
     """Whether the data say how many inducing inputs some group has."""
     return any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps)

@@ -26,6 +26,7 @@ from pgmodels.inference.inducing import (
     is_automatic,
     same_inputs,
     warn_limited,
+    without_inputs,
 )
 from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
@@ -206,7 +207,7 @@ class PenalisedBound:
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
         arrays = (X, resize_rows(data.y, len(X)), live)
-        self.given = _Given(terms, learnable, model.bare(), *jax.tree.map(as_array, arrays))
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), *jax.tree.map(as_array, arrays))
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
         self.best, self.slope = np.inf, np.zeros(0)

@@ -26,7 +26,7 @@ from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import OBJECTIVES, hold_unnormalised
 from pgmodels.inference.gaussian_vi import is_affordable
 from pgmodels.inference.gibbs.sampler import as_key
-from pgmodels.inference.inducing import Inputs, with_inputs
+from pgmodels.inference.inducing import Inputs, with_inputs, without_inputs
 from pgmodels.inference.natural_gradient import LatentSample, Naturals, Sparse, posterior
 from pgmodels.inference.penalised_bound import objective_of
 from pgmodels.inference.problem import Problem, problem_of
@@ -306,7 +306,7 @@ def _learned(
     whole = Sparse(
         terms,
         unknowns,
-        model.bare(),
+        without_inputs(model).bare(),
         prior,
         tuple(as_array(own) for own in inputs) if options.learn else (),
         as_array(_units(unknowns, inputs if options.learn_inputs else (), sample.X)),
