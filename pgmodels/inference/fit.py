@@ -32,6 +32,8 @@ OBJECTIVES = ("cavi", "gaussian_vi")
 _INNER_TOLERANCE = 1e-9
 # Beyond this factor a value is suspect: it is reported where the bound does not feel a further factor of ten.
 _SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
+# Tolerances at which it is looked at, until what an ascent may still gain, so many of them, makes no difference.
+_LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, 1e-9), 1e3
 
 
 class FitWarning(UserWarning):
@@ -137,7 +139,7 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
     for i in np.flatnonzero((vector < low) | (vector > high)):
         further = vector.copy()
         further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
-        if objective(further, _INNER_TOLERANCE)[0] - best < _FELT:
+        if not _is_felt(objective, further, best):
             found.append(f"{names[i]} = {np.exp(vector[i]):.3g}")
     if found:
         warn(
@@ -145,3 +147,13 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
             f"less than {_FELT:g}. Hold such values with pgm.Fixed, or give them priors.",
             FitWarning,
         )
+
+
+def _is_felt(objective: PenalisedBound, vector: np.ndarray, best: float) -> bool:
+    """Whether the bound is lower at a vector than the best."""
+    for tolerance in _LOOKS:
+        # An ascent only raises the bound.
+        loss = objective(vector, tolerance)[0] - best
+        if loss < _FELT or loss > _FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
+            break
+    return loss >= _FELT

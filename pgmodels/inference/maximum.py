@@ -15,7 +15,7 @@ from pgmodels.unknowns import Unknowns, learned
 # Starts are only ranked.
 _START_TOLERANCE = 1e-4
 # Near an optimum, q(f) is to be at its own to a share of what the last step gained, and no worse than this.
-_SHARE, _LOOSE = 1e-3, 1e-5
+_SHARE, _LOOSE = 1e-4, 1e-5
 # As exact as this, the end of the steps needs no second look.
 _SURE = 1e-9
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
@@ -48,8 +48,61 @@ class Maximum(NamedTuple):
     spread: np.ndarray | None = None
 
 
+class _Eased:
+    """A bound with its q(f) only as near to its optimum as the steps so far ask for."""
+
+    def __init__(self, bound: PenalisedBound):
+        self.bound, self.tolerance = bound, _LOOSE
+
+    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """The value and its gradient."""
+        before, moved = self.bound.best, np.any(vector != self.bound.vector)
+        found = self.bound(vector, self.tolerance)
+        if moved and found[0] < before:
+            asked = _SHARE * (before - found[0]) / (1.0 + abs(before))
+            self.tolerance = min(self.tolerance, max(asked, TIGHT))
+        return found
+
+    def promised(self, spread: Any, box: np.ndarray | None = None) -> float:
+        """What one more step would gain by an inverse Hessian; of values at their limits, nothing."""
+        vector, slope = self.bound.vector, self.bound.slope
+        if box is not None:
+            slope = np.where(((vector <= box[0]) & (slope > 0)) | ((vector >= box[1]) & (slope < 0)), 0.0, slope)
+        return 0.5 * float(slope @ (spread @ slope))
+
+    def is_sharper(self, least: float) -> bool:
+        """Whether q(f) was not as near as this, and now is, at the best vector, or as near as it gets."""
+        if self.tolerance <= least:
+            return False
+        # A line search may fail, or end too soon, for want of digits.
+        self.tolerance = TIGHT
+        self.bound(self.bound.vector, TIGHT)
+        return True
+
+
+class _Scaled:
+    """A bound divided by a height, as a function of the vector divided by units."""
+
+    def __init__(self, eased: _Eased, units: np.ndarray, height: float):
+        self.eased, self.units, self.height = eased, units, height
+
+    def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        """The value and its gradient."""
+        value, slope = self.eased(scaled * self.units)
+        return value / self.height, slope * self.units / self.height
+
+    def rescale(self, spread: np.ndarray) -> None:
+        """By the curvature along the gradient, given an inverse Hessian: so far goes the first step from here."""
+        slope = self.eased.bound.slope * self.units
+        if slope.any():
+            self.height *= float(slope @ np.linalg.solve(spread, slope) / (slope @ slope))
+
+
 def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
-    """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between."""
+    """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between.
+
+    The bound is as exact as the steps so far ask for.
+    """
     from scipy.optimize import minimize
 
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
@@ -65,20 +118,32 @@ def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limit
     # The first step is as long as the gradient: of one unit, or it ends where no optimum is soon found.
     height = max(1.0, float(np.linalg.norm(first[chosen][1] * units)))
     size = max(1.0, abs(starts[chosen]))
-    options = {"ftol": limits.tolerance * min(1.0, size / height), "gtol": 1e-5 / height, "maxls": 40}
+    eased = _Eased(bound)
+    scaled = _Scaled(eased, units, height)
     num_steps, again = 0, True
     while again:
         solution = minimize(
-            lambda scaled: bound.in_units(scaled, units, height),
+            scaled,
             bound.vector / units,
             jac=True,
             method="L-BFGS-B",
             bounds=(box / units).T,
-            callback=lambda intermediate_result: bar.advance(1, f"ELBO {-height * intermediate_result.fun:.4f}"),
-            options=options | {"maxiter": limits.max_iterations - num_steps},
+            callback=lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}"),
+            options={
+                "ftol": limits.tolerance * min(1.0, size / scaled.height),
+                "gtol": 1e-5 / scaled.height,
+                "maxls": 40,
+                "maxiter": limits.max_iterations - num_steps,
+            },
         )
         num_steps += int(solution.nit)
-        again = num_steps < limits.max_iterations and bound.choose_again(_CHOICE_GAIN)
+        left = num_steps < limits.max_iterations
+        again = left and bound.choose_again(_CHOICE_GAIN)
+        spread = solution.hess_inv.todense()
+        if left and not again and eased.is_sharper(TIGHT):
+            gain = eased.promised(np.outer(units, units) / scaled.height * spread, box)
+            again = gain > limits.tolerance * max(1.0, abs(bound.best))
+        scaled.rescale(spread)
     return Maximum(bound, box, chosen, starts, num_steps, bool(solution.success), str(solution.message))
 
 
@@ -93,25 +158,20 @@ def near(
     from scipy.optimize import minimize
 
     bound = PenalisedBound(learned(start), data, terms)
-    tolerance = _LOOSE
-    first = bound(bound.vector, tolerance)
+    eased = _Eased(bound)
+    first = eased(bound.vector)
     _check_start(-first[0])
     num_steps, again = 0, True
 
     def value_and_slope(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal tolerance
         if bound.evaluations == 1:
             # Of the start, which is asked for again.
             bound.evaluations += 1
             return first
-        before = bound.best
-        found = bound(vector, tolerance)
-        if found[0] < before:
-            tolerance = min(tolerance, max(_SHARE * (before - found[0]) / (1.0 + abs(before)), TIGHT))
-        return found
+        return eased(vector)
 
     def is_still() -> bool:
-        return bool(0.5 * bound.slope @ spread @ bound.slope <= limits.tolerance * max(1.0, abs(bound.best)))
+        return eased.promised(spread) <= limits.tolerance * max(1.0, abs(bound.best))
 
     def look(intermediate_result: Any) -> None:
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
@@ -125,11 +185,8 @@ def near(
         spread = 0.5 * (found + found.T)
         left = num_steps < limits.max_iterations
         again = left and bound.choose_again(_CHOICE_GAIN)
-        if left and not again and tolerance > (_SURE if is_still() else TIGHT):
-            # A line search may fail, or end too soon, for want of digits.
-            tolerance = TIGHT
-            bound(bound.vector, tolerance)
-            again = not is_still()
+        if left and not again:
+            again = eased.is_sharper(_SURE if is_still() else TIGHT) and not is_still()
     message = "one more step would gain less than the tolerance" if is_still() else str(solution.message)
     return Maximum(bound, box, name, {name: -first[0]}, num_steps, is_still(), message, spread)
 

@@ -288,11 +288,6 @@ class PenalisedBound:
                 break
         return before - self.best > limit
 
-    def in_units(self, scaled: np.ndarray, units: np.ndarray, height: float) -> tuple[float, np.ndarray]:
-        """The same divided by ``height``, as a function of the vector divided by ``units``."""
-        value, slope = self(scaled * units)
-        return value / height, slope * units / height
-
     def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         away = vector - self.vector
         if not np.isfinite(self.best) or not away.any():
