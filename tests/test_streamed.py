@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.latent import chunks, inducing
 from pgmodels.latent.coupled import condition_coupled
@@ -22,8 +23,6 @@ from tests.test_inducing import KERNEL, LABELS, PAIRS, X_NEW, N, X, bernoulli, o
 
 # Sums of some ten terms of order 1 in another order, by roots whose smallest entry is of order 0.1.
 ORDER = 1e-10
-# A tolerance that ends where the bound stands still to the last digit.
-EXACT = 1e-17
 
 
 @pytest.fixture(autouse=True)
@@ -104,15 +103,21 @@ def test_neither_a_pass_nor_its_gradient_holds_a_factor(monkeypatch):
         assert compiled.memory_analysis().temp_size_in_bytes < 8 * n * r / 2
 
 
+def sweeps_alone(problem, state):
+    """A step of CAVI that does not go to the best mean first, as it does with a factor at hand."""
+    return cavi_engine.sweep(problem, state, state.mean, state.sites)
+
+
 @pytest.fixture(scope="module")
 def pair():
-    """One result with the factor, and one without it: as near to the optimum as rounding lets their different ways."""
+    """One result with the factor, and one without it."""
     model = bernoulli(pgm.Inducing(X[:9]))
-    held = pgm.cavi(model, X, LABELS, tolerance=EXACT)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cavi_engine, "step", sweeps_alone)
+        held = pgm.cavi(model, X, LABELS)
         patch.setattr(inducing, "HELD", 0)
         patch.setattr(chunks, "CHUNK", 80)
-        found = pgm.cavi(model, X, LABELS, tolerance=EXACT)
+        found = pgm.cavi(model, X, LABELS)
     assert [type(result.prior.groups[0]) for result in (held, found)] == [InducingPrior, StreamedPrior]
     return held, found
 
@@ -124,7 +129,7 @@ def assert_close(ours, theirs, atol=1e-10):
 
 def test_results_are_those_with_the_factor(pair):
     held, found = pair
-    assert_close((found.elbo,), (held.elbo,))
+    assert_close(found.elbo_trace, held.elbo_trace)
     assert_close((found.mean, found.variance), (held.mean, held.variance))
     assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW))
     assert_close((found.draw_latents(X_NEW, 3, seed=1),), (held.draw_latents(X_NEW, 3, seed=1),), 1e-7)
@@ -161,12 +166,13 @@ def test_the_sampler_holds_the_factor(monkeypatch):
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
-    held = engine(varying(pgm.Inducing(X[:9])), X, PAIRS, tolerance=EXACT)
+    monkeypatch.setattr(cavi_engine, "step", sweeps_alone)
+    held = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
     monkeypatch.setattr(inducing, "HELD", 0)
     monkeypatch.setattr(chunks, "CHUNK", 320)
-    found = engine(varying(pgm.Inducing(X[:9])), X, PAIRS, tolerance=EXACT)
+    found = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
     assert isinstance(found.prior.groups[0], StreamedPrior)
-    assert_close((found.elbo,), (held.elbo,), 1e-9)
+    assert_close(found.elbo_trace, held.elbo_trace, 1e-9)
     assert_close((found.mean, found.variance), (held.mean, held.variance), 1e-8)
     assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW), 1e-8)
 

@@ -66,12 +66,8 @@ def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array,
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:
-    """One sweep over the blocks of predictors, and as much further as the last ones suggest; the ELBO never falls.
-
-    From the best mean beside the variances, where that is cheap. Where going further lowers the ELBO the sweep itself
-    is what counts, and the sweeps before are forgotten.
-    """
-    before = state
+    """A sweep, from the best mean beside the variances where that is cheap; the ELBO never falls."""
+    mean, sites = state.mean, state.sites
     if can_ascend(problem):
         # The moments of a start are no sites'.
         mean, sites = jax.lax.cond(
@@ -80,8 +76,16 @@ def step(problem: Problem, state: CaviState) -> CaviState:
             lambda mean, _, sites: (mean, sites),
             *state[:3],
         )
-        state = state._replace(mean=mean, sites=sites)
-    sites = state.sites
+    return sweep(problem, state, mean, sites)
+
+
+def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites: Sites) -> CaviState:
+    """One sweep over the blocks of predictors, and as much further as the last ones suggest; the ELBO never falls.
+
+    It begins at a mean and sites that imply it, which may be better than those of the state before. Where going further
+    lowers the ELBO the sweep itself is what counts, and the sweeps before are forgotten.
+    """
+    state = before._replace(mean=mean)
     for number, block in enumerate(problem.objective.blocks):
         state = state if number == 0 else state_of(problem, sites)
         columns = np.isin(np.arange(problem.objective.size), block)

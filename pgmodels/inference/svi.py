@@ -74,7 +74,8 @@ def _is_short(problem: Problem, *_: Any) -> bool:
 @partial(compiled, is_light=_is_short)
 def _last_step(problem: Problem, mean: Array, variance: Array) -> CaviState:
     """A step of CAVI from q's marginals at all rows."""
-    return cavi_engine.step(problem, cavi_engine.start_at(problem, mean, variance))
+    start = cavi_engine.start_at(problem, mean, variance)
+    return cavi_engine.sweep(problem, start, start.mean, start.sites)
 
 
 @double_precision
