@@ -231,7 +231,8 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         f"to {DENSE} rows `fit` and scikit-learn are dense, beyond them `svi` comes with either bound in the place of "
         "`fit` with the tighter one. "
         f"Natural gradients of length {NATURAL} and Adam with rates of {' and '.join(map(str, RATES))} in both peers, "
-        "but of classes Adam alone in GPflow, whose natural gradients end in NaN there; its step compiled; double precision, in GPyTorch its own single one. Sets and rows are such that a "
+        "but of classes Adam alone in GPflow, whose natural gradients end in NaN there; its step compiled; double "
+        "precision, in GPyTorch its own single one. Sets and rows are such that a "
         f"contestant takes a minute or two; at {LIMIT} s it is stopped. Each contestant is a process bound to one "
         f"core, two of them at a time. Peers: {', '.join(sorted(versions))}."
     )

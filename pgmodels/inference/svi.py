@@ -3,7 +3,6 @@
 import hashlib
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,10 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.batches.array import ArrayRows
-from pgmodels.batches.rows import Block, Rows, Scaling
-from pgmodels.batches.stream import batches, some_at_a_time
-from pgmodels.batches.survey import survey
+from pgmodels.batches.rows import Rows
 from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
@@ -30,14 +26,13 @@ from pgmodels.inference.inducing import Inputs, with_inputs, without_inputs
 from pgmodels.inference.natural_gradient import LatentSample, Naturals, Sparse, posterior
 from pgmodels.inference.penalised_bound import objective_of
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.starts import steps
 from pgmodels.inference.svi_checkpoint import SviCheckpoint
 from pgmodels.inference.svi_inputs import inputs_for_steps
+from pgmodels.inference.svi_rows import Source, paired, shuffled, source_of
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.blocks import JOINT_LIMIT
-from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import resize_rows
 from pgmodels.model import Data, Model, require_model
@@ -156,7 +151,7 @@ def svi(
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
     decay, key = _decay(rate, objective), as_key(seed)
-    X, y = _pair(X, y)
+    X, y = paired(X, y)
     sample = None
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
@@ -166,7 +161,7 @@ def svi(
         if given:
             raise ValueError(f"class_batch_size goes without {given[0]}: leave one of them out.")
         sample = sample_of(require_model(model), class_batch_size, key)
-    model, data, source = _given(require_model(model), X, y, weights, learn, objective)
+    model, data, source = source_of(require_model(model), X, y, weights, learn, objective)
     model = model.resolve(data.X)
     if learn:
         model = hold_unnormalised(model, "svi")
@@ -178,19 +173,6 @@ def svi(
     ends_with_all = objective == "cavi" and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
     return result(model, data, source, settings, options)
-
-
-class _Source(NamedTuple):
-    """Where rows come from: how many there are, what standardises them, their inputs' names, and a digest of all.
-
-    The latter is empty where the sample is all of them.
-    """
-
-    rows: Rows
-    num_rows: int
-    scaling: Scaling
-    columns: tuple[str, ...] | None
-    digest: str
 
 
 class _Options(NamedTuple):
@@ -219,43 +201,7 @@ class _Found(NamedTuple):
     report: FitReport | None
 
 
-def _given(model: Model, X: Any, y: Any, weights: Any, learn: bool, objective: str) -> tuple[Model, Data, _Source]:
-    """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
-    if isinstance(X, Rows):
-        _check_rows(model, y, weights)
-    if learn or isinstance(X, Rows) or objective != "cavi":
-        _require_inducing(model)
-    if not isinstance(X, Rows):
-        model, data = model.given(X, y, weights)
-        unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-        return model, data, _Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
-    check = RowCheck(model)
-    found = survey(X, check)
-    model.warn_unseen(check.unseen)
-    return model, Data(found.X, found.y, X.columns), _Source(X, found.num_rows, found.scaling, X.columns, found.digest)
-
-
-def _pair(X: Any, y: Any) -> tuple[Any, Any]:
-    """X and y, which may be given as a pair; ValueError where y is missing."""
-    if y is not None or isinstance(X, Rows):
-        return X, y
-    if isinstance(X, tuple) and len(X) == 2:
-        return X
-    raise ValueError(
-        f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
-        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs of X and y)."
-    )
-
-
-def _check_rows(model: Model, y: Any, weights: Any) -> None:
-    given = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
-    if given:
-        raise ValueError(f"{given[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
-    if model.is_weighted:
-        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
-
-
-def _in_memory(model: Model, data: Data, source: _Source, settings: Settings, options: _Options) -> Approximation:
+def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
     """Steps for a resolved model, and one of CAVI on all rows."""
     inputs = inputs_for_steps(model, data, len(data.X), options.learn, options.objective)
     held = with_inputs(model, inputs)
@@ -270,9 +216,7 @@ def _in_memory(model: Model, data: Data, source: _Source, settings: Settings, op
     return replace(result, objective="cavi", converged=found.outcome.converged, fit=found.report)
 
 
-def _streamed(
-    model: Model, sample: Data, source: _Source, settings: Settings, options: _Options
-) -> SparseApproximation:
+def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
     """Steps for a resolved model, of which q at the inducing inputs stays."""
     inputs = inputs_for_steps(model, sample, source.num_rows, options.learn, options.objective)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
@@ -297,7 +241,7 @@ def _learned(
     prior: JointPrior,
     inputs: Inputs,
     sample: Data,
-    source: _Source,
+    source: Source,
     settings: Settings,
     options: _Options,
 ) -> _Found:
@@ -318,7 +262,7 @@ def _learned(
         options.learn_inputs,
         joint,
     )
-    stream = _stream(source, settings, options.key)
+    stream = shuffled(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
     saved = None if options.checkpoint is None else SviCheckpoint(options.checkpoint, fingerprint())
     restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
@@ -354,7 +298,7 @@ def _units(learnable: Unknowns, inputs: Inputs, X: np.ndarray) -> np.ndarray:
 
 
 def _fingerprint(
-    model: Model, inputs: Inputs, sample: Data, source: _Source, settings: Settings, options: _Options
+    model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
 ) -> str:
     """What decides the steps: model, data, sizes, rates, tolerance and seed."""
     known = (_FORMAT, model, settings.batch_size, settings.batches, settings.window, settings.tolerance)
@@ -365,16 +309,6 @@ def _fingerprint(
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(source.digest.encode())
     return digest.hexdigest()
-
-
-def _stream(source: _Source, settings: Settings, key: Any) -> windows.Stream:
-    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-
-    def stream(first: int) -> Iterator[Block]:
-        every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
-        return some_at_a_time(every, settings.window)
-
-    return stream
 
 
 def _report(
@@ -390,15 +324,6 @@ def _report(
         converged=outcome.converged,
         message="nothing moves or is gained any more" if outcome.converged else "no passes left",
     )
-
-
-def _require_inducing(model: Model) -> None:
-    for gp in model.gps:
-        if not isinstance(gp.form, Inducing):
-            raise ValueError(
-                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not "
-                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
-            )
 
 
 def _terms(model: Model, prior: JointPrior, objective: str) -> tuple[Objective, bool]:
