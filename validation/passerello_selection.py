@@ -1,7 +1,7 @@
 """Selections of inducing inputs on Passerello's data sets, beside his table D.1: ELBO, accuracy, test log loss.
 
 Usage: python validation/passerello_selection.py [NAME ...] [--splits N]. Data sets other than scikit-learn's are read
-from PGMODELS_DATA or OpenML. Half a minute for a small set; the four large ones, with a table of their own, take 20
+from PGMODELS_DATA or OpenML. Half a minute for a small set; the four large ones, with tables of their own, take 20
 seconds to minutes for each split and selection.
 """
 
@@ -138,5 +138,5 @@ write_table(
     "medians. Published: medians over ten splits of his own (Passerello 2021, table D.1: PGPR with uniform, k-means, "
     "GV and HGV), so that differences between columns are those of splits too; the range of the ELBO says how large.",
     seed=0,
-    part="" if set(options.names) <= set(SMALL) else "large",
+    part="" if set(options.names) <= set(SMALL) else "_".join(options.names),
 )
