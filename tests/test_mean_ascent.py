@@ -40,7 +40,7 @@ def converged(problem, tolerance=1e-12, step=engine.step):
     return ascend(step, problem, engine.init(problem), tolerance, 3000)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_mean_is_best(name, monkeypatch):
     """Where a general optimiser ends, given the bound of the case, which knows nothing of ours; the rest stays."""
@@ -80,7 +80,7 @@ def _design(G, Phi):
     return np.einsum("ipl,lrn->inplr", Phi, G)[np.arange(len(Phi)), np.arange(len(Phi))].reshape(-1, G[:, :, 0].size)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     """And the bound never falls on the way."""
