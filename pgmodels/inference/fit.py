@@ -33,7 +33,7 @@ _INNER_TOLERANCE = 1e-9
 # Beyond this factor a value is suspect: it is reported where the bound does not feel a further factor of ten.
 _SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
 # Tolerances at which it is looked at, until what an ascent may still gain, so many of them, makes no difference.
-_LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, 1e-9), 1e3
+_LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, _INNER_TOLERANCE), 1e3
 
 
 class FitWarning(UserWarning):
@@ -150,7 +150,7 @@ def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
 
 
 def _is_felt(objective: PenalisedBound, vector: np.ndarray, best: float) -> bool:
-    """Whether the bound is lower at a vector than the best."""
+    """Whether the bound at a vector is below the best by as much as is felt."""
     for tolerance in _LOOKS:
         # An ascent only raises the bound.
         loss = objective(vector, tolerance)[0] - best

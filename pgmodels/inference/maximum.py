@@ -70,8 +70,8 @@ class _Eased:
             slope = np.where(((vector <= box[0]) & (slope > 0)) | ((vector >= box[1]) & (slope < 0)), 0.0, slope)
         return 0.5 * float(slope @ (spread @ slope))
 
-    def is_sharper(self, least: float) -> bool:
-        """Whether q(f) was not as near as this, and now is, at the best vector, or as near as it gets."""
+    def sharpen(self, least: float) -> bool:
+        """Take q(f) at the best vector as near as it gets, unless it is as near as ``least``; whether that was done."""
         if self.tolerance <= least:
             return False
         # A line search may fail, or end too soon, for want of digits.
@@ -140,7 +140,7 @@ def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limit
         left = num_steps < limits.max_iterations
         again = left and bound.choose_again(_CHOICE_GAIN)
         spread = solution.hess_inv.todense()
-        if left and not again and eased.is_sharper(TIGHT):
+        if left and not again and eased.sharpen(TIGHT):
             gain = eased.promised(np.outer(units, units) / scaled.height * spread, box)
             again = gain > limits.tolerance * max(1.0, abs(bound.best))
         scaled.rescale(spread)
@@ -186,7 +186,7 @@ def near(
         left = num_steps < limits.max_iterations
         again = left and bound.choose_again(_CHOICE_GAIN)
         if left and not again:
-            again = eased.is_sharper(_SURE if is_still() else TIGHT) and not is_still()
+            again = eased.sharpen(_SURE if is_still() else TIGHT) and not is_still()
     message = "one more step would gain less than the tolerance" if is_still() else str(solution.message)
     return Maximum(bound, box, name, {name: -first[0]}, num_steps, is_still(), message, spread)
 
