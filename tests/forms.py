@@ -16,7 +16,7 @@ import pgmodels as pgm
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.inducing import InducingPrior
-from pgmodels.latent.low_rank import LowRankPrior
+from pgmodels.latent.low_rank import LowRankPrior, Span
 from pgmodels.latent.protocol import LatentPrior, Sites
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.latent.streamed import StreamedPrior, streamed_at
@@ -47,7 +47,8 @@ class Streamed(Form):
     """pgm.Inducing(Z) with all of its inputs, as it is of data whose factor is not held."""
 
     def bind(self, kernel, mean, X, size, neglected=np.inf):
-        return streamed_at(kernel, jnp.asarray(mean), jnp.asarray(X), jnp.asarray(Z), jnp.ones(len(Z)), size)
+        span = Span(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
+        return streamed_at(kernel, jnp.asarray(mean), jnp.asarray(X), span, size)
 
     traced_for_moments = bind
 

@@ -10,8 +10,9 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.latent import chunks, inducing
 from pgmodels.latent.coupled import condition_coupled
-from pgmodels.latent.inducing import InducingPrior, marked_inputs
+from pgmodels.latent.inducing import InducingPrior, span_at
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.low_rank import Span
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.latent.streamed import StreamedPrior, streamed_at
@@ -58,21 +59,21 @@ def figures(prior):
 @pytest.mark.parametrize("rows", [1, 5, N], ids="{} at a time".format)
 @pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
 def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
-    held = pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2)
+    held, span = pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2), span_at(KERNEL, X[:count])
     assert isinstance(held, InducingPrior)
     monkeypatch.setattr(chunks, "CHUNK", rows * held.rank)
     whole = jax.jit(figures)(held)
 
     @jax.jit
     def in_chunks(kernel):
-        return figures(streamed_at(kernel, held.mean, held.X, held.Z, held.active, 2))
+        return figures(streamed_at(kernel, held.mean, held.X, span, 2))
 
     for ours, theirs in zip(in_chunks(held.kernel), whole, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=ORDER)
 
 
 def test_gradients_are_those_with_the_factor(without_factor):
-    arguments, sites = (jnp.asarray(X), *marked_inputs(KERNEL, X[:7]), 2), some_sites(N)
+    arguments, sites = (jnp.asarray(X), span_at(KERNEL, X[:7]), 2), some_sites(N)
 
     def bound(values, at):
         kernel, mean = values
@@ -95,7 +96,7 @@ def test_neither_a_pass_nor_its_gradient_holds_a_factor(monkeypatch):
     shapes = [jax.ShapeDtypeStruct(shape, np.float64) for shape in ((n, 2), (r, 2), (n, 1), (n, 1))]
 
     def bound(kernel, X, Z, h, w):
-        return streamed_at(kernel, jnp.zeros(()), X, Z, jnp.ones(r), 1).moments(Sites(h, w))[2]
+        return streamed_at(kernel, jnp.zeros(()), X, Span(Z, jnp.ones(r), jnp.zeros(())), 1).moments(Sites(h, w))[2]
 
     for function in (bound, jax.grad(bound)):
         compiled = jax.jit(function).lower(KERNEL, *shapes).compile()
@@ -183,7 +184,7 @@ def test_coupled_latents_are_passed_over_in_chunks(monkeypatch):
     shapes = [jax.ShapeDtypeStruct(shape, np.float64) for shape in ((n, 2), (r, 2), (n, 2), (n, 2, 2))]
 
     def moments(kernel, X, Z, h, W):
-        prior = JointPrior((streamed_at(kernel, jnp.zeros(()), X, Z, jnp.ones(r), 2),))
+        prior = JointPrior((streamed_at(kernel, jnp.zeros(()), X, Span(Z, jnp.ones(r), jnp.zeros(())), 2),))
         posterior = condition_coupled(prior, h, W, ((0, 1),))
         return posterior.marginals(), posterior.log_normalizer()
 

@@ -59,9 +59,20 @@ class _Eased:
         before, moved = self.bound.best, np.any(vector != self.bound.vector)
         found = self.bound(vector, self.tolerance)
         if moved and found[0] < before:
-            asked = _SHARE * (before - found[0]) / (1.0 + abs(before))
-            self.tolerance = min(self.tolerance, max(asked, TIGHT))
+            self.tolerance = min(self.tolerance, self._asked(before))
         return found
+
+    def choose_again(self) -> bool:
+        """Choose the inducing inputs for the best values; whether the bound rises by it."""
+        before = self.bound.best
+        found = self.bound.choose_again(_CHOICE_GAIN)
+        if found:
+            self.tolerance = self._asked(before)
+        return found
+
+    def _asked(self, before: float) -> float:
+        """How exact q(f) is to be after a gain."""
+        return float(np.clip(_SHARE * (before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
 
     def promised(self, spread: Any, box: np.ndarray | None = None) -> float:
         """What one more step would gain by an inverse Hessian; of values at their limits, nothing."""
@@ -138,12 +149,16 @@ def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limit
         )
         num_steps += int(solution.nit)
         left = num_steps < limits.max_iterations
-        again = left and bound.choose_again(_CHOICE_GAIN)
-        spread = solution.hess_inv.todense()
+        inverse = solution.hess_inv.todense()
+        spread = np.outer(units, units) / scaled.height * inverse
+        again = left and eased.choose_again()
         if left and not again and eased.sharpen(TIGHT):
-            gain = eased.promised(np.outer(units, units) / scaled.height * spread, box)
-            again = gain > limits.tolerance * max(1.0, abs(bound.best))
-        scaled.rescale(spread)
+            again = eased.promised(spread, box) > limits.tolerance * max(1.0, abs(bound.best))
+        if again and np.all((bound.vector > box[0]) & (bound.vector < box[1])):
+            further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
+            num_steps += further.num_steps
+            return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
+        scaled.rescale(inverse)
     return Maximum(bound, box, chosen, starts, num_steps, bool(solution.success), str(solution.message))
 
 
@@ -151,24 +166,37 @@ def near(
     name: str, start: Model, spread: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: ProgressBar,
 ) -> Maximum:  # fmt: skip
-    """By BFGS from a start that is not far, with the inverse Hessian to begin with; the box is for the report.
+    """From a start that is not far, with the inverse Hessian to begin with; the box is for the report."""
+    bound = PenalisedBound(learned(start), data, terms)
+    eased = _Eased(bound)
+    first = eased(bound.vector)[0]
+    _check_start(-first)
+    found = _settle(eased, spread, limits, bar)
+    return Maximum(bound, box, name, {name: -first}, *found)
+
+
+class _Settled(NamedTuple):
+    """How a search from near by ended."""
+
+    num_steps: int
+    converged: bool
+    message: str
+    spread: np.ndarray
+
+
+def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
+    """By BFGS from the best vector and an inverse Hessian; inducing inputs are chosen again in between.
 
     Stops where one more step would gain less than the tolerance. The bound is as exact as the steps so far ask for.
     """
     from scipy.optimize import minimize
 
-    bound = PenalisedBound(learned(start), data, terms)
-    eased = _Eased(bound)
-    first = eased(bound.vector)
-    _check_start(-first[0])
+    bound = eased.bound
     num_steps, again = 0, True
 
     def value_and_slope(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        if bound.evaluations == 1:
-            # Of the start, which is asked for again.
-            bound.evaluations += 1
-            return first
-        return eased(vector)
+        # Of the start, which is known.
+        return eased(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
 
     def is_still() -> bool:
         return eased.promised(spread) <= limits.tolerance * max(1.0, abs(bound.best))
@@ -179,16 +207,19 @@ def near(
             raise StopIteration
 
     while again:
+        # SciPy takes no matrix that rounding has made unequal to its transpose.
+        spread = 0.5 * (spread + spread.T)
         options = {"hess_inv0": spread, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
         solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
-        num_steps, found = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
-        spread = 0.5 * (found + found.T)
-        left = num_steps < limits.max_iterations
-        again = left and bound.choose_again(_CHOICE_GAIN)
-        if left and not again:
-            again = eased.sharpen(_SURE if is_still() else TIGHT) and not is_still()
-    message = "one more step would gain less than the tolerance" if is_still() else str(solution.message)
-    return Maximum(bound, box, name, {name: -first[0]}, num_steps, is_still(), message, spread)
+        num_steps, spread = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
+        # Of the inducing inputs that the steps were taken with: others, that gain little, may have another slope.
+        left, still = num_steps < limits.max_iterations, is_still()
+        again = left and eased.choose_again()
+        if left and not again and eased.sharpen(_SURE if still else TIGHT):
+            still = is_still()
+            again = not still
+    message = "one more step would gain less than the tolerance" if still else str(solution.message)
+    return _Settled(num_steps, still, message, spread)
 
 
 def _check_start(elbo: float) -> None:

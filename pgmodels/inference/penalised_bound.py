@@ -31,9 +31,9 @@ from pgmodels.inference.inducing import (
 from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
 from pgmodels.latent.form import Cheapest
-from pgmodels.latent.inducing import Inducing, inducing_at, marked_inputs
+from pgmodels.latent.inducing import Inducing, inducing_at, span_at
 from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.low_rank import low_rank_at
+from pgmodels.latent.low_rank import Span, low_rank_at
 from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.rows import resize_rows
 from pgmodels.model import GP, Data, Model
@@ -85,8 +85,8 @@ def collapsed_bound(problem: Problem, state: State) -> Any:
     return problem.elbo(m, v, sites, problem.moments(sites)[2])
 
 
-# The inputs and marks of a group's pivots; None for a group in its traced form.
-Pivots = tuple[Array, Array] | None
+# What a group is held through; None for a group in its traced form.
+Pivots = Span | None
 
 
 def _coupled(objective: Objective) -> bool:
@@ -102,7 +102,7 @@ def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -
     none = (None,) * len(model.gps)
     if any(Z is not None for Z in inputs):
         pairs = zip(model.gps, inputs, strict=True)
-        return tuple(None if Z is None else marked_inputs(gp.kernel, Z) for gp, Z in pairs)
+        return tuple(None if Z is None else span_at(gp.kernel, Z) for gp, Z in pairs)
     if len(X) * (sum(gp.size for gp in model.gps) if _coupled(objective) else 1) < _MANY_ROWS:
         return none
     expands = engine_of(objective) is cavi_engine and is_simple(objective)
@@ -118,7 +118,8 @@ def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -
             return none
         missing = rank - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
-        found.append((as_array(Z), as_array(np.pad(np.asarray(group.active), (0, missing)))))
+        active = np.pad(np.asarray(group.active), (0, missing))
+        found.append(Span(*map(as_array, (Z, active, 0.0))))
     return tuple(found)
 
 
@@ -129,14 +130,14 @@ def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivo
         mean = as_array(gp.mean.value)
         if own is not None:
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
-            return at(gp.kernel, mean, X, *own, gp.size)
+            return at(gp.kernel, mean, X, own, gp.size)
         rows = {} if live is None else {"live": live}
         return (gp.form.traced if coupled else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
 
     pairs = list(zip(model.gps, pivots, strict=True))
     prior = JointPrior(tuple(group(*pair) for pair in pairs))
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
-    widths = [gp.size * (len(own[0]) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
+    widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
     return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live)
 

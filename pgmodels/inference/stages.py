@@ -64,8 +64,7 @@ def _narrowed(spread: np.ndarray, growth: float) -> np.ndarray:
     a variance and a lengthscale growing together, 1 or 2 a factor of e, 0.5 to 2 times; of a seventh 2.5 and 57 times.
     """
     values, vectors = np.linalg.eigh(spread)
-    found = (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
-    return 0.5 * (found + found.T)
+    return (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
 
 
 def _spread(found: Maximum) -> np.ndarray | None:
@@ -76,5 +75,4 @@ def _spread(found: Maximum) -> np.ndarray | None:
     if not np.isfinite(slopes).all():
         return None
     values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
-    spread = (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T
-    return 0.5 * (spread + spread.T)
+    return (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T

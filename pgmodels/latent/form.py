@@ -118,7 +118,7 @@ def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.nd
 
 
 def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
-    K, root, jitter = _jittered_root(kernel, K)
+    K, root, jitter = jittered_root(kernel, K)
     return DensePrior(
         kernel=kernel,
         mean=mean,
@@ -201,9 +201,14 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
     return PivotedFactor(A, pivots[:rank] - 1)
 
 
-def _jittered_root(kernel: Any, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I with the first jitter that gives it a Cholesky root, the root and the jitter."""
-    for relative in JITTERS:
+def jittered_root(
+    kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """K + jitter I with the first jitter, relative to the mean variance, that gives it a root, the root and the jitter.
+
+    Raises ValueError where none does.
+    """
+    for relative in jitters:
         jitter = relative * float(np.mean(np.diagonal(K)))
         jittered = K + jitter * np.eye(len(K))
         try:

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from pgmodels.latent.chunks import HELD
 from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
-from pgmodels.latent.form import RANK_MULTIPLE, ROUNDING, TOLERANCE, Form, check_gram, gram, pivoted_cholesky
-from pgmodels.latent.low_rank import LowRankPrior, LowRankState, SpannedPrior, low_rank_at, span_of
+from pgmodels.latent.form import JITTERS, RANK_MULTIPLE, ROUNDING, Form, check_gram, gram, jittered_root
+from pgmodels.latent.low_rank import LowRankPrior, LowRankState, Span, SpannedPrior, low_rank_at, span_of
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
@@ -29,6 +29,9 @@ DEFAULT = "heteroscedastic"
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
+# Relative to the mean variance, of up to so many inputs; of more it grows as what rounding does to their matrix, a tenth
+# of it in the worst of the kernels and dimensions tried.
+_JITTER, _MANY = 1e-12, 1000
 
 
 class InducingState(NamedTuple):
@@ -95,11 +98,9 @@ class InducingPrior(LowRankPrior):
         return super()._taken(state.span, cross)
 
 
-def inducing_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
-) -> SpannedPrior:
+def inducing_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, size: int) -> SpannedPrior:
     """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
-    return _chosen(len(X), len(Z))(kernel, mean, X, Z, active, size)
+    return _chosen(len(X), len(span.Z))(kernel, mean, X, span, size)
 
 
 def _chosen(n: int, r: int) -> Callable[..., SpannedPrior]:
@@ -107,11 +108,9 @@ def _chosen(n: int, r: int) -> Callable[..., SpannedPrior]:
     return _held_at if n * r <= HELD else streamed_at
 
 
-def _held_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
-) -> InducingPrior:
+def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, size: int) -> InducingPrior:
     """See ``inducing_at``."""
-    return _with_residual(low_rank_at(kernel, mean, X, Z, active, size))
+    return _with_residual(low_rank_at(kernel, mean, X, span, size))
 
 
 def inducing_by_root(
@@ -128,18 +127,22 @@ def inducing_by_root(
     )
 
 
-def marked_inputs(kernel: Any, Z: Any, tolerance: float = TOLERANCE) -> tuple[Array, Array]:
-    """Inducing inputs, and marks of those whose latents do not follow from the others', filled up to few sizes.
+def span_at(kernel: Any, Z: Any, neglected: float = np.inf) -> Span:
+    """Inducing inputs filled up to few sizes, and the least jitter that gives their matrix a root, of 1e-12 or more.
 
-    One whose variance given those before is below a tolerance relative to the largest adds nothing but rounding:
-    a pivoted Cholesky factor leaves it out, so that no jitter is needed. Raises ValueError as ``Form.bind`` does.
+    Less where no variance above ``neglected`` is to be added. What a latent there says with jitter is that of f(Z) and
+    noise: the bound stays one, and continuous in the hyperparameters however little an input adds to the others'.
+    Raises ValueError as ``Form.bind`` does.
     """
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
-    pivots = pivoted_cholesky(K, tolerance)[1]
+    variance = np.mean(np.diagonal(K))
+    least = float(np.clip(neglected / variance, ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    # What has a root at half of it has one in other libraries of linear algebra too.
+    jitter = 2.0 * jittered_root(kernel, K, (0.5 * least, *JITTERS[1:]))[2] / variance
     rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
-    padded = np.pad(pivots, (0, rank - len(pivots)), mode="edge")
-    return as_array(np.asarray(Z)[padded]), as_array((np.arange(rank) < len(pivots)).astype(np.float64))
+    filled = np.pad(np.asarray(Z), ((0, rank - len(Z)), (0, 0)), mode="edge")
+    return Span(as_array(filled), as_array((np.arange(rank) < len(Z)).astype(np.float64)), as_array(jitter))
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,6 +160,7 @@ class Inducing(Form):
     form is exact. ``Inducing("auto")`` begins with a hundred centres, and takes more and more rows of the last kind
     until the ELBO gains less than 0.05 nats, at most 1,000; ``Inducing(500, "auto")`` at most 500. Before there are
     data, it is those centres. The ELBO is below that of the exact prior, and never falls by another inducing input.
+    Their matrix has a jitter of 1e-12 of the variance, see ``span_at``: equal inputs do no harm.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
@@ -214,10 +218,8 @@ class Inducing(Form):
                 f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with the "
                 "columns of X, or their number."
             )
-        scale = float(np.max(np.asarray(kernel.diagonal(as_array(Z)))))
-        tolerance = float(np.clip(neglected / scale, ROUNDING, TOLERANCE)) if scale > 0 else TOLERANCE
-        marked = marked_inputs(kernel, Z, tolerance)
-        return _bound(_chosen(len(X), len(marked[0])), kernel, mean, X, *marked, size)
+        span = span_at(kernel, Z, neglected)
+        return _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
 
     def traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None

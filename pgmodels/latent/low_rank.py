@@ -139,22 +139,29 @@ def span_of(prior: SpannedPrior) -> LowRankPrior:
     return LowRankPrior(A=prior.factor, **{field.name: getattr(prior, field.name) for field in fields(SpannedPrior)})
 
 
-def low_rank_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
-) -> LowRankPrior:
-    """The prior with given pivots, of which those that are not active have no influence; can be compiled.
+class Span(NamedTuple):
+    """Inputs (r, d), marks of those that are active, and the jitter of their matrix relative to its mean variance."""
 
-    It is differentiable in the hyperparameters, the pivots held: what they neglect stays small near where they were
-    chosen.
+    Z: Float[Array, "r d"]
+    active: Float[Array, " r"]
+    jitter: Float[Array, ""]
+
+
+def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, size: int) -> LowRankPrior:
+    """The prior through given inputs, of which those that are not active have no influence; can be compiled.
+
+    It is differentiable in the hyperparameters, pivots held: what they neglect stays small near where they were chosen.
     """
-    root = root_at(kernel, Z, active)
+    Z, active, _ = span
+    root, nothing = root_at(kernel, span), jnp.zeros(())
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
     return LowRankPrior(
-        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=jnp.zeros(()), size=size
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=nothing, size=size
     )
 
 
-def root_at(kernel: Any, Z: Float[Array, "r d"], active: Float[Array, " r"]) -> Float[Array, "r r"]:
+def root_at(kernel: Any, span: Span) -> Float[Array, "r r"]:
     """L_Z, that of the identity at coordinates that are not active."""
-    both = active[:, None] * active
-    return jnp.linalg.cholesky(both * kernel(Z, Z) + jnp.diag(1.0 - active))
+    active, K = span.active, kernel(span.Z, span.Z)
+    jitter = span.jitter * (active @ jnp.diagonal(K)) / jnp.sum(active)
+    return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))

@@ -12,7 +12,7 @@ from pgmodels.latent.chunks import HELD
 from pgmodels.precision import as_array
 
 # A row whose variance given those chosen is below so much of the largest adds nothing.
-_NOTHING = 1e-10
+_NOTHING = 1e-12
 _SEED = 0
 # What the bound may have in nats for the variance that inducing inputs leave, and how many are tried at first.
 _ENOUGH, _FIRST = 0.05, 100

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from pgmodels.latent import algebra
 from pgmodels.latent.chunks import each_row, summed
 from pgmodels.latent.factored import with_residual
-from pgmodels.latent.low_rank import SpannedPrior, root_at, span_of
+from pgmodels.latent.low_rank import Span, SpannedPrior, root_at, span_of
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.precision import as_array
@@ -110,17 +110,15 @@ class StreamedPrior(SpannedPrior):
         )
 
 
-def streamed_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], active: Float[Array, " r"], size: int
-) -> StreamedPrior:
+def streamed_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, size: int) -> StreamedPrior:
     """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
     prior = StreamedPrior(
         kernel=kernel,
         mean=mean,
         X=X,
-        Z=Z,
-        root=root_at(kernel, Z, active),
-        active=active,
+        Z=span.Z,
+        root=root_at(kernel, span),
+        active=span.active,
         truncation=jnp.zeros(()),
         size=size,
         residual=jnp.zeros(len(X)),
