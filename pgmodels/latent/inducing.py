@@ -29,8 +29,8 @@ DEFAULT = "heteroscedastic"
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
-# Relative to the mean variance, of up to so many inputs; of more it grows as what rounding does to their matrix, a tenth
-# of it in the worst of the kernels and dimensions tried.
+# Relative to the mean variance, of up to so many inputs; of more it grows as what rounding does to their matrix, which
+# is at most a tenth of it for the kernels and dimensions tried.
 _JITTER, _MANY = 1e-12, 1000
 
 
