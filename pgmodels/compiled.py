@@ -62,7 +62,8 @@ def _never(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _always(*args: Any, **kwargs: Any) -> bool:
+def always(*args: Any, **kwargs: Any) -> bool:
+    """Of what runs seldom."""
     return True
 
 
@@ -80,7 +81,7 @@ def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str,
 
     On a CPU it compiles in a third of the time, and loops of its own run several times slower.
     """
-    return Compiled(function, static_argnames, _ASCENT, _always)
+    return Compiled(function, static_argnames, _ASCENT, always)
 
 
 def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
@@ -90,4 +91,4 @@ def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str,
 
 def compiled_sampler_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
     """``compiled_sampler`` of what runs seldom: see ``compiled_lightly``."""
-    return Compiled(function, static_argnames, _SAMPLER, _always)
+    return Compiled(function, static_argnames, _SAMPLER, always)

@@ -56,7 +56,11 @@ _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
 _LIGHT_ROWS = 20_000
 
 
-@compiled
+def _are_short(whole: Sparse, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
+    return len(y) <= _LIGHT_ROWS
+
+
+@partial(compiled, is_light=_are_short)
 def _moments(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, X: Array, y: Array) -> tuple[Array, Array]:
     found = whole.moments(whole.batch(vector, X, y), naturals)
     return found.mean, found.variance

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.compiled import compiled
 from pgmodels.latent.chunks import HELD
 from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
@@ -29,6 +31,8 @@ DEFAULT = "heteroscedastic"
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
+# Factors of so many numbers compile longer than they are computed.
+_LIGHT = 2**21
 # Relative to the mean variance, of up to so many inputs; of more it grows as what rounding does to their matrix, which
 # is at most a tenth of it for the kernels and dimensions tried.
 _JITTER, _MANY = 1e-12, 1000
@@ -242,9 +246,13 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
     return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
 
 
-@eqx.filter_jit
-def _bound(at: Callable[..., Any], *arguments: Any) -> SpannedPrior:
-    return at(*arguments)
+def _is_small(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: Span, size: int) -> bool:
+    return len(X) * len(span.Z) <= _LIGHT
+
+
+@partial(compiled, static_argnames=("at", "size"), is_light=_is_small)
+def _bound(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: Span, size: int) -> SpannedPrior:
+    return at(kernel, mean, X, span, size)
 
 
 def _arrays(kernel: Any) -> Any:
