@@ -13,7 +13,8 @@ from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference import class_steps, svi_checkpoint
 from pgmodels.inference.devices import Split
 from pgmodels.inference.log_sum import LogSum, features, first_log_sum, follow
-from pgmodels.inference.natural_gradient import LatentSample, Naturals, Sparse, penalised_bound
+from pgmodels.inference.natural_gradient import LatentSample, Sparse, penalised_bound
+from pgmodels.inference.naturals import Naturals
 from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
 from tests.programs import run

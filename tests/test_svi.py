@@ -13,7 +13,8 @@ import pgmodels as pgm
 from pgmodels.inference import penalised_bound as bound_module
 from pgmodels.inference import windows
 from pgmodels.inference.adam import adam_step, first_adam
-from pgmodels.inference.natural_gradient import Averages, Naturals, Rates, Sparse, adapt, first_state, penalised_bound
+from pgmodels.inference.natural_gradient import Averages, Rates, Sparse, adapt, first_state, penalised_bound
+from pgmodels.inference.naturals import Naturals
 from pgmodels.inference.penalised_bound import PenalisedBound
 from pgmodels.latent.dense import WHITENING_JITTER
 from pgmodels.model import Data

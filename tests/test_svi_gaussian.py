@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 import pgmodels as pgm
 from pgmodels.inference.gaussian_vi import quadrature_of
-from pgmodels.inference.natural_gradient import Naturals, proper_move, straight_move
+from pgmodels.inference.naturals import Naturals, proper_move, straight_move
 from pgmodels.latent.dense import WHITENING_JITTER
 from pgmodels.objectives.shifted import ShiftedQuadrature
 from pgmodels.precision import as_array

@@ -10,17 +10,8 @@ from jaxtyping import Array, Float, Int
 from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.adam import adam_step, first_adam
 from pgmodels.inference.log_sum import LogSum, features, first_log_sum, follow
-from pgmodels.inference.natural_gradient import (
-    Batch,
-    LatentSample,
-    Naturals,
-    Rates,
-    Sparse,
-    SviState,
-    Window,
-    divergence_of,
-    solved,
-)
+from pgmodels.inference.natural_gradient import Batch, LatentSample, Rates, Sparse, SviState, Window
+from pgmodels.inference.naturals import Naturals, divergence_of, solved
 from pgmodels.latent.inducing import AUTOMATIC, Inducing
 from pgmodels.latent.sequential import over_states
 from pgmodels.model import Model

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.tangent import TangentBound
@@ -17,16 +16,13 @@ from pgmodels.inference.adam import Adam, adam_step, first_adam
 from pgmodels.inference.devices import Split
 from pgmodels.inference.gaussian_vi import positive
 from pgmodels.inference.log_sum import LogSum
+from pgmodels.inference.naturals import Naturals, difference, divergence_of, proper_move, solved, straight_move
 from pgmodels.inference.problem import Spread
-from pgmodels.latent.algebra import root_of_one_plus
-from pgmodels.latent.blocks import scatter_blocks
-from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.factored import FactoredPrior
 from pgmodels.latent.inducing import InducingPrior, inducing_by_root
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.mixing import pull_sites, push_covariance, push_moments, push_values
 from pgmodels.latent.protocol import Sites
-from pgmodels.latent.sequential import over_states
 from pgmodels.model import Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.portable import Module
@@ -35,16 +31,6 @@ from pgmodels.unknowns import Unknowns, learned, with_values
 
 # Steps of q are as long as so many of Adam's at least: it follows the values.
 _FOLLOW = 2.0
-
-
-class Naturals(NamedTuple):
-    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision.
-
-    Of a sample of latents those of each, along a first axis.
-    """
-
-    precision: Float[Array, "*latents D D"]
-    potential: Float[Array, "*latents D"]
 
 
 class Averages(NamedTuple):
@@ -268,18 +254,6 @@ def _placed(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
     return jnp.concatenate(own)
 
 
-def solved(naturals: Naturals) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-    """The root of P, and E v."""
-    root = root_of_one_plus(naturals.precision)
-    return root, cho_solve((root, True), naturals.potential)
-
-
-def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Float[Array, ""]:
-    """KL(q || prior) of whitened coordinates with the mean ``centre`` and a precision of this root."""
-    spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
-    return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
-
-
 def first_state(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
@@ -315,11 +289,6 @@ def places(whole: Sparse, index: int) -> list[int]:
     """The places of the blocks of latents that a block of the objective updates."""
     latents = whole.objective.latents_of(whole.objective.blocks[index])
     return [place for place, block in enumerate(whole.blocks) if set(block) <= set(latents)]
-
-
-def difference(one: Any, other: Any) -> Any:
-    """One tree less another."""
-    return jax.tree.map(lambda a, b: a - b, one, other)
 
 
 class Seen(NamedTuple):
@@ -378,27 +347,6 @@ def step(whole: Sparse, state: SviState, X: Float[Array, "b d"], y: Array, rates
     return moved, Seen(value, seen.centre)
 
 
-def straight_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
-    """A step of q along a gradient of its natural parameters."""
-    return Naturals(now.precision + rate * toward.precision, now.potential + rate * toward.potential)
-
-
-def proper_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
-    """The same where its precision is one, else by retraction, whose precision P + r G + r² G P^-1 G / 2 always is.
-
-    Source: Lin, Schmidt and Khan 2020, the improved rule.
-    """
-    moved = straight_move(now, toward, rate)
-
-    def retracted() -> Naturals:
-        root, centre = solved(now)
-        half = rate * solve_triangular(root, toward.precision, lower=True)
-        bend = 0.5 * half.T @ half
-        return Naturals(moved.precision + bend, moved.potential + bend @ centre)
-
-    return jax.lax.cond(jnp.isfinite(root_of_one_plus(moved.precision)).all(), lambda: moved, retracted)
-
-
 def adapt(averages: Averages, gradient: Any) -> tuple[Array, Averages]:
     """The rate that minimises the expected distance to the optimum, and the averages after a gradient.
 
@@ -410,23 +358,3 @@ def adapt(averages: Averages, gradient: Any) -> tuple[Array, Averages]:
     of_mean = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(mean))
     rate = jnp.where(square > 0.0, of_mean / jnp.where(square > 0.0, square, 1.0), 1.0)
     return rate, Averages(mean, square, averages.memory * (1.0 - rate) + 1.0)
-
-
-def posterior(
-    whole: Sparse, naturals: Sequence[Naturals], vector: Array, X: Float[Array, "1 d"]
-) -> JointPosterior | CoupledPosterior:
-    """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
-    prior = (whole.prior_at(vector, X) if whole.learns else whole.prior).resized(0)
-    h = jnp.zeros((0, whole.objective.num_latents))
-    if whole.objective.predictors is not None:
-        roots, centres = zip(*map(solved, naturals), strict=True)
-        centre = scatter_blocks(prior, whole.blocks, centres)
-        W = jnp.zeros((*h.shape, h.shape[1]))
-        return CoupledPosterior(prior, h, W, centre, roots, jnp.zeros(()), whole.blocks)
-    every = naturals[0] if whole.sample is not None else jax.tree.map(lambda *own: jnp.stack(own), *naturals)
-    groups = [
-        group.posterior(*over_states(solved, jax.tree.map(itemgetter(own), every)))
-        for group, own in zip(prior.groups, prior.slices(), strict=True)
-        if isinstance(group, InducingPrior)
-    ]
-    return JointPosterior(prior, Sites(h, h), tuple(groups))

@@ -23,12 +23,14 @@ from pgmodels.inference.fit import OBJECTIVES, hold_unnormalised
 from pgmodels.inference.gaussian_vi import is_affordable
 from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.inducing import Inputs, with_inputs, without_inputs
-from pgmodels.inference.natural_gradient import LatentSample, Naturals, Sparse, posterior
+from pgmodels.inference.natural_gradient import LatentSample, Sparse
+from pgmodels.inference.naturals import Naturals
 from pgmodels.inference.penalised_bound import objective_of
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.starts import steps
 from pgmodels.inference.svi_checkpoint import SviCheckpoint
 from pgmodels.inference.svi_inputs import inputs_for_steps
+from pgmodels.inference.svi_posterior import posterior
 from pgmodels.inference.svi_rows import Source, paired, shuffled, source_of
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks

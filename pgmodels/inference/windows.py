@@ -14,7 +14,8 @@ from pgmodels.batches.rows import Block
 from pgmodels.compiled import always, compiled
 from pgmodels.inference import class_steps
 from pgmodels.inference.devices import where_rows_are
-from pgmodels.inference.natural_gradient import Naturals, Rates, Sparse, SviState, Window, first_state, step
+from pgmodels.inference.natural_gradient import Rates, Sparse, SviState, Window, first_state, step
+from pgmodels.inference.naturals import Naturals
 from pgmodels.inference.starts import candidates
 from pgmodels.integration import VALUES, at_a_time
 from pgmodels.model import Data

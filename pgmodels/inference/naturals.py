@@ -1,0 +1,58 @@
+"""q by its natural parameters, and moves of it along gradients of these."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.latent.algebra import root_of_one_plus
+
+
+class Naturals(NamedTuple):
+    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision.
+
+    Of a sample of latents those of each, along a first axis.
+    """
+
+    precision: Float[Array, "*latents D D"]
+    potential: Float[Array, "*latents D"]
+
+
+def solved(naturals: Naturals) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+    """The root of P, and E v."""
+    root = root_of_one_plus(naturals.precision)
+    return root, cho_solve((root, True), naturals.potential)
+
+
+def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Float[Array, ""]:
+    """KL(q || prior) of whitened coordinates with the mean ``centre`` and a precision of this root."""
+    spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
+    return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
+
+
+def difference(one: Any, other: Any) -> Any:
+    """One tree less another."""
+    return jax.tree.map(lambda a, b: a - b, one, other)
+
+
+def straight_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
+    """A step of q along a gradient of its natural parameters."""
+    return Naturals(now.precision + rate * toward.precision, now.potential + rate * toward.potential)
+
+
+def proper_move(now: Naturals, toward: Naturals, rate: Array) -> Naturals:
+    """The same where its precision is one, else by retraction, whose precision P + r G + r² G P^-1 G / 2 always is.
+
+    Source: Lin, Schmidt and Khan 2020, the improved rule.
+    """
+    moved = straight_move(now, toward, rate)
+
+    def retracted() -> Naturals:
+        root, centre = solved(now)
+        half = rate * solve_triangular(root, toward.precision, lower=True)
+        bend = 0.5 * half.T @ half
+        return Naturals(moved.precision + bend, moved.potential + bend @ centre)
+
+    return jax.lax.cond(jnp.isfinite(root_of_one_plus(moved.precision)).all(), lambda: moved, retracted)
