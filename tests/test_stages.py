@@ -69,7 +69,14 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     found = pgm.fit(model, X, y)
     assert found.fit.start != "40 rows"
     monkeypatch.setattr(stages, "_LEAST", 512)
-    assert found.elbo == pgm.fit(model, X, y).elbo
+    at_once = pgm.fit(model, X, y)
+    assert found.elbo == at_once.elbo
+    # Where the bound is curved as much as is asked for they are.
+    monkeypatch.setattr(stages, "_LEAST", 40)
+    monkeypatch.setattr(stages, "_FLAT", 10.0)
+    curved = pgm.fit(model, X, y)
+    assert curved.fit.start == "40 rows"
+    np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from pgmodels.unknowns import learned, with_values
 # A stage has so many times the rows of the one before. With the rows of the least, or with inducing inputs and few
 # rows, a program compiles longer than it runs.
 _GROWTH, _LEAST, _FEW = 4, 512, 20_000
-# From values farther out of the range of the starts than by this factor no step may lead back.
-_FAR_OUT = 1e3
+# From values farther out of the range of the starts than by this factor no step may lead back where the bound is flat:
+# where its curvature gives one of them this standard deviation, in factors of e.
+_FAR_OUT, _FLAT = 1e3, 2.0
 # Steps of the differences that give a Hessian; curvatures below the least are taken for that.
 _STEP, _LEAST_CURVATURE = 0.05, 0.1
 # A curvature that half grows with the rows.
@@ -34,19 +35,20 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
     spread = _spread(before) if before.spread is None else before.spread
     box, vector = box_of(begun), before.bound.vector
-    if spread is not None and not _is_far_out(vector, box):
+    if spread is not None and not _is_lost(vector, spread, box):
         start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
         spread = _narrowed(spread, len(data.y) / count)
         found = near(f"{count} rows", start, spread, box, data, terms, limits, bar)
-        if not _is_far_out(found.bound.vector, box):
+        if not _is_lost(found.bound.vector, found.spread, box):
             return found
     return best_of(begun, data, terms, limits, bar)
 
 
-def _is_far_out(vector: np.ndarray, box: np.ndarray) -> bool:
-    """Whether some value is where the bound may be flat: what few rows do not determine more of them may."""
+def _is_lost(vector: np.ndarray, spread: np.ndarray | None, box: np.ndarray) -> bool:
+    """Whether some value is far out where the bound is flat: what few rows do not determine more of them may."""
     low, high = within(box, _FAR_OUT)
-    return bool(np.any((vector < low) | (vector > high)))
+    far_out = (vector < low) | (vector > high)
+    return bool(np.any(far_out)) and (spread is None or bool(np.any(np.diag(spread)[far_out] > _FLAT**2)))
 
 
 def _fewer(model: Model, num_rows: int) -> int | None:
@@ -64,7 +66,8 @@ def _narrowed(spread: np.ndarray, growth: float) -> np.ndarray:
     a variance and a lengthscale growing together, 1 or 2 a factor of e, 0.5 to 2 times; of a seventh 2.5 and 57 times.
     """
     values, vectors = np.linalg.eigh(spread)
-    return (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
+    found = (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
+    return 0.5 * (found + found.T)
 
 
 def _spread(found: Maximum) -> np.ndarray | None:
@@ -75,4 +78,5 @@ def _spread(found: Maximum) -> np.ndarray | None:
     if not np.isfinite(slopes).all():
         return None
     values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
-    return (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T
+    spread = (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T
+    return 0.5 * (spread + spread.T)
