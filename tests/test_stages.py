@@ -66,6 +66,7 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     X, y = data(np.random.default_rng(3))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, np.array([1.0, 1.0])), mean=0.1))
     monkeypatch.setattr(stages, "_FAR_OUT", 1.5)
+    monkeypatch.setattr(stages, "_FLAT", 1.0)
     found = pgm.fit(model, X, y)
     assert found.fit.start != "40 rows"
     monkeypatch.setattr(stages, "_LEAST", 512)
