@@ -74,3 +74,15 @@ def test_what_the_bound_feels_is_looked_at_as_closely_as_it_takes(losses, is_fel
     bound = Falling(dict(zip(fit_module._LOOKS, losses, strict=True)))
     assert fit_module._is_felt(bound, np.zeros(1), 100.0) is is_felt
     assert len(bound.asked) == count
+
+
+def test_an_inverse_hessian_that_rounding_spoiled_is_one_again():
+    from scipy.optimize import minimize, rosen, rosen_der
+
+    # Symmetric but for rounding, and with an eigenvalue below zero.
+    for spoiled in (np.array([[2.0, 0.3 + 1e-16], [0.3, 1.0]]), np.array([[1.0, 1.0 + 1e-9], [1.0, 1.0]])):
+        spread = maximum._definite(spoiled)
+        np.testing.assert_allclose(spread, spoiled, rtol=1e-8)
+        # SciPy refuses others.
+        found = minimize(rosen, np.zeros(2), jac=rosen_der, method="BFGS", options={"hess_inv0": spread})
+        np.testing.assert_allclose(found.x, 1.0, rtol=1e-4)

@@ -20,6 +20,8 @@ _SHARE, _LOOSE = 1e-4, 1e-5
 _SURE = 1e-9
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
 _CHOICE_GAIN = 1e-5
+# Of an inverse Hessian's largest eigenvalue the others have at least this share.
+_LEAST_SHARE = 1e-12
 # Values that only the data hold back stay within this factor of their starts.
 _REACH = 1e6
 
@@ -207,8 +209,7 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
             raise StopIteration
 
     while again:
-        # SciPy takes no matrix that rounding has made unequal to its transpose.
-        spread = 0.5 * (spread + spread.T)
+        spread = _definite(spread)
         options = {"hess_inv0": spread, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
         solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
         num_steps, spread = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
@@ -220,6 +221,13 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
             again = not still
     message = "one more step would gain less than the tolerance" if still else str(solution.message)
     return _Settled(num_steps, still, message, spread)
+
+
+def _definite(spread: np.ndarray) -> np.ndarray:
+    """An inverse Hessian as SciPy takes it: symmetric and positive definite, whatever rounding did to it."""
+    values, vectors = np.linalg.eigh(0.5 * (spread + spread.T))
+    found = (vectors * np.maximum(values, _LEAST_SHARE * values[-1])) @ vectors.T
+    return 0.5 * (found + found.T)
 
 
 def _check_start(elbo: float) -> None:
