@@ -62,6 +62,7 @@ DEAREST = (
     "travel",
     "rows",
     "svi",
+    "svi_gaussian",
     "extremes",
     "nuts",
     "verify",
