@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import stages
+from pgmodels.inference import maximum, stages
 from tests.referees import sigma
 
 ROWS = 160
@@ -80,14 +80,32 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
 
 
+@pytest.mark.parametrize("separable", [True, False], ids=["stage at its limit", "all rows at theirs"])
+def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
+    """The variance grows as far as it may: in the stage too where classes are separable."""
+    monkeypatch.setattr(maximum, "_REACH", 2.0)
+    X, y = data(np.random.default_rng(3))
+    if separable:
+        y = (X[:, 0] + X[:, 1] > 0.2).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
+    found = pgm.fit(model, X, y)
+    assert found.fit.start == "40 rows"
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    at_once = pgm.fit(model, X, y)
+    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    # That of all rows, whose distances are not the stage's.
+    np.testing.assert_allclose(found.fit.values["variance"], at_once.fit.values["variance"], rtol=1e-9)
+    assert found.fit.values["variance"] > 8.0  # 14.6 and more without
+
+
 @pytest.mark.parametrize(
     ("form", "rows", "stage"),
     [
         (None, 1023, None),
         (None, 1024, 512),
         (pgm.Dense(), 9000, 2250),
-        (pgm.Inducing(50), 39_999, None),
-        (pgm.Inducing(50), 40_000, 20_000),
+        (pgm.Inducing(50), 9_999, None),
+        (pgm.Inducing(50), 10_000, 5_000),
         (pgm.Inducing(50), 200_000, 50_000),
     ],
 )

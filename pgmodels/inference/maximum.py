@@ -111,7 +111,9 @@ class _Scaled:
             self.height *= float(slope @ np.linalg.solve(spread, slope) / (slope @ slope))
 
 
-def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
+def best_of(
+    begun: dict[str, Model], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
+) -> Maximum:
     """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between.
 
     The bound is as exact as the steps so far ask for.
@@ -124,7 +126,6 @@ def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limit
     chosen = max(starts, key=lambda name: starts[name])
     bound = bounds[chosen]
     _check_start(starts[chosen])
-    box = box_of(begun)
     if not bound.learnable.places:
         return Maximum(bound, box, chosen, starts, 0, True, "nothing to learn")
     units = steps(bound.learnable, data.X)
@@ -156,8 +157,10 @@ def best_of(begun: dict[str, Model], data: Data, terms: Objective, limits: Limit
         again = left and eased.choose_again()
         if left and not again and eased.sharpen(TIGHT):
             again = eased.promised(spread, box) > limits.tolerance * max(1.0, abs(bound.best))
-        if again and np.all((bound.vector > box[0]) & (bound.vector < box[1])):
-            further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
+        if again and are_within(bound.vector, box):
+            further = _settle(
+                eased, spread, box, limits._replace(max_iterations=limits.max_iterations - num_steps), bar
+            )
             num_steps += further.num_steps
             return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
         scaled.rescale(inverse)
@@ -168,12 +171,12 @@ def near(
     name: str, start: Model, spread: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: ProgressBar,
 ) -> Maximum:  # fmt: skip
-    """From a start that is not far, with the inverse Hessian to begin with; the box is for the report."""
+    """From a start that is not far, with the inverse Hessian to begin with; ends where values leave the box."""
     bound = PenalisedBound(learned(start), data, terms)
     eased = _Eased(bound)
     first = eased(bound.vector)[0]
     _check_start(-first)
-    found = _settle(eased, spread, limits, bar)
+    found = _settle(eased, spread, box, limits, bar)
     return Maximum(bound, box, name, {name: -first}, *found)
 
 
@@ -186,10 +189,11 @@ class _Settled(NamedTuple):
     spread: np.ndarray
 
 
-def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
+def _settle(eased: _Eased, spread: np.ndarray, box: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
     """By BFGS from the best vector and an inverse Hessian; inducing inputs are chosen again in between.
 
-    Stops where one more step would gain less than the tolerance. The bound is as exact as the steps so far ask for.
+    Stops where one more step would gain less than the tolerance, or where a value has left the box. The bound is as
+    exact as the steps so far ask for.
     """
     from scipy.optimize import minimize
 
@@ -205,7 +209,7 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
 
     def look(intermediate_result: Any) -> None:
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
-        if is_still():
+        if is_still() or not are_within(bound.vector, box):
             raise StopIteration
 
     while again:
@@ -214,7 +218,7 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
         solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
         num_steps, spread = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
         # Of the inducing inputs that the steps were taken with: others, that gain little, may have another slope.
-        left, still = num_steps < limits.max_iterations, is_still()
+        left, still = num_steps < limits.max_iterations and are_within(bound.vector, box), is_still()
         again = left and eased.choose_again()
         if left and not again and eased.sharpen(_SURE if still else TIGHT):
             still = is_still()
@@ -248,6 +252,11 @@ def box_of(begun: dict[str, Model]) -> np.ndarray:
 def _is_scale(parameter: Parameter) -> bool:
     """Whether a value is learned as a logarithm, from data alone."""
     return parameter.positive and parameter.constraint is None and is_free(parameter)
+
+
+def are_within(vector: np.ndarray, box: np.ndarray) -> bool:
+    """Whether all values are within the bounds (2, size), and none at them."""
+    return bool(np.all((vector > box[0]) & (vector < box[1])))
 
 
 def within(box: np.ndarray, factor: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pgmodels.inference.maximum import Limits, Maximum, best_of, box_of, near, within
+from pgmodels.inference.maximum import Limits, Maximum, are_within, best_of, box_of, near, within
 from pgmodels.inference.starts import candidates
 from pgmodels.latent.form import Cheapest, Dense
 from pgmodels.latent.inducing import Inducing
@@ -14,7 +14,7 @@ from pgmodels.unknowns import learned, with_values
 
 # A stage has so many times the rows of the one before. With the rows of the least, or with inducing inputs and few
 # rows, a program compiles longer than it runs.
-_GROWTH, _LEAST, _FEW = 4, 512, 20_000
+_GROWTH, _LEAST, _FEW = 4, 512, 5_000
 # From values farther out of the range of the starts than by this factor no step may lead back where the bound is flat:
 # where its curvature gives one of them this standard deviation, in factors of e.
 _FAR_OUT, _FLAT = 1e3, 2.0
@@ -28,20 +28,26 @@ _SEED = 0
 def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
     """The values at which the bound is largest, from the best start, or from the optimum of a stage with fewer rows."""
     begun = candidates(model, data, terms)
+    box = box_of(begun)
     count = _fewer(model, len(data.y))
     if count is None or not learned(model).places:
-        return best_of(begun, data, terms, limits, bar)
+        return best_of(begun, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
     spread = _spread(before) if before.spread is None else before.spread
-    box, vector = box_of(begun), before.bound.vector
-    if spread is not None and not _is_lost(vector, spread, box):
-        start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
+    vector = np.clip(before.bound.vector, *box)
+    if spread is None or _is_lost(vector, spread, box):
+        return best_of(begun, box, data, terms, limits, bar)
+    start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
+    if are_within(vector, box):
         spread = _narrowed(spread, len(data.y) / count)
         found = near(f"{count} rows", start, spread, box, data, terms, limits, bar)
-        if not _is_lost(found.bound.vector, found.spread, box):
+        if _is_lost(found.bound.vector, found.spread, box):
+            return best_of(begun, box, data, terms, limits, bar)
+        if are_within(found.bound.vector, box):
             return found
-    return best_of(begun, data, terms, limits, bar)
+    # At their limits values are held there.
+    return best_of(begun | {f"{count} rows": start}, box, data, terms, limits, bar)
 
 
 def _is_lost(vector: np.ndarray, spread: np.ndarray | None, box: np.ndarray) -> bool:
