@@ -20,10 +20,15 @@ _SHARE, _LOOSE = 1e-4, 1e-5
 _SURE = 1e-9
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
 _CHOICE_GAIN = 1e-5
+# SciPy's status of a search that its callback stopped.
+_STOPPED = 99
 # Of an inverse Hessian's largest eigenvalue the others have at least this share.
 _LEAST_SHARE = 1e-12
 # Values that only the data hold back stay within this factor of their starts.
 _REACH = 1e6
+# Of the bound's size a step gains less where the first round of a search ends. The second knows its curvature, and ends
+# where rounding is all that is left: of inducing inputs and long lengthscales it may be a thousandth of a nat.
+_FIRST_ROUND = 1e-7
 
 
 class Limits(NamedTuple):
@@ -51,13 +56,19 @@ class Maximum(NamedTuple):
 
 
 class _Eased:
-    """A bound with its q(f) only as near to its optimum as the steps so far ask for."""
+    """A bound within a box, with its q(f) only as near to its optimum as the steps so far ask for.
 
-    def __init__(self, bound: PenalisedBound):
-        self.bound, self.tolerance = bound, _LOOSE
+    ``left`` is whether a value outside the box was asked for: a bowl stands in there, as where the bound is not finite.
+    """
+
+    def __init__(self, bound: PenalisedBound, box: np.ndarray):
+        self.bound, self.box, self.tolerance, self.left = bound, box, _LOOSE, False
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and its gradient."""
+        if np.any((vector < self.box[0]) | (vector > self.box[1])):
+            self.left = True
+            return self.bound.bowl(vector)
         before, moved = self.bound.best, np.any(vector != self.bound.vector)
         found = self.bound(vector, self.tolerance)
         if moved and found[0] < before:
@@ -76,11 +87,10 @@ class _Eased:
         """How exact q(f) is to be after a gain."""
         return float(np.clip(_SHARE * (before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
 
-    def promised(self, spread: Any, box: np.ndarray | None = None) -> float:
+    def promised(self, spread: Any) -> float:
         """What one more step would gain by an inverse Hessian; of values at their limits, nothing."""
-        vector, slope = self.bound.vector, self.bound.slope
-        if box is not None:
-            slope = np.where(((vector <= box[0]) & (slope > 0)) | ((vector >= box[1]) & (slope < 0)), 0.0, slope)
+        vector, slope, (low, high) = self.bound.vector, self.bound.slope, self.box
+        slope = np.where(((vector <= low) & (slope > 0)) | ((vector >= high) & (slope < 0)), 0.0, slope)
         return 0.5 * float(slope @ (spread @ slope))
 
     def sharpen(self, least: float) -> bool:
@@ -132,9 +142,9 @@ def best_of(
     # The first step is as long as the gradient: of one unit, or it ends where no optimum is soon found.
     height = max(1.0, float(np.linalg.norm(first[chosen][1] * units)))
     size = max(1.0, abs(starts[chosen]))
-    eased = _Eased(bound)
+    eased = _Eased(bound, box)
     scaled = _Scaled(eased, units, height)
-    num_steps, again = 0, True
+    num_steps, again, ftol = 0, True, max(_FIRST_ROUND, limits.tolerance)
     while again:
         solution = minimize(
             scaled,
@@ -144,7 +154,7 @@ def best_of(
             bounds=(box / units).T,
             callback=lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}"),
             options={
-                "ftol": limits.tolerance * min(1.0, size / scaled.height),
+                "ftol": ftol * min(1.0, size / scaled.height),
                 "gtol": 1e-5 / scaled.height,
                 "maxls": 40,
                 "maxiter": limits.max_iterations - num_steps,
@@ -155,28 +165,32 @@ def best_of(
         inverse = solution.hess_inv.todense()
         spread = np.outer(units, units) / scaled.height * inverse
         again = left and eased.choose_again()
-        if left and not again and eased.sharpen(TIGHT):
-            again = eased.promised(spread, box) > limits.tolerance * max(1.0, abs(bound.best))
-        if again and are_within(bound.vector, box):
-            further = _settle(
-                eased, spread, box, limits._replace(max_iterations=limits.max_iterations - num_steps), bar
-            )
+        if left and not again and (eased.sharpen(TIGHT) or ftol > limits.tolerance):
+            again = eased.promised(spread) > limits.tolerance * max(1.0, abs(bound.best))
+        if again and are_within(bound.vector, box) and ftol > limits.tolerance:
+            further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
             num_steps += further.num_steps
-            return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
+            if further.converged or num_steps >= limits.max_iterations:
+                return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
         scaled.rescale(inverse)
+        ftol = limits.tolerance
     return Maximum(bound, box, chosen, starts, num_steps, bool(solution.success), str(solution.message))
 
 
 def near(
     name: str, start: Model, spread: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: ProgressBar,
-) -> Maximum:  # fmt: skip
-    """From a start that is not far, with the inverse Hessian to begin with; ends where values leave the box."""
+) -> Maximum | None:  # fmt: skip
+    """From a start that is not far, with the inverse Hessian to begin with; None where the bound is not finite there.
+
+    It does not converge where the bound still rises at the limits.
+    """
     bound = PenalisedBound(learned(start), data, terms)
-    eased = _Eased(bound)
+    eased = _Eased(bound, box)
     first = eased(bound.vector)[0]
-    _check_start(-first)
-    found = _settle(eased, spread, box, limits, bar)
+    if not np.isfinite(first):
+        return None
+    found = _settle(eased, spread, limits, bar)
     return Maximum(bound, box, name, {name: -first}, *found)
 
 
@@ -189,36 +203,43 @@ class _Settled(NamedTuple):
     spread: np.ndarray
 
 
-def _settle(eased: _Eased, spread: np.ndarray, box: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
+def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
     """By BFGS from the best vector and an inverse Hessian; inducing inputs are chosen again in between.
 
-    Stops where one more step would gain less than the tolerance, or where a value has left the box. The bound is as
-    exact as the steps so far ask for.
+    Stops where a step gains less than the tolerance, or would, and does not converge where that is for the limits' sake
+    or for rounding. The bound is as exact as the steps so far ask for.
     """
     from scipy.optimize import minimize
 
-    bound = eased.bound
+    bound, before = eased.bound, np.inf
     num_steps, again = 0, True
 
     def value_and_slope(vector: np.ndarray) -> tuple[float, np.ndarray]:
         # Of the start, which is known.
         return eased(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
 
+    def enough() -> float:
+        return limits.tolerance * max(1.0, abs(bound.best))
+
     def is_still() -> bool:
-        return eased.promised(spread) <= limits.tolerance * max(1.0, abs(bound.best))
+        return eased.promised(spread) <= enough()
 
     def look(intermediate_result: Any) -> None:
+        nonlocal before
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
-        if is_still() or not are_within(bound.vector, box):
+        gain, before = before - bound.best, bound.best
+        if gain <= enough() or is_still():
             raise StopIteration
 
     while again:
-        spread = _definite(spread)
+        spread, before, eased.left = _definite(spread), bound.best, False
         options = {"hess_inv0": spread, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
         solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
-        num_steps, spread = num_steps + int(solution.nit), np.asarray(solution.hess_inv)
+        num_steps += int(solution.nit)
+        spread = solution.hess_inv if np.isfinite(solution.hess_inv).all() else spread
         # Of the inducing inputs that the steps were taken with: others, that gain little, may have another slope.
-        left, still = num_steps < limits.max_iterations and are_within(bound.vector, box), is_still()
+        still = is_still() or (solution.status == _STOPPED and not eased.left)
+        left = num_steps < limits.max_iterations
         again = left and eased.choose_again()
         if left and not again and eased.sharpen(_SURE if still else TIGHT):
             still = is_still()

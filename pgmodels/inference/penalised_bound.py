@@ -223,14 +223,14 @@ class PenalisedBound:
             pivots = self._pivots(vector)
         except ValueError:
             # Hyperparameters at which the kernel's matrix is none.
-            return self._bowl(vector)
+            return self.bowl(vector)
         if self.state is None:
             self.state = _start(self.given, as_array(vector), pivots)
         start = self.state if tolerance > _CAREFUL else self.state._replace(memory=no_memory(self.state.sites))
         found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
-            return self._bowl(vector)
+            return self.bowl(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
@@ -275,7 +275,7 @@ class PenalisedBound:
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
                 continue
-            known = self.best, self.vector, self.state, self.ascent
+            known = self.best, self.vector, self.slope, self.state, self.ascent
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
@@ -284,12 +284,13 @@ class PenalisedBound:
                 held = chosen
             else:
                 self.inputs = held
-                self.best, self.vector, self.state, self.ascent = known
+                self.best, self.vector, self.slope, self.state, self.ascent = known
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit
 
-    def _bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+    def bowl(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """A value above the best and its gradient, which sends a line search back to the best vector."""
         away = vector - self.vector
         if not np.isfinite(self.best) or not away.any():
             return np.inf, np.zeros_like(vector)

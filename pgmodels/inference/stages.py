@@ -35,19 +35,24 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
     spread = _spread(before) if before.spread is None else before.spread
-    vector = np.clip(before.bound.vector, *box)
+    stage, vector = f"{count} rows", before.bound.vector
     if spread is None or _is_lost(vector, spread, box):
         return best_of(begun, box, data, terms, limits, bar)
-    start = with_values(model, learned(model).places, before.bound.learnable.constrain(as_array(vector)))
+
+    def moved(vector: np.ndarray) -> Model:
+        values = before.bound.learnable.constrain(as_array(np.clip(vector, *box)))
+        return with_values(model, learned(model).places, values)
+
     if are_within(vector, box):
         spread = _narrowed(spread, len(data.y) / count)
-        found = near(f"{count} rows", start, spread, box, data, terms, limits, bar)
-        if _is_lost(found.bound.vector, found.spread, box):
+        found = near(stage, moved(vector), spread, box, data, terms, limits, bar)
+        if found is None or _is_lost(found.bound.vector, found.spread, box):
             return best_of(begun, box, data, terms, limits, bar)
-        if are_within(found.bound.vector, box):
+        if found.converged or found.num_steps >= limits.max_iterations:
             return found
+        vector = found.bound.vector
     # At their limits values are held there.
-    return best_of(begun | {f"{count} rows": start}, box, data, terms, limits, bar)
+    return best_of(begun | {stage: moved(vector)}, box, data, terms, limits, bar)
 
 
 def _is_lost(vector: np.ndarray, spread: np.ndarray | None, box: np.ndarray) -> bool:
