@@ -83,7 +83,7 @@ def split(data: Dataset, train_size: int | float, seed: int) -> Split:
     order = np.random.default_rng(seed).permutation(n)
     train, test = order[:count], order[count:]
     location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
-    X = (data.X - location) / np.where(scale > 0, scale, 1.0)
+    X = (data.X - location) / np.where(np.ptp(data.X[train], axis=0) > 0, scale, 1.0)
     return Split(X[train], data.y[train], X[test], data.y[test])
 
 

@@ -175,3 +175,41 @@ def test_an_ascent_that_is_as_exact_as_asked_for_is_not_made_again(monkeypatch):
         known = bound.optimum(1e-6)
         assert known.converged
         assert known.trace[-1] == -best == known.state.elbo
+
+
+@pytest.mark.turns(2)
+def test_a_shift_of_the_inputs_changes_nothing():
+    """Two hours of time stamps, with a lengthscale for each column."""
+    rng = np.random.default_rng(3)
+    t = np.sort(rng.integers(0, 7200, 120)).astype(float)
+    X = np.column_stack([t, rng.normal(size=120)])
+    y = (rng.random(120) < 1 / (1 + np.exp(-3 * np.sin(2 * np.pi * t / 1200) - X[:, 1]))).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, [120.0, 1.0])))
+    here, there = pgm.fit(model, X, y), pgm.fit(model, X + np.array([2.0**30, 0.0]), y)
+    assert there.fit.values["lengthscale"][0] > 200.0
+    np.testing.assert_allclose(there.elbo, here.elbo, rtol=1e-8)
+    np.testing.assert_allclose(there.fit.values["lengthscale"], here.fit.values["lengthscale"], rtol=1e-3)
+
+
+def test_values_stay_within_their_limits():
+    """The bound grows without end towards a scale of 0, where rounding makes it any number."""
+    X = np.array(
+        [-0.6538286094183394, -0.1296136336927694, 0.7839754700613295, 1.4934311452207607, -1.2590655321041202]
+    )
+    y = [-2.996865350764697, -1.0110703743659013, 3.252356424260763, 1.511008143556655, -2.572680909153007]
+    with pytest.warns(FitWarning):
+        found = pgm.fit(pgm.Model(pgm.StudentT(4.0, 0.3), pgm.GP(pgm.RBF(1.0, 1.0))), X[:, None], y)
+    assert found.fit.converged
+    assert found.fit.values["scale"] >= 0.3e-6
+    assert found.elbo < 0.0
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_few_rows_converge(n):
+    """Values run far where these say little of them; the bound then has no digits for a search to go by."""
+    X = np.linspace(0.0, 1.0, n)[:, None]
+    with pytest.warns(FitWarning):
+        found = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, np.ones(n))
+    assert found.fit.converged
+    assert "StopIteration" not in found.fit.message

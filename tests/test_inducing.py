@@ -295,9 +295,24 @@ def test_wrong_forms_are_refused(arguments, complaint):
         Inducing(*arguments)
 
 
-def test_inputs_of_another_width_are_refused():
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.fit])
+def test_inputs_of_another_width_are_refused(engine):
     with pytest.raises(ValueError, match=r"3 column\(s\) and X has 2"):
-        pgm.cavi(bernoulli(pgm.Inducing(np.zeros((2, 3)))), X, LABELS)
+        engine(bernoulli(pgm.Inducing(np.zeros((2, 3)))), X, LABELS)
+
+
+def test_jitter_goes_by_each_variance():
+    """An inducing input far out, where the prior's variance is 1e10, takes nothing from what the others say."""
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(60, 1))
+    y = np.sin(3.0 * inputs[:, 0]) + 1e-3 * rng.normal(size=60)
+    kernel = pgm.RBF(1.0, 1.0) + pgm.Linear(1.0)
+
+    def elbo(Z):
+        return pgm.cavi(pgm.Model(pgm.Gaussian(0.01), pgm.GP(kernel, form=pgm.Inducing(Z))), inputs, y).elbo
+
+    few = elbo(inputs[:20])
+    assert elbo(np.concatenate([inputs[:20], [[1e5]]])) > few - 0.1
 
 
 def one_scale(form):

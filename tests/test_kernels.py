@@ -122,6 +122,24 @@ def test_gradients_in_the_inputs(kernel):
         assert gradient[i, j] == pytest.approx(float(objective(Z + step) - objective(Z - step)) / 2e-6, abs=1e-8)
 
 
+@pytest.mark.parametrize("kernel", [RBF(1.5, ARD), Matern32(1.5, ARD), RBF(1.5, 0.8)], ids=repr)
+def test_gradients_far_from_the_origin(kernel):
+    """Those in the hyperparameters, and in the inputs, go by differences, as kernels do."""
+    X, Z = inputs()
+    # Shifted exactly.
+    X, Z = np.round(X * 2**20) / 2**20, np.round(Z * 2**20) / 2**20
+    weights = np.random.default_rng(1).normal(size=(9, 6))
+
+    @jax.jit
+    def slopes(kernel, X, Z):
+        return jax.grad(lambda kernel, Z: jnp.sum(weights * kernel(X, Z)), argnums=(0, 1))(kernel, Z)
+
+    near, far = slopes(kernel, X, Z), slopes(kernel, X + 2.0**24, Z + 2.0**24)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13), near, far)
+    K = np.asarray(jax.jit(lambda X: kernel(X, X))(X + 2.0**24))
+    np.testing.assert_allclose(K, K.T, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("kernel", [k(1.5, ARD) for k in RADIAL], ids=repr)
 def test_duplicates_have_full_covariance_and_finite_gradients(kernel):
     # Far from the origin, where |x|² + |z|² - 2 x·z would cancel.

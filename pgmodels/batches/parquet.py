@@ -15,15 +15,16 @@ class ParquetRows(Rows):
     """The rows of a Parquet file, or of several with the same columns: y is ``target``, X ``inputs``.
 
     ``target`` is the name of a column, or names where a likelihood reads several; ``inputs`` are all the others unless
-    they are named. Row groups are read in an order of their own in every pass, and of a group a part at a time. Raises
-    ValueError for files that are not there or are none, and columns that they do not have; ImportError without pyarrow.
+    one or several are named. Row groups are read in an order of their own in every pass, and of a group a part at a
+    time. Raises ValueError for files that are not there or are none, and columns that they do not have; ImportError
+    without pyarrow.
     """
 
     def __init__(
         self,
         path: str | PathLike[str] | Sequence[str | PathLike[str]],
         target: str | Sequence[str],
-        inputs: Sequence[str] | None = None,
+        inputs: str | Sequence[str] | None = None,
         *,
         standardise: bool = False,
     ):
@@ -31,16 +32,18 @@ class ParquetRows(Rows):
         self.paths, self.standardise = [Path(own) for own in given], standardise
         if not self.paths:
             raise ValueError("path is an empty list: name at least one Parquet file.")
-        self.target = (target,) if isinstance(target, str) else tuple(target)
+        self.target = _names(target)
         found = [self._open(own).schema_arrow.names for own in self.paths]
         others = tuple(name for name in found[0] if name not in self.target)
-        self.inputs = self.columns = others if inputs is None else tuple(inputs)
+        self.inputs = self.columns = others if inputs is None else _names(inputs)
         for own, names in zip(self.paths, found, strict=True):
             missing = [name for name in (*self.target, *self.inputs) if name not in names]
             if missing:
                 raise ValueError(f"{own} has no column {missing[0]!r}; it has {', '.join(names)}.")
         if not self.inputs or not self.target:
             raise ValueError(f"{self.paths[0]} must give y and at least one column of X; its columns are {found[0]}.")
+        if twice := {name for name in self.inputs if self.inputs.count(name) > 1}:
+            raise ValueError(f"inputs name column {min(twice)!r} twice: name each once.")
         if both := set(self.inputs) & set(self.target):
             raise ValueError(f"column {min(both)!r} cannot be in X and in y: leave it out of inputs.")
 
@@ -70,3 +73,7 @@ class ParquetRows(Rows):
             return ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"path: {path} is no Parquet file: {error}") from error
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

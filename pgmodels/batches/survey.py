@@ -33,6 +33,7 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block]) -> Surv
     """
     rng, count, digest = np.random.default_rng(0), 0, hashlib.sha256()
     mean = squares = np.zeros(())
+    low, high = np.array(np.inf), np.array(-np.inf)
     sample: Block | None = None
     keys = np.zeros(0)
     for X, y in _pieces(rows):
@@ -42,6 +43,7 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block]) -> Surv
         share, apart = len(X) / (count + len(X)), X.mean(axis=0) - mean
         squares = squares + np.sum((X - X.mean(axis=0)) ** 2, axis=0) + count * share * apart**2
         mean, count = mean + share * apart, count + len(X)
+        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         # The rows with the smallest of keys drawn for all are a uniform sample.
         keys = np.concatenate([keys, rng.random(len(X))])
         kept = np.sort(np.argsort(keys)[:_SAMPLE])
@@ -53,7 +55,8 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block]) -> Surv
     deviation = np.sqrt(squares / count)
     scaling = Scaling(np.zeros_like(mean), np.ones_like(mean))
     if rows.standardise:
-        scaling = Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+        # The deviation of a constant column is what rounding leaves of it.
+        scaling = Scaling(mean, np.where(high > low, deviation, 1.0))
     return Survey(count, scaling, scaling(sample[0]), sample[1], digest.hexdigest())
 
 

@@ -48,6 +48,8 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
 def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     # d|x - z|² = 2 (x - z)·(dx - dz), in products of matrices: reverse mode then stores no (n, m, d) array.
     (X, Z), (dX, dZ) = primals, tangents
+    # Far from the origin the products would lose the digits that the differences have.
+    X, Z = X - Z[:1], Z - Z[:1]
     tangent = jnp.sum(X * dX, 1)[:, None] - X @ dZ.T - dX @ Z.T + jnp.sum(Z * dZ, 1)[None, :]
     return squared_distance(X, Z), 2.0 * tangent
 
@@ -56,6 +58,8 @@ def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[A
     """Squared distances in units of one lengthscale, or of one for each column."""
     X, Z = as_array(X), as_array(Z)
     if lengthscale.ndim:
+        # What is divided far from the origin is rounded by more than the distance may be.
+        X, Z = X - Z[:1], Z - Z[:1]
         return squared_distance(X / lengthscale, Z / lengthscale)
     return squared_distance(X, Z) / lengthscale**2
 

@@ -17,7 +17,7 @@ from pgmodels.latent.chunks import HELD
 from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import JITTERS, RANK_MULTIPLE, ROUNDING, Form, check_gram, gram, jittered_root
-from pgmodels.latent.low_rank import LowRankPrior, LowRankState, Span, SpannedPrior, low_rank_at, span_of
+from pgmodels.latent.low_rank import LowRankPrior, LowRankState, Span, SpannedPrior, low_rank_at, own_variances, span_of
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
@@ -33,9 +33,9 @@ AUTOMATIC = "auto"
 _LIMIT = 1000
 # Factors of so many numbers compile longer than they are computed.
 _LIGHT = 2**21
-# Relative to the mean variance, of up to so many inputs; of more it grows as what rounding does to their matrix, which
-# is at most a tenth of it for the kernels and dimensions tried.
-_JITTER, _MANY = 1e-12, 1000
+# Relative to each variance, of up to so many inputs; of more it grows as what rounding does to their matrix, at most a
+# tenth of it for the kernels and dimensions tried. Where it gives no root, it grows by so much at a time.
+_JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
 
 
 class InducingState(NamedTuple):
@@ -132,7 +132,7 @@ def inducing_by_root(
 
 
 def span_at(kernel: Any, Z: Any, neglected: float = np.inf) -> Span:
-    """Inducing inputs filled up to few sizes, and the least jitter that gives their matrix a root, of 1e-12 or more.
+    """Inducing inputs filled up to few sizes, and the least jitter that gives their matrix a root, from 1e-12 on.
 
     Less where no variance above ``neglected`` is to be added. What a latent there says with jitter is that of f(Z) and
     noise: the bound stays one, and continuous in the hyperparameters however little an input adds to the others'.
@@ -140,10 +140,11 @@ def span_at(kernel: Any, Z: Any, neglected: float = np.inf) -> Span:
     """
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
-    variance = np.mean(np.diagonal(K))
-    least = float(np.clip(neglected / variance, ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    variances = np.asarray(own_variances(jnp.diagonal(K)))
+    least = float(np.clip(neglected / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
     # What has a root at half of it has one in other libraries of linear algebra too.
-    jitter = 2.0 * jittered_root(kernel, K, (0.5 * least, *JITTERS[1:]))[2] / variance
+    ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
+    jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
     rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
     filled = np.pad(np.asarray(Z), ((0, rank - len(Z)), (0, 0)), mode="edge")
     return Span(as_array(filled), as_array((np.arange(rank) < len(Z)).astype(np.float64)), as_array(jitter))
@@ -164,7 +165,7 @@ class Inducing(Form):
     form is exact. ``Inducing("auto")`` begins with a hundred centres, and takes more and more rows of the last kind
     until the ELBO gains less than 0.05 nats, at most 1,000; ``Inducing(500, "auto")`` at most 500. Before there are
     data, it is those centres. The ELBO is below that of the exact prior, and never falls by another inducing input.
-    Their matrix has a jitter of 1e-12 of the variance, see ``span_at``: equal inputs do no harm.
+    Their matrix has a jitter of 1e-12 of the variances, see ``span_at``: equal inputs do no harm.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
@@ -204,9 +205,15 @@ class Inducing(Form):
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
         """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) say how much the data tell of each latent."""
-        if not isinstance(self.inputs, int) or self.select is None:
-            return np.asarray(self.inputs)
         X = np.asarray(X, dtype=np.float64)
+        if not isinstance(self.inputs, int) or self.select is None:
+            Z = np.asarray(self.inputs)
+            if Z.shape[1] != X.shape[1]:
+                raise ValueError(
+                    f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with "
+                    "the columns of X, or their number."
+                )
+            return Z
         distinct = distinct_rows(X)
         if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
@@ -217,11 +224,6 @@ class Inducing(Form):
         """See Form."""
         Z = self.choose(kernel, X)
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
-        if Z.shape[1] != X.shape[1]:
-            raise ValueError(
-                f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with the "
-                "columns of X, or their number."
-            )
         span = span_at(kernel, Z, neglected)
         return _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
 

@@ -140,7 +140,7 @@ def span_of(prior: SpannedPrior) -> LowRankPrior:
 
 
 class Span(NamedTuple):
-    """Inputs (r, d), marks of those that are active, and the jitter of their matrix relative to its mean variance."""
+    """Inputs (r, d), marks of those that are active, and the jitter of their matrix relative to its variances."""
 
     Z: Float[Array, "r d"]
     active: Float[Array, " r"]
@@ -163,5 +163,11 @@ def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, si
 def root_at(kernel: Any, span: Span) -> Float[Array, "r r"]:
     """L_Z, that of the identity at coordinates that are not active."""
     active, K = span.active, kernel(span.Z, span.Z)
-    jitter = span.jitter * (active @ jnp.diagonal(K)) / jnp.sum(active)
+    jitter = span.jitter * own_variances(jnp.diagonal(K))
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
+
+
+def own_variances(diagonal: Float[Array, " r"]) -> Float[Array, " r"]:
+    """What jitter is relative to: each variance, or the least positive one where there is none."""
+    positive = diagonal > 0.0
+    return jnp.where(positive, diagonal, jnp.min(diagonal, where=positive, initial=jnp.inf))
