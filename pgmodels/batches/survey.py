@@ -55,8 +55,9 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block]) -> Surv
     deviation = np.sqrt(squares / count)
     scaling = Scaling(np.zeros_like(mean), np.ones_like(mean))
     if rows.standardise:
-        # The deviation of a constant column is what rounding leaves of it.
-        scaling = Scaling(mean, np.where(high > low, deviation, 1.0))
+        # Rounding moves the mean of a constant column, and leaves a deviation.
+        varies = high > low
+        scaling = Scaling(np.where(varies, mean, low), np.where(varies, deviation, 1.0))
     return Survey(count, scaling, scaling(sample[0]), sample[1], digest.hexdigest())
 
 
