@@ -5,7 +5,7 @@ import warnings
 from types import FrameType
 
 # Packages through which a call may pass on its way.
-_INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype")
+_INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
 
 def warn(message: str, category: type[Warning]) -> None:

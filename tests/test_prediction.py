@@ -193,6 +193,20 @@ def test_unresolved_integrals_are_reported():
         Predictive(HeteroscedasticGaussian(100.0), nodes).log_density(np.array([0.3]))
 
 
+def test_unresolved_moments_are_reported(recwarn):
+    """Var y = v_1 + (1 + exp(v_2 / 2)) / 4, of which rare large values of the second latent are most."""
+
+    def variance(uncertainty):
+        nodes = IndependentNodes(np.zeros((1, 2)), np.array([[1.0, uncertainty]]))
+        return Predictive(HeteroscedasticGaussian(4.0), nodes).variance[0]
+
+    assert variance(4.0) == pytest.approx(1.0 + (1.0 + np.exp(2.0)) / 4.0, rel=0.01)
+    assert not recwarn.list
+    with pytest.warns(PredictionWarning, match="variance of y are not resolved in 1 rows") as caught:
+        variance(9.0)
+    assert caught[0].filename == __file__
+
+
 def test_draw_nodes_average_over_draws():
     f = np.random.default_rng(2).normal(0.4, 1.0, (50, 3, 1))
     p = Predictive(Bernoulli(), DrawNodes(f))

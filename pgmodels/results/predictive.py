@@ -24,6 +24,8 @@ from pgmodels.warning import warn
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
 _AGREE = {"hermite": 1e-7, "trapezoid": 1e-5, "sobol": 1e-3}
 _UNRESOLVED = {"trapezoid": 1e-3, "sobol": 0.05}
+# A variance of y that the last two levels differ in by more than this share.
+_UNSURE = 0.02
 _TRAPEZOID_LEVELS = (1025, 4097, 16385)
 # A window of the trapezoid rule leaves out what is below exp(-_DEPTH) of the integrand's peak.
 _DEPTH = 32.0
@@ -160,8 +162,11 @@ class Predictive(Portable):
     @cached_property
     @double_precision
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        found = self._integrated_moments(self.nodes.levels[min(2, len(self.nodes.levels) - 1)])
+        levels = self.nodes.levels[:3]
+        found = self._integrated_moments(levels[-1])
         if found is not None:
+            if len(levels) > 1:
+                self._warn_unsure(found, self._integrated_moments(levels[-2]))
             return found
         values = self.support.values()
         if values is None:
@@ -187,6 +192,21 @@ class Predictive(Portable):
             spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
             variances[rows] = (weights * variance_f).sum(axis=0) + spread
         return means, variances
+
+    def _warn_unsure(self, found: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None) -> None:
+        """Warn where moments still change with the number of nodes."""
+        if coarse is None:
+            return
+        (mean, variance), (other, less) = found, coarse
+        gap = np.maximum(np.abs(variance - less), (mean - other) ** 2) / np.maximum(variance, np.finfo(float).tiny)
+        bad = gap[gap > _UNSURE]
+        if bad.size:
+            warn(
+                f"the mean and the variance of y are not resolved in {bad.size} rows: the variance still changes by up "
+                f"to {100.0 * bad.max():.2g} % with the number of nodes. The latents are so uncertain there that rare "
+                "large values are most of it; take quantiles, or average over draws from gibbs.",
+                PredictionWarning,
+            )
 
     def _log_probability(self, y: np.ndarray) -> np.ndarray:
         """log p(y) of a value of a finite support: at one level for all values where nodes are random, to sum to 1."""
