@@ -24,8 +24,8 @@ from pgmodels.warning import warn
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
 _AGREE = {"hermite": 1e-7, "trapezoid": 1e-5, "sobol": 1e-3}
 _UNRESOLVED = {"trapezoid": 1e-3, "sobol": 0.05}
-# A variance of y that the last two levels differ in by more than this share.
-_UNSURE = 0.02
+# A variance of y in which the last two levels differ by more than this share; the last is some six times closer.
+_UNSURE = 0.05
 _TRAPEZOID_LEVELS = (1025, 4097, 16385)
 # A window of the trapezoid rule leaves out what is below exp(-_DEPTH) of the integrand's peak.
 _DEPTH = 32.0
