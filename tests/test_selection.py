@@ -175,3 +175,22 @@ def test_a_form_that_chooses_says_so():
     assert pgm.Inducing("auto") == pgm.Inducing(1000, "auto")
     with pytest.raises(ValueError, match="whole number"):
         pgm.Inducing("kmeans")
+
+
+WIDE = np.array([1.0, 1000.0])
+
+
+def test_centres_are_the_same_places_in_other_units():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    form = pgm.Inducing(12, "kmeans")
+    found = form.choose(pgm.RBF(4.0, [0.8, 800.0]), WIDE * X)
+    np.testing.assert_allclose(found, WIDE * form.choose(pgm.RBF(4.0, [0.8, 0.8]), X), rtol=1e-6)
+    assert len(np.unique(found[:, 0])) == 12
+
+
+def test_centres_go_by_the_columns_that_the_kernel_reads():
+    """Of rows of a second column a thousand times as wide they would be means of the first, a deviation from most."""
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    for kernel in (pgm.On(pgm.RBF(4.0, 0.7), [0]), pgm.On(pgm.Matern12(4.0, 0.7), [0]) + pgm.White(0.1)):
+        found = pgm.Inducing(12, "kmeans").choose(kernel, WIDE * X)
+        assert np.abs(X[:, :1] - found[:, 0]).min(axis=1).mean() < 0.1

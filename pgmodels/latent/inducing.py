@@ -158,14 +158,15 @@ class Inducing(Form):
     computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it all the
     same.
 
-    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``;
-    rows drawn at ``"uniform"``; rows one by one where the prior ``"variance"`` that the others leave is largest; or, in
-    turns with the posterior, where that is largest in units of what the data say, as long as the ELBO gains by it over
-    the centres (``"heteroscedastic"``). Where there are no more distinct rows than that, all of them are taken, and the
-    form is exact. ``Inducing("auto")`` begins with a hundred centres, and takes more and more rows of the last kind
-    until the ELBO gains less than 0.05 nats, at most 1,000; ``Inducing(500, "auto")`` at most 500. Before there are
-    data, it is those centres. The ELBO is below that of the exact prior, and never falls by another inducing input.
-    Their matrix has a jitter of 1e-12 of the variances, see ``span_at``: equal inputs do no harm.
+    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
+    columns in units in which the kernel changes alike; rows drawn at ``"uniform"``; rows one by one where the prior
+    ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
+    what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
+    distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred
+    centres, and takes more and more rows of the last kind until the ELBO gains less than 0.05 nats, at most 1,000;
+    ``Inducing(500, "auto")`` at most 500. Before there are data, it is those centres. The ELBO is below that of the
+    exact prior, and never falls by another inducing input. Their matrix has a jitter of 1e-12 of the variances, see
+    ``span_at``: equal inputs do no harm.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -18,6 +19,9 @@ _SEED = 0
 _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
+# Rows that are moved to see how fast a kernel changes, by so much of a column's deviation; rates above so much of the
+# largest count as equal to it.
+_MOVED, _STEP, _ALIKE = 100, 0.01, 0.98
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
@@ -26,17 +30,47 @@ def distinct_rows(X: np.ndarray) -> np.ndarray:
 
 
 def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """The centres of k-means on as many rows as tell them well, k-means++ the start; the kernel has no say."""
-    del kernel, weights
+    """The centres of k-means on as many rows as tell them well, k-means++ the start.
+
+    Columns are in units in which the kernel changes alike along each: what it does not read has no say.
+    """
+    del weights
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     rows = np.random.default_rng(_SEED).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
+    X = X[np.sort(rows)]
+    rates = _rates(kernel, X)
     with warnings.catch_warnings():
         # Of few distinct rows there are fewer centres, which is all that is wanted.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = KMeans(count, n_init=1, random_state=_SEED).fit(X[np.sort(rows)]).cluster_centers_
+        clusters = KMeans(count, n_init=1, random_state=_SEED).fit(X * rates)
+    members = np.bincount(clusters.labels_, minlength=count)[:, None]
+    sums = np.zeros((count, X.shape[1]))
+    np.add.at(sums, clusters.labels_, X - X[0])
+    found = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
     return found[distinct_rows(found)]
+
+
+def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
+    """How fast the kernel changes along each column, (d,), relative to the fastest; 1 where it tells none apart.
+
+    By the squared distance |φ(x) - φ(x')|² of the kernel's features between rows and rows with one column moved, of
+    which what does not go by how far, as of noise, is left out.
+    """
+    rows = X[np.linspace(0, len(X) - 1, min(_MOVED, len(X))).astype(int)]
+    here, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
+    for column, deviation in enumerate(X.std(axis=0)):
+        if deviation > 0.0:
+            further = []
+            for step in (1.0, 2.0):
+                moved = rows + step * _STEP * deviation * (np.arange(X.shape[1]) == column)
+                across = np.asarray(_between(kernel, as_array(rows), as_array(moved)))
+                further.append(np.mean(here + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
+            squared[column] = max(further[1] - further[0], 0.0) / deviation**2
+    rates = np.sqrt(squared / squared.max()) if squared.max() > 0.0 else np.ones(X.shape[1])
+    # Of one lengthscale they are equal but for the length of the steps.
+    return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
 
 
 def drawn(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
@@ -106,3 +140,9 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
 @eqx.filter_jit
 def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]:
     return kernel(X, X[row][None])[:, 0]
+
+
+@eqx.filter_jit
+def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """The covariance of each row of X with the same row of Z."""
+    return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)
