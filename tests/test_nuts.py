@@ -88,7 +88,7 @@ def binary():
     X = rng.normal(size=(25, 2))
     y = (rng.random(25) < expit(2.0 * X[:, 0] + 0.8)).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), mean=0.8))
-    return model, X, y, pgm.nuts(model, X, y, num_samples=500, num_warmup=200, seed=3)
+    return model, X, y, pgm.nuts(model, X, y, num_samples=800, num_warmup=200, seed=3)
 
 
 @pytest.mark.turns(6, 0)
@@ -108,7 +108,7 @@ def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
 @pytest.mark.turns(4)
 def test_draws_of_nuts_do_what_draws_do():
     model, X, y, draws = binary()
-    assert (draws.method, draws.num_chains, draws.num_samples) == ("nuts", 4, 500)
+    assert (draws.method, draws.num_chains, draws.num_samples) == ("nuts", 4, 800)
     root = np.linalg.cholesky(rbf(X, X, 2.0, 0.9) + 2e-8 * np.eye(25))
     np.testing.assert_allclose(draws.latents, 0.8 + np.einsum("ij,csjl->csil", root, draws.whitened[0]), atol=1e-9)
     p = expit(draws.latents[..., 0])
