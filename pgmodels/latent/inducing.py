@@ -166,7 +166,7 @@ class Inducing(Form):
     centres, and takes more and more rows of the last kind until the ELBO gains less than 0.05 nats, at most 1,000;
     ``Inducing(500, "auto")`` at most 500. Before there are data, it is those centres. The ELBO is below that of the
     exact prior, and never falls by another inducing input. Their matrix has a jitter of 1e-12 of the variances, see
-    ``span_at``: equal inputs do no harm.
+    ``span_at``: nearly equal inputs do no harm.
     Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
