@@ -24,8 +24,8 @@ _CHOICE_GAIN = 1e-5
 _STOPPED = 99
 # Of an inverse Hessian's largest eigenvalue the others have at least this share.
 _LEAST_SHARE = 1e-12
-# Values that only the data hold back stay within this factor of their starts.
-_REACH = 1e6
+# Values that only the data hold back stay within this factor of their starts; units round limits by less than a slack.
+_REACH, _SLACK = 1e6, 1e-9
 # Of the bound's size a step gains less where the first round of a search ends. The second knows its curvature, and ends
 # where rounding is all that is left: of inducing inputs and long lengthscales it may be a thousandth of a nat.
 _FIRST_ROUND = 1e-7
@@ -66,7 +66,7 @@ class _Eased:
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and its gradient."""
-        if np.any((vector < self.box[0]) | (vector > self.box[1])):
+        if np.any((vector < self.box[0] - _SLACK) | (vector > self.box[1] + _SLACK)):
             self.left = True
             return self.bound.bowl(vector)
         before, moved = self.bound.best, np.any(vector != self.bound.vector)
