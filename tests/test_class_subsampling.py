@@ -248,9 +248,13 @@ def test_values_are_learned_from_some_latents_at_a_time():
     every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, learn=True, max_passes=400)
     some = pgm.svi(MODEL, X, LABELS, learn=True, max_passes=800, **SAVED)
     assert set(some.fit.values) == set(every.fit.values)
-    for name, value in every.fit.values.items():
-        # The bound is flat about its optimum, to which steps on 40 rows come within some percent.
-        assert some.fit.values[name] == pytest.approx(float(value), rel=0.1, abs=0.2)
+    given, learned_by_all, learned_by_some = (
+        pgm.cavi(model, X, LABELS).elbo for model in (MODEL, every.model, some.model)
+    )
+    # Of some 25 nats the noise of both, and of steps that have latents two at a time, leaves tenths: along the mean the
+    # bound is so flat that values from several seeds are half a unit apart.
+    assert learned_by_all > given + 20.0
+    assert learned_by_some == pytest.approx(learned_by_all, abs=0.3)
 
 
 @pytest.mark.parametrize(

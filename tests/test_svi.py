@@ -59,6 +59,46 @@ def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_p
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
+def few_steps(monkeypatch, window, max_passes, checkpoint=None, learn=True):
+    """What so many passes of 12 batches lead to, by windows of so many steps."""
+    monkeypatch.setattr(windows, "_WINDOW", window)
+    rows, options = pgm.ArrayRows(X, LABELS), {"learn": learn, "checkpoint": checkpoint}
+    with pytest.warns(pgm.ConvergenceWarning, match=f"after {max_passes} passes"):
+        return pgm.svi(MODEL, rows, batch_size=40, tolerance=1e-9, max_passes=max_passes, **options)
+
+
+def assert_alike(ours, theirs):
+    for one, other in zip(ours.predict_latent(X[:5]), theirs.predict_latent(X[:5]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+    for name, value in theirs.fit.values.items() if theirs.fit else ():
+        np.testing.assert_allclose(ours.fit.values[name], value, rtol=1e-12)
+
+
+@pytest.mark.turns(2)
+def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
+    found = few_steps(monkeypatch, 200, 1)
+    assert (found.fit.num_steps, len(found.elbo_trace)) == (12, 1)
+    # The later half of them is the second of two windows.
+    assert_alike(found, few_steps(monkeypatch, 6, 1))
+    # After a window, q is the average of all: 8 and 4 steps.
+    whole = few_steps(monkeypatch, 12, 1, learn=False)
+    short = few_steps(monkeypatch, 8, 1, learn=False)
+    assert (len(whole.elbo_trace), len(short.elbo_trace)) == (1, 2)
+    assert whole.elbo_trace[0] == pytest.approx(short.elbo_trace @ [2.0, 1.0] / 3.0, rel=1e-12)
+    assert_alike(short, whole)
+
+
+@pytest.mark.turns(2)
+def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp_path):
+    first = few_steps(monkeypatch, 16, 3, tmp_path)
+    assert (first.fit.num_steps, len(first.elbo_trace)) == (36, 3)
+    ours, theirs = few_steps(monkeypatch, 16, 4, tmp_path), few_steps(monkeypatch, 16, 4)
+    np.testing.assert_array_equal(ours.elbo_trace, theirs.elbo_trace)
+    np.testing.assert_array_equal(ours.elbo_trace[:2], first.elbo_trace[:2])
+    for one, other in zip(ours.predict_latent(X[:5]), theirs.predict_latent(X[:5]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.turns(2)
 def test_results_are_those_that_every_other_call_takes(exact):
     found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
@@ -156,7 +196,7 @@ def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     every, rates = (as_array(rows)[None], as_array(COUNTS)[None]), Rates(*map(as_array, np.array([1.0, 0.0, 0.0])))
     state = run(first_state, whole, vector, *every)
     for _ in range(100):
-        state, _ = windows.advance(whole, state, *every, rates, 1)
+        state, _ = windows.advance(whole, state, *every, rates, 0, 1)
     (value, _), slope = run(
         jax.value_and_grad(
             lambda v: penalised_bound(whole, state.naturals, v, *(part[0] for part in every)), has_aux=True

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
-from race_contestant import DENSE, LIMIT, NATURAL, OBJECTIVES, PEERS, WINDOW
+from race_contestant import DENSE, FEW, LIMIT, NATURAL, OBJECTIVES, PEERS, WINDOW
 from scipy.cluster.vq import kmeans2
 from table import write_table
 
@@ -220,9 +220,11 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         "it). Who did not get there is 'never', with the loss in the end; who failed, or was stopped, has 'no "
         "result'. A peer's seconds are those of the first look at the test rows that shows the level, looks not "
         "counted, at whichever of two rates of Adam gets there first; what it compiles is what its first step took "
-        "beyond a usual one. Those of `fit` are of the whole call, its stopping included; `svi` is called again from "
-        f"its checkpoint, a window of {WINDOW} steps more each time. What they compile is what the same call on "
-        "another split takes less in the same process. Ratio: the fastest peer by the package's fastest; 0 where that "
+        "beyond a usual one. Those of `fit` are of the whole call, its stopping included. Those of `svi` are of whole "
+        f"calls too, each from the start, for {', '.join(map(str, FEW))} steps, or as many as fill passes, then of one "
+        f"that is called again from its checkpoint, a window of {WINDOW} steps more each time. What `fit` compiles is "
+        "what the same call on another split takes less in the same process, and `svi` what the same call takes less "
+        "when it is made once more. Ratio: the fastest peer by the package's fastest; 0 where that "
         f"is not there in the end. It is {whole:.2g} on the median set with compilation and {compiled:.2g} without, "
         f"and below 1 on {slower[0]} and {slower[1]} of {len(rows)} sets; the goal is 10, and never below 1. In all of "
         "them one RBF kernel with one lengthscale, variance 1 and lengthscale sqrt(d) to start from, mean 0, a "

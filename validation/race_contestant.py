@@ -24,8 +24,8 @@ BETWEEN = 1.08
 DENSE = 2000
 # Processor seconds after which a contestant is stopped, its import included.
 LIMIT = 120
-# Steps of `svi` between two looks.
-WINDOW = 200
+# Steps of `svi` in its first calls, each from the start, and in those that go on from a checkpoint.
+FEW, WINDOW = (8, 16, 32, 64, 128), 200
 
 
 class Times(NamedTuple):
@@ -254,29 +254,36 @@ def fit(case: Case, objective: str, dense: bool) -> list[float]:
     return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, progress=False))
 
 
-def svi(case: Case, seconds: float, objective: str) -> list[list[float]]:
-    """``svi`` called again and again, each time from its checkpoint for a window of steps more; the calls' sums.
+def svi(case: Case, seconds: float, objective: str) -> dict[str, Any]:
+    """`svi` for a few steps, for more and more; then again and again from its checkpoint for a window more, in sums.
 
-    For so many processor seconds after the first one.
+    The first call compiles, and what it took beyond the same call made once more is added to each of the following. The
+    last begins at most so many processor seconds after the first ended.
     """
     import pgmodels as pgm
 
     model, per_pass = model_of(case), len(case.X) // case.batch
-    curve: list[list[float]] = []
+    # As the peers do.
+    options = {"batch_size": case.batch, "learn": True, "learn_inputs": True, "objective": objective}
+
+    def steps(count: int, **more: str) -> list[float]:
+        passes = -(-count // per_pass)
+        return called(
+            case, lambda: pgm.svi(model, case.X, case.y, max_passes=passes, progress=False, **options, **more)
+        )
+
+    first, again = (steps(FEW[0]) for _ in range(2))
+    compiled, curve = np.subtract(first[:2], again[:2]), [first]
+    for count in FEW[1:]:
+        *spent, loss = steps(count)
+        curve.append([*np.add(spent, compiled), loss])
     with tempfile.TemporaryDirectory() as folder:
-        while not curve or curve[-1][1] - curve[0][1] < seconds:
-            passes = -(-WINDOW * (len(curve) + 1) // per_pass)
-            # As the peers do.
-            options = {"max_passes": passes, "checkpoint": folder, "learn": True, "learn_inputs": True}
-            options["objective"] = objective
-            found = called(
-                case,
-                lambda options=options: pgm.svi(
-                    model, case.X, case.y, batch_size=case.batch, progress=False, **options
-                ),
-            )
-            curve.append([*np.add(found[:2], curve[-1][:2] if curve else 0.0), found[2]])
-    return curve
+        before = compiled
+        while curve[-1][1] - curve[0][1] < seconds:
+            *spent, loss = steps(WINDOW * (len(curve) - len(FEW) + 1), checkpoint=folder)
+            before = np.add(spent, before)
+            curve.append([*before, loss])
+    return {"curve": curve, "again": again, "compile": list(compiled)}
 
 
 PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn}
@@ -295,7 +302,7 @@ PACKAGES = {
 
 
 def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None:
-    """Run a contestant and print what it found; the package twice, on another split of the same rows too."""
+    """Run a contestant and print what it found; `fit` twice, on another split of the same rows too."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {int(core)})
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
@@ -307,14 +314,12 @@ def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None
         return
     first, second = read(path, "first"), read(path, "second")
     if contestant.startswith("svi"):
-        curve = svi(first, float(seconds), OBJECTIVES[contestant])
-        print(json.dumps({"curve": curve}), flush=True)
-        again = svi(second, 0.0, OBJECTIVES[contestant])[0]
-    else:
-        how = OBJECTIVES[contestant], "dense" in contestant
-        curve = [fit(first, *how)]
-        print(json.dumps({"curve": curve}), flush=True)
-        again = fit(second, *how)
+        print(json.dumps(svi(first, float(seconds), OBJECTIVES[contestant])))
+        return
+    how = OBJECTIVES[contestant], "dense" in contestant
+    curve = [fit(first, *how)]
+    print(json.dumps({"curve": curve}), flush=True)
+    again = fit(second, *how)
     print(json.dumps({"curve": curve, "again": again, "compile": list(np.subtract(curve[0][:2], again[:2]))}))
 
 

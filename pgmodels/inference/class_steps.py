@@ -233,11 +233,12 @@ def advance(
     X: Float[Array, "most b d"],
     y: Array,
     rates: Rates,
-    count: Any,
+    first: Any,
+    last: Any,
 ) -> tuple[SviState, Window]:
-    """Steps on the first ``count`` of some batches, one after the other.
+    """Steps on some batches, one after the other, from the one of a number up to before another.
 
-    What a window averages of a latent is over the steps that it had.
+    After the last of them comes the first. What a window averages of a latent is over the steps that it had.
     """
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
     start, values = state, jnp.zeros_like(state.values.vector)
@@ -246,15 +247,15 @@ def advance(
 
     def body(index: Array, carry: Any) -> Any:
         state, (naturals, vectors, squares, centres, bounds, left) = carry
-        state, seen = step(whole, sample, state, X[index], y[index], rates)
+        state, seen = step(whole, sample, state, X[index % len(X)], y[index % len(y)], rates)
         own, vector = seen.latents, state.values.vector
         naturals = jax.tree.map(lambda total, now: total.at[own].add(now), naturals, seen.naturals)
         centres, left = centres.at[own].add(seen.centres), left.at[own].multiply(1.0 - seen.rates)
         return state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)
 
-    found = jax.lax.fori_loop(0, count, body, (state, sums))
+    found = jax.lax.fori_loop(first, last, body, (state, sums))
     state, (naturals, vectors, squares, centres, bounds, left) = found
-    visits = state.taken - start.taken
+    visits, count = state.taken - start.taken, last - first
 
     def averaged(total: Array, now: Array) -> Array:
         own = visits.reshape(-1, *[1] * (total.ndim - 1))

@@ -56,8 +56,9 @@ def candidates(model: Model, data: Data, objective: Objective | None) -> dict[st
     """
     found = {"values given": model}
     level = None if objective is None else constant_latents(model, data.y, objective)
+    unit = _stretched(model if level is None else _levelled(model, data.X, level), data.X)
     for name, length in LENGTHS.items():
-        moved = _stretched(model if level is None else _levelled(model, data.X, level), data.X, length)
+        moved = _lengthened(unit, length)
         if not any(eqx.tree_equal(moved, other) for other in found.values()):
             found[name] = moved
     return found
@@ -235,20 +236,34 @@ def amplified(kernel: Kernel, factor: float) -> Kernel:
     return eqx.tree_at(lambda k: k.variance, kernel, variance.with_value(variance.value * factor), is_leaf=is_parameter)
 
 
-def _stretched(model: ModelOrKernel, X: np.ndarray, length: float) -> ModelOrKernel:
-    """The model with its free lengthscales at ``length`` times the median distance, by column where they are arrays."""
+def _stretched(model: ModelOrKernel, X: np.ndarray) -> ModelOrKernel:
+    """The model with its free lengthscales at the median distance, by column where they are arrays."""
 
     def move(node: Any) -> Any:
         if isinstance(node, Restricted):
-            inner = _stretched(node.kernel, node.inputs(X), length)
+            inner = _stretched(node.kernel, node.inputs(X))
             return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
         if not isinstance(node, Stationary) or not is_free(node.lengthscale):
             return node
         by_column = np.ndim(node.lengthscale.value) > 0
-        value = length * (_distances(X) if by_column else median_distance(X))
-        return eqx.tree_at(lambda k: k.lengthscale, node, node.lengthscale.with_value(value), is_leaf=is_parameter)
+        return _of_lengthscale(node, _distances(X) if by_column else median_distance(X))
 
     return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, (Stationary, Restricted)))
+
+
+def _lengthened(model: Model, factor: float) -> Model:
+    """The model with its free lengthscales times a factor."""
+
+    def move(node: Any) -> Any:
+        if not isinstance(node, Stationary) or not is_free(node.lengthscale):
+            return node
+        return _of_lengthscale(node, factor * np.asarray(node.lengthscale.value))
+
+    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
+
+
+def _of_lengthscale(kernel: Stationary, value: np.ndarray) -> Stationary:
+    return eqx.tree_at(lambda k: k.lengthscale, kernel, kernel.lengthscale.with_value(value), is_leaf=is_parameter)
 
 
 def _distances(X: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ from pgmodels.unknowns import Unknowns, learned
 from pgmodels.warning import warn
 
 # Of a checkpoint: one more for every change of what the steps do.
-_FORMAT = 4
+_FORMAT = 5
 # The rate named "robbins-monro": (t + delay)^-power. Steps towards what is not the optimum of a bound are short from
 # the first on.
 _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
@@ -132,10 +132,11 @@ def svi(
     these are short, differ by less than ``tolerance``, relative to their size and to how far the steps go; or where
     windows have fewer rows than there are, and their bound gains less than its noise. Before that, Adam's steps are
     halved whenever the averages of the values move by no more than noise, and end where they move by less than a tenth
-    of ``tolerance``, of a positive value relatively. Warns with ConvergenceWarning where that takes more than
-    ``max_passes`` (100, or as many as 10,000 steps take, where it is left out). 0.1 left the ELBO one or two hundredths
-    of a nat below its optimum (20,000 rows, 100 inducing inputs). The result is q's average over the last of them, and
-    of arrays a step of CAVI on all rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
+    of ``tolerance``, of a positive value relatively. 0.1 left the ELBO one or two hundredths of a nat below its optimum
+    (20,000 rows, 100 inducing inputs). Warns with ConvergenceWarning where that takes more than ``max_passes`` (100, or
+    as many as 10,000 steps take, where it is left out), after which it ends, beside a few steps from each start. The
+    result is q's average over the last window, or the later half of fewer steps, and of arrays a step of CAVI on all
+    rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
     for a GP whose form has no factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
@@ -274,7 +275,7 @@ def _learned(
     restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
     with others_named():
         if jax.process_count() > 1:
-            check_alike(f"{fingerprint()} {settings.windows} {restored and restored[0].trace}")
+            check_alike(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
         ascent, starts = restored or windows.begin(whole, sample, stream, settings)
 
         def save(ascent: windows.Ascent, final: bool) -> None:
@@ -320,7 +321,7 @@ def _fingerprint(
 def _report(
     outcome: Outcome, starts: dict[str, float], learnable: Unknowns, values: list[np.ndarray], settings: Settings
 ) -> FitReport:
-    num_steps = len(outcome.trace) * settings.window
+    num_steps = settings.taken(len(outcome.trace))
     return FitReport(
         start=max(starts, key=lambda name: starts[name], default="values given"),
         start_elbos=starts,

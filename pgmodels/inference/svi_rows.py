@@ -58,12 +58,12 @@ def source_of(model: Model, X: Any, y: Any, weights: Any, learn: bool, objective
 
 
 def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
-    """Batches of rows in a new order every pass, from a pass on, those of some windows at a time."""
+    """Batches of rows in a new order every pass, from one on, those of a window at a time; one where all are alike."""
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
 
     def stream(first: int) -> Iterator[Block]:
         every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
-        return some_at_a_time(every, settings.window)
+        return some_at_a_time(every, settings.window if settings.batch_size < source.num_rows else 1)
 
     return stream
 

@@ -36,14 +36,14 @@ _FIRST = 10
 # Rows that starts are made from.
 _ROWS = 5000
 # Steps of each latent from every start before the best is taken: the same for all of them, hardly noisy beside another.
-_TRIED = 10
+_TRIED = 5
 
 # Batches without end, some at a time along a first axis, from the one of a number on.
 Stream = Callable[[int], Iterator[Block]]
 
 
 class Settings(NamedTuple):
-    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, in so many ``windows``.
+    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, by ``window`` at a time.
 
     Averages are compared over a ``pool`` of windows, as those of a pass of few steps have the noise of each. In
     ``sweep`` steps each latent has one on average: 1 where all are in every step. Steps are ``noisy`` unless they are
@@ -53,13 +53,26 @@ class Settings(NamedTuple):
     batch_size: int
     batches: int
     window: int
-    windows: int
     pool: int
     passes: int
     rates: Rates
     tolerance: float
     sweep: int
     noisy: bool
+
+    @property
+    def steps(self) -> int:
+        """How many there are at most."""
+        return self.passes * self.batches
+
+    @property
+    def windows(self) -> int:
+        """Those of the most steps, the last of which may be shorter."""
+        return -(-self.steps // self.window)
+
+    def taken(self, windows: int) -> int:
+        """The steps of so many windows."""
+        return min(windows * self.window, self.steps)
 
 
 class Ascent(NamedTuple):
@@ -113,7 +126,7 @@ def settle(
     delay, power = decay if decay is not None and noisy else (1.0, 0.0)
     rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
     pool = 1 if learn or not noisy else -(-sweep * _WINDOW // window)
-    return Settings(size, count, window, -(-passes * count // window), pool, passes, rates, tolerance, sweep, noisy)
+    return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 
 @partial(compiled, is_light=always)
@@ -127,14 +140,17 @@ def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array)
 @compiled
 @where_rows_are
 def advance(
-    whole: Sparse, state: SviState, X: Float[Array, "most b d"], y: Array, rates: Rates, count: Any
+    whole: Sparse, state: SviState, X: Float[Array, "most b d"], y: Array, rates: Rates, first: Any, last: Any
 ) -> tuple[SviState, Window]:
-    """Steps on the first ``count`` of some batches, one after the other."""
+    """Steps on some batches, one after the other, from the one of a number up to before another.
+
+    After the last of them comes the first.
+    """
     if whole.sample is not None:
-        return class_steps.advance(whole, whole.sample, state, X, y, rates, count)
+        return class_steps.advance(whole, whole.sample, state, X, y, rates, first, last)
 
     def body(index: Array, carry: tuple[SviState, Window]) -> tuple[SviState, Window]:
-        state, seen = step(whole, carry[0], X[index], y[index], rates)
+        state, seen = step(whole, carry[0], X[index % len(X)], y[index % len(y)], rates)
         vector, left = state.values.vector, carry[1].share
         now = Window(state.naturals, vector, vector**2, seen.centre, seen.bound, -state.rate * left)
         return state, jax.tree.map(jnp.add, carry[1], now)
@@ -143,16 +159,18 @@ def advance(
     centre = jnp.concatenate([jnp.zeros_like(own.potential) for own in state.naturals])
     # Of the way that is left at first all.
     nothing = Window(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
-    # The number is an argument, so that any number of steps is the same program.
-    state, total = jax.lax.fori_loop(0, count, body, (state, nothing))
-    mean = jax.tree.map(lambda leaf: leaf / count, total)
+    # Their numbers are arguments, so that any number of steps is the same program.
+    state, total = jax.lax.fori_loop(first, last, body, (state, nothing))
+    mean = jax.tree.map(lambda leaf: leaf / (last - first), total)
     return state, mean._replace(share=1.0 - total.share)
 
 
 def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tuple[Ascent, dict[str, float]]:
-    """The state at the values given, or with values to learn at the start with the largest bound; the bounds."""
+    """The state at the values given, or with values to learn some steps on from the start with the largest bound.
+
+    The bounds with it.
+    """
     X, y = next(stream(0))
-    tried = min(settings.sweep * _TRIED, len(X))
     first, rows = whole.split.place((X[:_FIRST], y[:_FIRST])), whole.split.place((X, y))
 
     def started(vector: np.ndarray) -> SviState:
@@ -167,11 +185,12 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     models = candidates(whole.learnable.model, few, _at_constants(whole))
     states = {name: started(whole.start(model)) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
-    bounds = {name: float(advance(whole, state, *rows, held, tried)[1].bound) for name, state in states.items()}
+    tried = {name: advance(whole, state, *rows, held, 0, settings.sweep * _TRIED) for name, state in states.items()}
+    bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
-    best = states[max(finite, key=lambda name: finite[name])]
+    best = whole.split.at_hand(tried[max(finite, key=lambda name: finite[name])][0])
     return Ascent(best, learning, 0, None, None, 0, (), False), finite
 
 
@@ -190,7 +209,7 @@ def structure(whole: Sparse, stream: Stream, settings: Settings) -> Any:
     """A tree like that of a state and a window; nothing is computed."""
     X, y = whole.split.place(next(stream(0)))
     first = _first.shapes(whole, as_array(whole.start()), X[:_FIRST], y[:_FIRST])
-    return advance.shapes(whole, first, X, y, settings.rates, len(X))
+    return advance.shapes(whole, first, X, y, settings.rates, 0, settings.window)
 
 
 def ascend(
@@ -207,23 +226,50 @@ def ascend(
     with progress_bar("svi", settings.windows, progress) as bar:
         bar.advance(done)
         while not ascent.converged and len(ascent.trace) < settings.windows:
-            start = time.perf_counter()
-            ascent = _next(whole, ascent, whole.split.place(next(rows)), settings)
-            speed = settings.window * settings.batch_size / (time.perf_counter() - start)
-            save(ascent, ascent.converged or len(ascent.trace) == settings.windows)
+            start, done = time.perf_counter(), len(ascent.trace)
+            count = settings.taken(done + 1) - settings.taken(done)
+            following = _next if count == settings.window else _last
+            ascent = following(whole, ascent, whole.split.place(next(rows)), settings)
+            speed = count * settings.batch_size / (time.perf_counter() - start)
+            if count == settings.window:
+                save(ascent, ascent.converged or settings.taken(done + 2) < (done + 2) * settings.window)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
     return _outcome(ascent, settings)
 
 
-def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+def _advanced(
+    whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings, first: int, last: int
+) -> tuple[SviState, Window]:
+    """Steps on some of the batches. Raises ValueError where they led nowhere."""
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates, len(rows[0])))
-    bound, learning = float(window.bound), ascent.learning
-    if not np.isfinite(bound) or not np.isfinite(np.asarray(window.centre)).all():
+    state, window = whole.split.at_hand(advance(whole, ascent.state, *rows, rates, first, last))
+    if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
             "or a likelihood scale close to zero."
         )
+    return state, window
+
+
+def _last(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+    """The steps that fill no window: their average and that of the pool before, of the later half where there is none.
+
+    They say nothing of whether anything stands still.
+    """
+    count = settings.steps - len(ascent.trace) * settings.window
+    half = count // 2 if ascent.window is None else 0
+    if half:
+        ascent = ascent._replace(state=_advanced(whole, ascent, rows, settings, 0, half)[0])
+    state, window = _advanced(whole, ascent, rows, settings, half, count)
+    trace = (*ascent.trace, float(window.bound))
+    if ascent.window is not None:
+        window = _joined(ascent.window, window, ascent.pooled * settings.window / count)
+    return ascent._replace(state=state, window=window, trace=trace)
+
+
+def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+    state, window = _advanced(whole, ascent, rows, settings, 0, settings.window)
+    bound, learning = float(window.bound), ascent.learning
     held, trace = ascent.held + 1, (*ascent.trace, bound)
     before, pooled = ascent.window, 1
     if ascent.window is not None and ascent.pooled < settings.pool:
@@ -243,8 +289,8 @@ def _next(whole: Sparse, ascent: Ascent, rows: tuple[Array, Array], settings: Se
     return Ascent(state, learning, held, window, before, pooled, trace, converged)
 
 
-def _joined(window: Window, following: Window, count: int) -> Window:
-    """The window of ``count`` windows' steps and of those that follow."""
+def _joined(window: Window, following: Window, count: float) -> Window:
+    """The window of ``count`` times as many steps as follow, and of these."""
     mean = jax.tree.map(lambda first, second: first + (second - first) / (count + 1), window, following)
     return mean._replace(share=1.0 - (1.0 - window.share) * (1.0 - following.share))
 
