@@ -41,8 +41,13 @@ class Compiled:
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's result."""
-        return self.program(*args, **kwargs)(*args, **kwargs)
+        """The function's result. Raises KeyboardInterrupt where JAX makes another error of one in a host function."""
+        try:
+            return self.program(*args, **kwargs)(*args, **kwargs)
+        except (ValueError, RuntimeError) as error:
+            if str(error).rstrip().endswith("KeyboardInterrupt:"):
+                raise KeyboardInterrupt from None
+            raise
 
     def program(self, *args: Any, **kwargs: Any) -> Any:
         """What ``jax.jit`` gave for such a call."""

@@ -48,3 +48,14 @@ def test_covariances_of_a_row_with_itself_that_are_used_twice(compile_, kernel):
         one_by_one = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
     np.testing.assert_allclose(K, one_by_one, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(explained, np.sum(np.linalg.solve(ROOT, one_by_one) ** 2, axis=0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, OSError])
+def test_an_interruption_of_a_host_function_is_one_of_the_program(raised):
+    def host(x):
+        raise raised
+
+    program = compiled(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((), x.dtype), x))
+    with pytest.raises((KeyboardInterrupt, RuntimeError, ValueError)) as caught:
+        jax.block_until_ready(program(jnp.zeros(())))
+    assert (caught.type is KeyboardInterrupt) == (raised is KeyboardInterrupt)
