@@ -254,8 +254,10 @@ def fit(case: Case, objective: str, dense: bool) -> list[float]:
     return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, progress=False))
 
 
-def svi(case: Case, seconds: float, objective: str) -> dict[str, Any]:
+def svi(case: Case, seconds: float, objective: str) -> None:
     """`svi` for a few steps, for more and more; then again and again from its checkpoint for a window more, in sums.
+
+    It prints what there is after each call, so that who is stopped has it.
 
     The first call compiles, and what it took beyond the same call made once more is added to each of the following. The
     last begins at most so many processor seconds after the first ended.
@@ -274,16 +276,20 @@ def svi(case: Case, seconds: float, objective: str) -> dict[str, Any]:
 
     first, again = (steps(FEW[0]) for _ in range(2))
     compiled, curve = np.subtract(first[:2], again[:2]), [first]
+
+    def add(spent: np.ndarray, loss: float) -> None:
+        curve.append([*spent, loss])
+        print(json.dumps({"curve": curve, "again": again, "compile": list(compiled)}), flush=True)
+
     for count in FEW[1:]:
         *spent, loss = steps(count)
-        curve.append([*np.add(spent, compiled), loss])
+        add(np.add(spent, compiled), loss)
     with tempfile.TemporaryDirectory() as folder:
         before = compiled
         while curve[-1][1] - curve[0][1] < seconds:
             *spent, loss = steps(WINDOW * (len(curve) - len(FEW) + 1), checkpoint=folder)
             before = np.add(spent, before)
-            curve.append([*before, loss])
-    return {"curve": curve, "again": again, "compile": list(compiled)}
+            add(before, loss)
 
 
 PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn}
@@ -314,7 +320,7 @@ def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None
         return
     first, second = read(path, "first"), read(path, "second")
     if contestant.startswith("svi"):
-        print(json.dumps(svi(first, float(seconds), OBJECTIVES[contestant])))
+        svi(first, float(seconds), OBJECTIVES[contestant])
         return
     how = OBJECTIVES[contestant], "dense" in contestant
     curve = [fit(first, *how)]
