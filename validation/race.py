@@ -111,11 +111,11 @@ def race(name: str, python: str) -> dict[str, Any]:
             command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(case.seconds)]
             with Path(folder, method + str(rate)).open("w+") as shown:
                 # Who fails, or is stopped, has what it printed before; its error is shown.
-                subprocess.run(command, env=environment, stdout=shown)
+                ended = subprocess.run(command, env=environment, stdout=shown).returncode
                 shown.seek(0)
                 found = json.loads(["{}", *shown][-1])
             cores.put(core)
-            print(name, method, rate or "", found.get("curve", [None])[-1], found.get("again", ""), flush=True)
+            print(name, method, rate or "", found.get("curve", [None])[-1], found.get("again", ""), ended, flush=True)
             return {"contestant": method, "rate": rate, "curve": [], **_rounded(found)}
 
         with ThreadPoolExecutor(cores.qsize()) as pool:
