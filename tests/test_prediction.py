@@ -377,10 +377,11 @@ def test_lost_probability_is_reported():
         draw(geometric(), 8.0, n=50)
 
 
-def test_probabilities_of_many_classes_are_averages_over_the_same_nodes():
+@pytest.mark.parametrize("classes", [3, 18])
+def test_probabilities_are_averages_over_the_same_nodes_whether_classes_are_few_or_many(classes):
     rng = np.random.default_rng(5)
-    nodes = IndependentNodes(rng.normal(size=(3, 18)), rng.uniform(0.2, 2.0, (3, 18)))
-    found = Predictive(LogisticSoftmax(18), nodes).probabilities
+    nodes = IndependentNodes(rng.normal(size=(3, classes)), rng.uniform(0.2, 2.0, (3, classes)))
+    found = Predictive(LogisticSoftmax(classes), nodes).probabilities
     f, _ = nodes.at(np.arange(3), nodes.levels[1])
     expected = np.mean(expit(f) / expit(f).sum(axis=-1, keepdims=True), axis=0)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

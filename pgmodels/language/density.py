@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from pgmodels.language.expression import Environment, Expression
@@ -21,10 +22,16 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
 
     ``y`` is (..., n), or (..., n, columns) where the formula reads columns; its leading axes broadcast against f's.
     """
-    f = as_array(f)
-    return np.asarray(
-        _log_density(likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values)
-    )
+    return np.asarray(_log_density(*_given(likelihood, y, f)))
+
+
+@double_precision
+def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray) -> np.ndarray:
+    """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
+
+    ``y`` is (n,), or (..., 1, n) for several values at the same nodes; with columns, of one axis more.
+    """
+    return np.asarray(_log_integral(log_weights, *_given(likelihood, y, f)))
 
 
 def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
@@ -72,6 +79,19 @@ def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
     return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
 
 
+def _given(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
+    """What the compiled functions take: the formula, and what it is evaluated at."""
+    f = as_array(f)
+    return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
+
+
 @partial(jax.jit, static_argnames=("function", "size", "symbols"))
 def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]) -> Any:
     return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
+
+
+@partial(jax.jit, static_argnames=("function", "size", "symbols"))
+def _log_integral(
+    log_weights: Any, function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]
+) -> Any:
+    return logsumexp(_log_density(function, size, symbols, y, f, values) + log_weights[:, None], axis=-2)

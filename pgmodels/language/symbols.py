@@ -17,7 +17,8 @@ from pgmodels.precision import as_array
 
 # The parameter with the positions of the latents in ``f``, (latents,) or (n, latents), where they are some of all.
 POSITIONS = "positions of f"
-# Among more latents than these one is looked up by its place, among fewer added up from all, most of them times zero.
+# Among more latents than these one is looked up by its place, among fewer added up from all, most of them times zero;
+# for several observations beside the same latents that would be as many copies of all.
 _FEW = 16
 
 
@@ -243,7 +244,7 @@ class Selected(Expression):
 
     def evaluate(self, env: Environment) -> Array:
         index = self.index.evaluate(env)
-        if self.size <= _FEW:
+        if self.size <= _FEW and index.ndim <= env.f.ndim:
             return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
         place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
         rank = max(place.ndim, env.f.ndim)

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 
 from pgmodels.arrays import as_numbers, check_finite
 from pgmodels.integration import padded_chunks
-from pgmodels.language.density import log_density
+from pgmodels.language.density import log_density, log_integral
 from pgmodels.language.likelihood import Formula, Likelihood
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.sampling import draw_observations
@@ -255,8 +255,7 @@ class Predictive(Portable):
         parts = []
         for chunk in self._chunks(rows, level):
             f, log_weights = self.nodes.at(chunk, level)
-            log_p = log_density(self.given, y[chunk], f)
-            parts.append(logsumexp(log_p + log_weights[:, None], axis=0))
+            parts.append(log_integral(self.given, y[chunk], f, log_weights))
         return np.concatenate(parts)[: len(rows)]
 
     def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
@@ -265,8 +264,7 @@ class Predictive(Portable):
         parts = []
         for chunk in self._chunks(np.arange(self.nodes.num_rows), level, len(values)):
             f, log_weights = self.nodes.at(chunk, level)
-            log_p = log_density(self.given, y[:, None, chunk], f)
-            parts.append(np.exp(logsumexp(log_p + log_weights[:, None], axis=1)).T)
+            parts.append(np.exp(log_integral(self.given, y[:, None, chunk], f, log_weights)).T)
         return np.concatenate(parts)[: self.nodes.num_rows]
 
     def _integrate_windows(
