@@ -92,7 +92,7 @@ def count(model):
     return len(model.gps[0].form.inputs)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4, 3)
 def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
     monkeypatch.setattr(selection, "_FIRST", 3)
     for of in (bernoulli, rough):
@@ -138,7 +138,7 @@ def test_what_little_variance_is_left_for_may_still_gain_a_lot():
         assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-6
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4, 2)
 def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
     """Rounding leaves no variance for more than a few rows: the bound is asked of a handful of choices."""
     line = np.linspace(-2.0, 2.0, 60)[:, None]

@@ -74,7 +74,7 @@ def assert_alike(ours, theirs):
         np.testing.assert_allclose(ours.fit.values[name], value, rtol=1e-12)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4, 1)
 def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     found = few_steps(monkeypatch, 200, 1)
     assert (found.fit.num_steps, len(found.elbo_trace)) == (12, 1)

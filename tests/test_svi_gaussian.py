@@ -91,7 +91,7 @@ def closest_independent(model, y):
         return tuple(np.asarray(part).T for part in moments(jnp.asarray(found.x))[:2])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4, 2)
 def test_latents_of_a_datum_are_independent():
     model = pgm.Model(pgm.LogisticSoftmax(3), gp(-0.2, size=3))
     y = LABELS + (X[:, 0] > 1.0)
@@ -159,7 +159,7 @@ def test_a_step_that_leaves_no_precision_is_bent():
     )
 
 
-@pytest.mark.turns(2, 0)
+@pytest.mark.turns(4, 1)
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="gaussian_vi")
