@@ -23,7 +23,6 @@ def few_rows(monkeypatch):
 
 
 @pytest.mark.turns(2)
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kernel", "objective"),
     [
