@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled, compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.acceleration import no_memory
@@ -162,7 +162,7 @@ def _few_rows(given: _Given, *_: Any) -> bool:
     return are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
 
 
-@partial(compiled, is_light=_few_rows)
+@partial(compiled, lightly=_few_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
 ) -> tuple[Stretch, Array, Array]:
@@ -188,7 +188,7 @@ def _ascent_of(found: Stretch) -> Ascent:
     return Ascent(found.state, np.asarray(found.trace)[: int(found.taken)], bool(found.converged))
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return engine_of(given.objective).first_state(given.problem(vector, pivots))
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
-from pgmodels.compiled import always, compiled
+from pgmodels.compiled import compiled
 from pgmodels.inference import class_steps
 from pgmodels.inference.devices import where_rows_are
 from pgmodels.inference.natural_gradient import Rates, Sparse, SviState, Window, first_state, step
@@ -129,7 +129,7 @@ def settle(
     return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 
-@partial(compiled, is_light=always)
+@partial(compiled, lightly=True)
 @where_rows_are
 def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     if whole.sample is not None:

@@ -253,7 +253,7 @@ def _is_small(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: 
     return len(X) * len(span.Z) <= _LIGHT
 
 
-@partial(compiled, static_argnames=("at", "size"), is_light=_is_small)
+@partial(compiled, static_argnames=("at", "size"), lightly=_is_small)
 def _bound(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: Span, size: int) -> SpannedPrior:
     return at(kernel, mean, X, span, size)
 
