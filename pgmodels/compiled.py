@@ -1,7 +1,7 @@
 """Everything that the package compiles: by JAX, with options that suit what it does, and not kept without bound."""
 
 from collections.abc import Callable
-from functools import cache, cached_property, partial, update_wrapper
+from functools import cache, partial, update_wrapper
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -53,6 +53,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
     ):
         self._lightly = lightly if callable(lightly) else lambda *args, **kwargs: lightly
         self._options = _USUAL | (_ONE_THREAD if on_one_thread else {})
+        self._programs: dict[bool, Any] = {}
         self._jit = partial(jax.jit, function, static_argnames=static_argnames)
         # JAX takes options at the outside alone.
         self._inner: Any = self._jit()
@@ -79,6 +80,9 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
     def program(self, *args: Any, **kwargs: Any) -> Any:
         """What ``jax.jit`` gave for such a call."""
         is_light = jax.default_backend() == "cpu" and self._lightly(*args, **kwargs)
+        if is_light not in self._programs:
+            options = self._options | (_LIGHT if is_light else {})
+            self._programs[is_light] = self._jit(compiler_options={n: v for n, v in options.items() if n in known()})
         return self._programs[is_light]
 
     def shapes(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,43 +93,33 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
         """For how many kinds of arguments it is compiled."""
         return sum(program._cache_size() for program in self._programs.values())
 
-    def clear_cache(self) -> None:
-        """Forget what is compiled."""
-        for program in self._programs.values():
-            program.clear_cache()
 
-    @cached_property
-    def _programs(self) -> dict[bool, Any]:
-        """Lightly compiled and not; made at the first call, which may be where JAX is started."""
-        light = self._options | _LIGHT
-        return {False: self._jit(compiler_options=known(self._options)), True: self._jit(compiler_options=known(light))}
-
-
-# Programs that are kept. TODO
-PROGRAMS_KEPT = 300
+# Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, which is as much again
+# and which nothing else empties: traces, and operations run one by one. A program holds 7 MB with that: 22 fits, each of
+# another size and kernel, 1.1 GB (153 programs), and 0.4 GB where 70 are kept. All that README's first model shows needs
+# 45 programs.
+PROGRAMS_KEPT = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()
 
 
 def _forget_beyond(limit: int) -> None:
-    """Forget all programs where there are more of them."""
     if sum(wrapper.cache_size() for wrapper in _wrappers) > limit:
-        for wrapper in _wrappers:
-            wrapper.clear_cache()
-
-
-def known(options: Options) -> Options:
-    """Those of the options that XLA knows as it is installed: they are not documented, and come and go."""
-    if _compiles(tuple(options.items())):
-        return options
-    return {name: value for name, value in options.items() if _compiles(((name, value),))}
+        jax.clear_caches()
 
 
 @cache
-def _compiles(options: tuple[tuple[str, bool | int | str], ...]) -> bool:
-    """Whether XLA takes the options, by a program of no operation: 5 ms, once for each set of them in a process."""
+def known() -> Options:
+    """The options that XLA knows as it is installed: they are not documented, and come and go. Asked once, in 10 ms."""
+    options = _USUAL | _ONE_THREAD | _LIGHT
+    if _compiles(options):
+        return options
+    return {name: value for name, value in options.items() if _compiles({name: value})}
+
+
+def _compiles(options: Options) -> bool:
     try:
-        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

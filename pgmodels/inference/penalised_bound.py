@@ -11,7 +11,6 @@ from jaxtyping import Array
 from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
-from pgmodels.inference.acceleration import no_memory
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
 from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
@@ -226,7 +225,9 @@ class PenalisedBound:
             return self.bowl(vector)
         if self.state is None:
             self.state = _start(self.given, as_array(vector), pivots)
-        start = self.state if tolerance > _CAREFUL else self.state._replace(memory=no_memory(self.state.sites))
+        start = self.state
+        if tolerance <= _CAREFUL:
+            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
         found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
@@ -255,7 +256,7 @@ class PenalisedBound:
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
-        return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
+        return self.learnable.with_values(self.learnable.constrain(vector))
 
     def choose_again(self, tolerance: float) -> bool:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""

@@ -324,8 +324,9 @@ def _stands_still(before: Window, now: Window, tolerance: float) -> bool:
 
     Source: Wenzel et al. 2019, who look at a window of global parameters.
     """
-    moved = float(jnp.linalg.norm(now.centre - before.centre))
-    return moved <= tolerance * float(now.share * jnp.linalg.norm(now.centre))
+    centre = np.asarray(now.centre)
+    moved = np.linalg.norm(centre - np.asarray(before.centre))
+    return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
 
 
 def _gains_nothing(bounds: tuple[float, ...]) -> bool:
