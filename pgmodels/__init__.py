@@ -27,6 +27,7 @@ from pgmodels.inference.integrate import integrate
 from pgmodels.inference.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.svi import svi
+from pgmodels.installation import InstallationWarning
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
@@ -137,6 +138,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Inducing",
     "InducingWarning",
+    "InstallationWarning",
     "IntegratedApproximation",
     "InteropWarning",
     "IterableRows",

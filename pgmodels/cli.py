@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pgmodels import installation
 from pgmodels.derivation import derive
 from pgmodels.kernels import stationary as kernels
 from pgmodels.language import likelihoods
@@ -61,11 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
-    parser.add_argument("--version", action="version", version=f"pgmodels {version('pgmodels')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and check the installation")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_validate(commands)
     _add_derive(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"pgmodels {version('pgmodels')}")
+        if not installation.computes_rightly():
+            print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
+        parser.exit()
 
 
 def _add_validate(commands: Any) -> None:

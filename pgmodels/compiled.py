@@ -1,58 +1,89 @@
-"""Functions compiled by JAX with options that suit what they do."""
+"""Everything that the package compiles: by JAX, with options that suit what it does, and not kept without bound."""
 
 from collections.abc import Callable
-from functools import partial, update_wrapper
-from typing import Any, ParamSpec, TypeVar
+from functools import cache, partial, update_wrapper
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import jax
 
+from pgmodels.installation import check_once
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # before JAX 0.9
+    from jax.core import get_opaque_trace_state
+
+Options = dict[str, bool | int | str]
+
 # An older way to fuse element-wise work compiles twice as fast, and the programs run as fast: most of their time is
-# LAPACK's, and none is spent in one large fusion. A product is not fused with the sum that it goes into, which makes it
-# up to ten times slower (jaxlib 0.10.2: the sums of squares of A B C, 1,000 rows each).
-_ASCENT: dict[str, bool | int | str] = {
+# LAPACK's, and none is spent in one large fusion. A product is not fused with the sum that it goes into, which jaxlib
+# 0.10.2 does, up to ten times slower (the sums of squares of A B C, 1,000 rows each) and wrongly (see installation).
+_USUAL: Options = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
 }
-# For the sampler's programs, which batch LAPACK (small matrices, one for each datum): they run on the calling thread.
-_SAMPLER = _ASCENT | {"xla_cpu_multi_thread_eigen": False}
+# For programs that batch LAPACK (small matrices, one for each datum): they run on the calling thread.
+_ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
 # At level 0 most of the compiler's work is left out; on a GPU XLA calls that an error. The levels between this and the
-# usual one give wrong numbers (jaxlib 0.10.2: a Matern kernel's K(X, Z) where a row of X is one of Z, as soon as K is
-# used twice).
-_LIGHT = {"xla_backend_optimization_level": 0}
+# usual one give wrong numbers, and so does that one with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two choices,
+# one in the other, one is lost in a program that uses what they give twice; see kernels.distance.safe_sqrt).
+_LIGHT: Options = {"xla_backend_optimization_level": 0}
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
+with jax.core.eval_context():
+    _OUTSIDE = get_opaque_trace_state("flax")
 
-class Compiled:
-    """``jax.jit`` of a function, with options; compiled lightly where a call ``is_light``: see ``compiled_lightly``."""
+
+class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
+    """``jax.jit`` of a function that leaves most of its work to LAPACK. Within what JAX traces it is a part of that.
+
+    ``lightly`` is for what runs seldom, or says of a call whether it is that: on a CPU it compiles in a third of the
+    time, and loops of its own run several times slower. ``on_one_thread`` is for the sampler's functions.
+    """
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        static_argnames: str | tuple[str, ...],
-        options: dict[str, bool | int | str],
-        is_light: Callable[..., bool],
+        function: Callable[..., R],
+        static_argnames: str | tuple[str, ...] = (),
+        *,
+        lightly: bool | Callable[..., bool] = False,
+        on_one_thread: bool = False,
     ):
-        self.function, self._is_light = function, is_light
-        jit = partial(jax.jit, function, static_argnames=static_argnames)
-        self._usual: Any = jit(compiler_options=options)
-        self._light: Any = jit(compiler_options=options | _LIGHT)
+        self._lightly = lightly if callable(lightly) else lambda *args, **kwargs: lightly
+        self._options = _USUAL | (_ONE_THREAD if on_one_thread else {})
+        self._programs: dict[bool, Any] = {}
+        self._jit = partial(jax.jit, function, static_argnames=static_argnames)
+        # JAX takes options at the outside alone.
+        self._inner: Any = self._jit()
         update_wrapper(self, function)
+        _wrappers.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function's result. Raises KeyboardInterrupt where JAX makes another error of one in a host function."""
+        if get_opaque_trace_state("flax") != _OUTSIDE:
+            return self._inner(*args, **kwargs)
+        check_once()
+        program = self.program(*args, **kwargs)
+        before = program._cache_size()
         try:
-            return self.program(*args, **kwargs)(*args, **kwargs)
+            return program(*args, **kwargs)
         except (ValueError, RuntimeError) as error:
             if str(error).rstrip().endswith("KeyboardInterrupt:"):
                 raise KeyboardInterrupt from None
             raise
+        finally:
+            if program._cache_size() > before:
+                _forget_beyond(PROGRAMS_KEPT)
 
     def program(self, *args: Any, **kwargs: Any) -> Any:
         """What ``jax.jit`` gave for such a call."""
-        is_light = jax.default_backend() == "cpu" and self._is_light(*args, **kwargs)
-        return self._light if is_light else self._usual
+        is_light = jax.default_backend() == "cpu" and self._lightly(*args, **kwargs)
+        if is_light not in self._programs:
+            options = self._options | (_LIGHT if is_light else {})
+            self._programs[is_light] = self._jit(compiler_options={n: v for n, v in options.items() if n in known()})
+        return self._programs[is_light]
 
     def shapes(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes of the result; what was traced for them is there for the call."""
@@ -60,40 +91,35 @@ class Compiled:
 
     def cache_size(self) -> int:
         """For how many kinds of arguments it is compiled."""
-        return sum(program._cache_size() for program in (self._usual, self._light))
+        return sum(program._cache_size() for program in self._programs.values())
 
 
-def _never(*args: Any, **kwargs: Any) -> bool:
-    return False
+# Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, which is as much again
+# and which nothing else empties: traces, and operations run one by one. A program holds 7 MB with that: 22 fits, each of
+# another size and kernel, 1.1 GB (153 programs), and 0.4 GB where 70 are kept. All that README's first model shows needs
+# 45 programs.
+PROGRAMS_KEPT = 128
+
+_wrappers: WeakSet[compiled] = WeakSet()
 
 
-def always(*args: Any, **kwargs: Any) -> bool:
-    """Of what runs seldom."""
+def _forget_beyond(limit: int) -> None:
+    if sum(wrapper.cache_size() for wrapper in _wrappers) > limit:
+        jax.clear_caches()
+
+
+@cache
+def known() -> Options:
+    """The options that XLA knows as it is installed: they are not documented, and come and go. Asked once, in 10 ms."""
+    options = _USUAL | _ONE_THREAD | _LIGHT
+    if _compiles(options):
+        return options
+    return {name: value for name, value in options.items() if _compiles({name: value})}
+
+
+def _compiles(options: Options) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
     return True
-
-
-def compiled(
-    function: Callable[..., Any],
-    static_argnames: str | tuple[str, ...] = (),
-    is_light: Callable[..., bool] = _never,
-) -> Compiled:
-    """``jax.jit`` of a function that leaves most of its work to LAPACK; lightly where a call ``is_light``."""
-    return Compiled(function, static_argnames, _ASCENT, is_light)
-
-
-def compiled_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
-    """``compiled`` of what runs seldom.
-
-    On a CPU it compiles in a third of the time, and loops of its own run several times slower.
-    """
-    return Compiled(function, static_argnames, _ASCENT, always)
-
-
-def compiled_sampler(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
-    """``jax.jit`` of a function of the sampler."""
-    return Compiled(function, static_argnames, _SAMPLER, _never)
-
-
-def compiled_sampler_lightly(function: Callable[P, R], static_argnames: str | tuple[str, ...] = ()) -> Callable[P, R]:
-    """``compiled_sampler`` of what runs seldom: see ``compiled_lightly``."""
-    return Compiled(function, static_argnames, _SAMPLER, always)

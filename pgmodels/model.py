@@ -328,8 +328,8 @@ class Model(Module):
                     f"{bad[0][0]}."
                 )
         _check_log(log_base, f"its factor {self.augmentation.base.text()}", name)
-        for coefficient, values in zip(coefficients(self.augmentation.formula), beside, strict=True):
-            rows = np.flatnonzero(is_undefined(coefficient, np.asarray(values)))
+        for coefficient, found in zip(coefficients(self.augmentation.formula), beside, strict=True):
+            rows = np.flatnonzero(is_undefined(coefficient, np.asarray(found)))
             if rows.size:
                 raise ValueError(
                     f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
@@ -381,6 +381,6 @@ def _required(
     return found, augmentation.base.log_evaluate(env), beside
 
 
-@jax.jit
+@compiled
 def _compiled_prior(model: Model, X: Any, live: Any) -> JointPrior:
     return model.traced_prior(X, live)

@@ -17,6 +17,7 @@ from numpyro.distributions.constraints import (
 )
 from numpyro.distributions.transforms import Transform, biject_to
 
+from pgmodels.compiled import compiled
 from pgmodels.portable import Module, Portable
 from pgmodels.writing import write_constraint, write_distribution, write_value
 
@@ -325,7 +326,7 @@ def _median(prior: Distribution) -> Any:
         return prior.icdf(jnp.full(prior.shape(), 0.5))
 
 
-@jax.jit
+@compiled
 def _compiled_median(prior: Distribution) -> jax.Array:
     return prior.icdf(jnp.full(prior.shape(), 0.5))
 

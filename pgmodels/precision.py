@@ -45,6 +45,9 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+_OF_HOST = (np.ndarray, np.generic, bool, int, float, complex)
+
+
 def as_array(value: Any) -> Array:
-    """``jnp.asarray``, which compiles a program for each new shape of a NumPy array; this compiles nothing."""
-    return jax.device_put(value) if isinstance(value, (np.ndarray, np.generic)) else jnp.asarray(value)
+    """``jnp.asarray``, which compiles a program for each new shape of a NumPy array and for numbers; this does not."""
+    return jax.device_put(value) if isinstance(value, _OF_HOST) else jnp.asarray(value)

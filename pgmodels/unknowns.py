@@ -107,7 +107,9 @@ def constrain(parameters: Sequence[Parameter], vector: Any) -> list[Any]:
     """The values of parameters whose unconstrained values are one vector."""
     shapes = [free_shape(p) for p in parameters]
     splits = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    parts = jnp.split(vector, splits) if parameters else []
+    # NumPy splits without compiling anything.
+    split: Any = np.split if isinstance(vector, np.ndarray) else jnp.split
+    parts = split(vector, splits) if parameters else []
     return [p.transform(part.reshape(shape)) for p, part, shape in zip(parameters, parts, shapes, strict=True)]
 
 

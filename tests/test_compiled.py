@@ -1,5 +1,10 @@
 """Programs with options of ours give the numbers of the same operations one by one."""
 
+import ast
+from functools import partial
+from pathlib import Path
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +12,9 @@ import pytest
 from jax.scipy.linalg import solve_triangular
 
 import pgmodels as pgm
-from pgmodels.compiled import compiled, compiled_lightly, compiled_sampler, compiled_sampler_lightly
+from pgmodels import compiled as compiling
+from pgmodels.compiled import compiled
+from pgmodels.kernels.distance import scaled_squared_distance
 
 RNG = np.random.default_rng(4)
 X = RNG.uniform(-1.5, 1.5, (32, 2))
@@ -26,17 +33,40 @@ KERNELS = [
 
 
 def as_installed(function):
-    """At the usual level, which the default tests leave."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 3})
+    """With XLA's own options, which the default tests leave: as NumPyro's programs and a user's are compiled."""
+    return jax.jit(
+        function, compiler_options={"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+    )
 
 
-WAYS = [compiled, compiled_lightly, compiled_sampler, compiled_sampler_lightly, as_installed]
+OURS = [compiled, partial(compiled, lightly=True), partial(compiled, on_one_thread=True)]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-@pytest.mark.parametrize("compile_", WAYS)
+@pytest.mark.parametrize("compile_", [*OURS, as_installed])
 def test_covariances_of_a_row_with_itself_that_are_used_twice(compile_, kernel):
-    """Between its lowest and its usual level XLA gets these wrong by the half of a variance."""
+    """XLA gets the half of a variance wrong where a choice in another one gives a distance."""
+    check_twice_used(compile_, kernel)
+
+
+class Chosen(eqx.Module):
+    """Matern32 by a choice in a choice: what the options are for."""
+
+    lengthscale: np.ndarray
+
+    def __call__(self, X, Z):
+        squared = 3.0 * scaled_squared_distance(X, Z, jnp.asarray(self.lengthscale))
+        positive = squared > 0.0
+        s = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
+        return 1.4 * ((1.0 + s) * jnp.exp(-s))
+
+
+@pytest.mark.parametrize("compile_", OURS)
+def test_a_choice_in_a_choice(compile_):
+    check_twice_used(compile_, Chosen(np.array([0.6, 1.7])))
+
+
+def check_twice_used(compile_, kernel):
 
     def both(kernel, X, live, root, X_new):
         K = live[:, None] * kernel(X, X_new)
@@ -59,3 +89,73 @@ def test_an_interruption_of_a_host_function_is_one_of_the_program(raised):
     with pytest.raises((KeyboardInterrupt, RuntimeError, ValueError)) as caught:
         jax.block_until_ready(program(jnp.zeros(())))
     assert (caught.type is KeyboardInterrupt) == (raised is KeyboardInterrupt)
+
+
+def test_the_package_compiles_in_one_place():
+    """Where options hold that JAX alone would not give; the check of an installation needs what JAX alone gives."""
+    package = Path(pgm.__file__).parent
+    names = {"jit", "filter_jit", "pmap", "filter_pmap"}
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            used = isinstance(node, ast.Attribute) and node.attr in names
+            imported = isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
+            if used or imported:
+                found.add(path.relative_to(package).as_posix())
+    assert found == {"compiled.py", "installation.py"}
+
+
+def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
+    every = compiling.known()
+    monkeypatch.setitem(compiling._USUAL, "xla_invented_by_a_test", 3)
+    compiling.known.cache_clear()
+    assert compiling.known() == every
+    assert compiled(lambda x: x + 1.0)(1.5) == 2.5
+    compiling.known.cache_clear()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_invented_by_a_test"):
+        jax.jit(lambda x: x, compiler_options=compiling._USUAL)(1.0)
+
+
+def test_what_is_compiled_can_be_a_part_of_what_jax_traces():
+    square = compiled(lambda x, power: x**power, static_argnames="power")
+    assert jax.jit(lambda x: square(x, power=3) + 1.0)(2.0) == 9.0
+    assert compiled(lambda x: square(x, power=3) + 1.0)(2.0) == 9.0
+    assert jax.grad(square)(2.0, power=3) == 12.0
+    np.testing.assert_array_equal(jax.vmap(partial(square, power=2))(jnp.arange(3.0)), [0.0, 1.0, 4.0])
+    assert square.cache_size() == 0
+    assert square(2.0, power=3) == 8.0
+    assert square.cache_size() == 1
+
+
+def total():
+    return sum(wrapper.cache_size() for wrapper in compiling._wrappers)
+
+
+def test_programs_are_forgotten_where_there_are_too_many(monkeypatch):
+    traced = []
+
+    @compiled
+    def double(x):
+        traced.append(x.shape)
+        return 2.0 * x
+
+    monkeypatch.setattr(compiling, "PROGRAMS_KEPT", total() + 3)
+    for size in (1, 2, 3, 1, 2, 3):
+        np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
+    assert traced == [(1,), (2,), (3,)]
+    for size in (4, 1):
+        np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
+    assert traced == [(1,), (2,), (3,), (4,), (1,)]
+    assert total() == 1
+
+
+def test_fits_of_sizes_in_turn_compile_nothing_again():
+    """As many programs as two data sets need are far from the bound."""
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.8)))
+    for size in (10, 32):
+        pgm.cavi(model, X[:size], X[:size, 0] > 0)
+    before = total()
+    assert before < compiling.PROGRAMS_KEPT / 2
+    for size in (10, 32) * 2:
+        pgm.cavi(model, X[:size], X[:size, 0] > 0)
+    assert total() == before

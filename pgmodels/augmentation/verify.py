@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -16,6 +15,7 @@ from pgmodels.augmentation.verify_draws import (
     joint_less_conditional,
     site_is_joint,
 )
+from pgmodels.compiled import compiled
 from pgmodels.language.density import undefined_coefficients
 from pgmodels.language.expression import Environment
 from pgmodels.language.supports import Support
@@ -63,7 +63,7 @@ def _observations(
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
     found: list[np.ndarray] = []
-    log_density = jax.jit(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
+    log_density = compiled(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
     given = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
         candidates = support.examples(rng, 4 * ROWS) if given is None else _resized(given, 4 * ROWS, rng)

@@ -11,6 +11,7 @@ import numpy as np
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.rules.rule import Rule
+from pgmodels.compiled import compiled
 from pgmodels.language.expression import Environment
 
 ROWS = 8
@@ -62,7 +63,7 @@ class Case:
         """What a function returns, as one program a shape: operation by operation it would be a hundred."""
         if function not in self._programs:
             # By a function of its own: JAX would share programs with earlier checks, whatever the rules have become.
-            self._programs[function] = jax.jit(lambda *traced: function(*traced))
+            self._programs[function] = compiled(lambda *traced: function(*traced))
         return self._programs[function](*arguments)
 
     @cached_property

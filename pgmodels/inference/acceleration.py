@@ -64,7 +64,7 @@ class Memory(NamedTuple):
 
 def no_memory(sites: Sites) -> Memory:
     """Of an iteration that starts."""
-    size = len(_flat(sites))
+    size = sum(part.size for part in sites)
     return Memory(jnp.zeros((2, size)), jnp.zeros((_DEPTH, 2, size)))
 
 

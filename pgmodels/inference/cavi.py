@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pgmodels.compiled import compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
@@ -113,7 +113,7 @@ def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> Ca
 
 
 # The same, compiled.
-init = compiled_lightly(first_state)
+init = compiled(first_state, lightly=True)
 
 
 def check_finite(engine: str, trace: np.ndarray) -> None:
@@ -222,7 +222,7 @@ def conclude(
     )
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
     """The posterior given sites, and the latents' means and variances."""
     posterior = problem.condition(sites)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.compiled import compiled, compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
 from pgmodels.inference.linear_response import Response, halves, linear_response
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
@@ -38,7 +38,7 @@ from pgmodels.warning import warn
 _RESIDUAL = 1e-6
 
 
-@partial(jax.jit, static_argnames="augmentation")
+@partial(compiled, static_argnames="augmentation")
 def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
     """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
 
@@ -53,7 +53,7 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any,
     return shift, curvature
 
 
-@partial(jax.jit, static_argnames="augmentation")
+@partial(compiled, static_argnames="augmentation")
 def joint_expansion(
     augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
 ) -> tuple[Any, Any]:
@@ -104,8 +104,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
     moves = approximation.objective == "cavi" and objective.size == 1
     respond = _respond if approximation.objective == "cavi" else _respond_by_quadrature
-    found, mean, covariance = respond(objective, joint, moves, posterior, across, y, live, model.parameters)
-    mean, covariance = np.asarray(mean)[:n], np.asarray(covariance)[:n]
+    found, *moments = respond(objective, joint, moves, posterior, across, y, live, model.parameters)
+    mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(found.residual)
     positive = _is_positive(found, lambda: _halves(posterior, across)[1], n)
     if positive and residual > _RESIDUAL:
@@ -253,9 +253,9 @@ def _corrected(
 
 _STATIC = ("objective", "joint", "moves")
 # Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
-_respond = compiled_lightly(_corrected, _STATIC)
+_respond = compiled(_corrected, _STATIC, lightly=True)
 _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
-_halves = jax.jit(halves)
+_halves = compiled(halves)
 
 
 def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, response: Any) -> tuple[Any, Any]:
@@ -269,12 +269,12 @@ def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, 
     return mean + moved, V + added
 
 
-@jax.jit
+@compiled
 def _marginals(posterior: CoupledPosterior) -> Any:
     return posterior.marginals()
 
 
-@jax.jit
+@compiled
 def _covariance(posterior: JointPosterior | CoupledPosterior, *Phi: Any) -> Any:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()

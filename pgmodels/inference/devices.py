@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
+from pgmodels.compiled import compiled
 from pgmodels.latent.rows import of_data
 from pgmodels.precision import as_array
 
@@ -99,7 +100,7 @@ def check_alike(description: str) -> None:
     digest = np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8)[None]
     own = NamedSharding(_mesh(), PartitionSpec(_ROWS))
     each = jax.make_array_from_callback((jax.device_count(), digest.size), own, lambda _: digest)
-    every = np.asarray(jax.jit(lambda rows: rows, out_shardings=NamedSharding(_mesh(), _WHOLE))(each))
+    every = np.asarray(_everywhere(each))
     others = np.flatnonzero(np.any(every != every[0], axis=1))
     if len(others):
         other = jax.devices()[others[0]].process_index
@@ -126,6 +127,12 @@ def others_named() -> Iterator[None]:
 def _filled(part: np.ndarray, more: int) -> np.ndarray:
     """Batches with the first row of each again, so many times."""
     return np.concatenate([part, np.repeat(part[:, :1], more, axis=1)], axis=1) if more else part
+
+
+@compiled
+def _everywhere(rows: Any) -> Any:
+    """All rows, on each device."""
+    return jax.lax.with_sharding_constraint(rows, NamedSharding(_mesh(), _WHOLE))
 
 
 @cache

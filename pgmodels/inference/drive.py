@@ -109,6 +109,6 @@ def _few_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
     return bool(problem.has_few_rows)
 
 
-@partial(compiled, static_argnames="step", is_light=_few_rows)
+@partial(compiled, static_argnames="step", lightly=_few_rows)
 def _stretch(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> Stretch:
     return stretch(step, problem, state, tolerance, limit, STRETCH)

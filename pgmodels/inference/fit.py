@@ -20,7 +20,7 @@ from pgmodels.language.normalisation import is_normalised
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.parameters import is_parameter
-from pgmodels.precision import as_array, double_precision
+from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.threads import one_thread_if_small
@@ -82,7 +82,7 @@ def fit(
     with progress_bar("fit", max_iterations, progress) as bar:
         found = learn(model, data, terms, Limits(max_iterations, tolerance), bar)
     bound, learnable = found.bound, found.bound.learnable
-    values = learnable.constrain(as_array(bound.vector))
+    values = learnable.constrain(bound.vector)
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
     # From q(f) at the optimum: a start of its own could end in another one.
     inner = min(tolerance, _INNER_TOLERANCE)

@@ -259,7 +259,7 @@ class _Integration:
             np.stack([np.asarray(part)[:n] for part in parts])
             for parts in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
         )
-        middle = [np.asarray(value) for value in self.unknowns.constrain(as_array(self.mode))]
+        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         return IntegratedApproximation(
             model=self.unknowns.with_values(middle),
             X=self.data.X,

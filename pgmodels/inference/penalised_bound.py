@@ -8,10 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled, compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
-from pgmodels.inference.acceleration import no_memory
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
 from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
@@ -162,7 +161,7 @@ def _few_rows(given: _Given, *_: Any) -> bool:
     return are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
 
 
-@partial(compiled, is_light=_few_rows)
+@partial(compiled, lightly=_few_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
 ) -> tuple[Stretch, Array, Array]:
@@ -188,7 +187,7 @@ def _ascent_of(found: Stretch) -> Ascent:
     return Ascent(found.state, np.asarray(found.trace)[: int(found.taken)], bool(found.converged))
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return engine_of(given.objective).first_state(given.problem(vector, pivots))
 
@@ -226,7 +225,9 @@ class PenalisedBound:
             return self.bowl(vector)
         if self.state is None:
             self.state = _start(self.given, as_array(vector), pivots)
-        start = self.state if tolerance > _CAREFUL else self.state._replace(memory=no_memory(self.state.sites))
+        start = self.state
+        if tolerance <= _CAREFUL:
+            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
         found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
@@ -255,7 +256,7 @@ class PenalisedBound:
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
-        return self.learnable.with_values(self.learnable.constrain(as_array(vector)))
+        return self.learnable.with_values(self.learnable.constrain(vector))
 
     def choose_again(self, tolerance: float) -> bool:
         """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""

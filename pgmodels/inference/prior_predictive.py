@@ -1,10 +1,12 @@
 """What a model says before data: draws of hyperparameters, latents and observations."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from pgmodels.compiled import compiled
 from pgmodels.inference.inducing import choose_inputs, with_inputs
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.model import Model, require_model
@@ -80,12 +82,11 @@ def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np
     )
 
 
-@jax.jit
-def _latents_of(model: Model, X: Any, key: Any) -> Any:
-    return model.traced_prior(X).draw(key)[0]
-
-
+@partial(compiled, static_argnames="places")
 def _draw_each(model: Model, places: tuple[int, ...], values: Any, X: Any, keys: Any) -> Any:
     """The latents of each draw of the values, (draws, n, latents)."""
-    one = lambda draw: _latents_of(with_values(model, places, draw[0]), X, draw[1])  # noqa: E731
-    return jax.lax.map(one, ([as_array(value) for value in values], keys))
+
+    def one(draw: tuple[Any, Any]) -> Any:
+        return with_values(model, places, draw[0]).traced_prior(X).draw(draw[1])[0]
+
+    return jax.lax.map(one, (values, keys))

@@ -62,7 +62,7 @@ def _are_short(whole: Sparse, naturals: Any, vector: Array, X: Array, y: Array) 
     return len(y) <= _LIGHT_ROWS
 
 
-@partial(compiled, is_light=_are_short)
+@partial(compiled, lightly=_are_short)
 def _moments(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, X: Array, y: Array) -> tuple[Array, Array]:
     found = whole.moments(whole.batch(vector, X, y), naturals)
     return found.mean, found.variance
@@ -72,7 +72,7 @@ def _is_short(problem: Problem, *_: Any) -> bool:
     return len(problem.y) <= _LIGHT_ROWS
 
 
-@partial(compiled, is_light=_is_short)
+@partial(compiled, lightly=_is_short)
 def _last_step(problem: Problem, mean: Array, variance: Array) -> CaviState:
     """A step of CAVI from q's marginals at all rows."""
     start = cavi_engine.start_at(problem, mean, variance)

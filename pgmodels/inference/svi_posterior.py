@@ -1,13 +1,14 @@
 """What steps on batches lead to as a posterior: q at the inducing inputs alone."""
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pgmodels.compiled import compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference.natural_gradient import Sparse
 from pgmodels.inference.naturals import Naturals, solved
 from pgmodels.latent.blocks import scatter_blocks
@@ -38,17 +39,17 @@ def posterior(
     return JointPosterior(prior, Sites(h, h), tuple(groups))
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _prior_at(whole: Sparse, vector: Array, X: Float[Array, "1 d"]) -> JointPrior:
     return whole.prior_at(vector, X)
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _solved(naturals: Naturals) -> tuple[Array, Array]:
     return solved(naturals)
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _each_solved(naturals: Naturals | tuple[Naturals, ...]) -> tuple[Array, Array]:
     """Of each latent, along a first axis; there already of a sample of them."""
     stacked = isinstance(naturals, Naturals)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.batches.rows import Block
-from pgmodels.compiled import always, compiled
+from pgmodels.compiled import compiled
 from pgmodels.inference import class_steps
 from pgmodels.inference.devices import where_rows_are
 from pgmodels.inference.natural_gradient import Rates, Sparse, SviState, Window, first_state, step
@@ -129,7 +129,7 @@ def settle(
     return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 
-@partial(compiled, is_light=always)
+@partial(compiled, lightly=True)
 @where_rows_are
 def _first(whole: Sparse, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     if whole.sample is not None:
@@ -324,8 +324,9 @@ def _stands_still(before: Window, now: Window, tolerance: float) -> bool:
 
     Source: Wenzel et al. 2019, who look at a window of global parameters.
     """
-    moved = float(jnp.linalg.norm(now.centre - before.centre))
-    return moved <= tolerance * float(now.share * jnp.linalg.norm(now.centre))
+    centre = np.asarray(now.centre)
+    moved = np.linalg.norm(centre - np.asarray(before.centre))
+    return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
 
 
 def _gains_nothing(bounds: tuple[float, ...]) -> bool:

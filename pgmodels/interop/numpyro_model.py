@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
+from pgmodels.compiled import compiled
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.normalisation import is_normalised
@@ -100,7 +100,7 @@ class Program:
         return jnp.concatenate(parts, axis=1)
 
 
-@eqx.filter_jit
+@compiled
 def _root(kernel: Any, X: Any) -> Any:
     return whitened_root(kernel, X)[0]
 

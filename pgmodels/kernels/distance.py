@@ -6,6 +6,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from pgmodels.compiled import compiled
 from pgmodels.precision import as_array
 
 Inputs = Array | np.ndarray
@@ -31,7 +32,7 @@ def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
 
 
 @jax.custom_jvp
-@jax.jit
+@compiled
 def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
     """Squared Euclidean distances, exactly 0 between equal rows, in the memory of the result."""
 
@@ -64,7 +65,16 @@ def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[A
     return squared_distance(X, Z) / lengthscale**2
 
 
+# The value has no choice in it: XLA mistakes one of two nested ones (jaxlib 0.10.1, 0.10.2, as they are installed: with
+# lengthscales by column, the covariance of a row with itself lost up to half of the variance).
+@jax.custom_jvp
 def safe_sqrt(squared: Array) -> Array:
     """The square root, with derivative 0 at 0: what the derivative in a lengthscale is there."""
-    positive = squared > 0.0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
+    return jnp.sqrt(squared)
+
+
+@safe_sqrt.defjvp
+def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squared,), (change,) = primals, tangents
+    root, positive = safe_sqrt(squared), squared > 0.0
+    return root, jnp.where(positive, change / (2.0 * jnp.where(positive, root, 1.0)), 0.0)

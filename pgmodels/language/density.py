@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from pgmodels.compiled import compiled
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.operations import Call, Product, Sum
@@ -85,12 +85,12 @@ def _given(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
     return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
 
 
-@partial(jax.jit, static_argnames=("function", "size", "symbols"))
+@partial(compiled, static_argnames=("function", "size", "symbols"))
 def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]) -> Any:
     return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
 
 
-@partial(jax.jit, static_argnames=("function", "size", "symbols"))
+@partial(compiled, static_argnames=("function", "size", "symbols"))
 def _log_integral(
     log_weights: Any, function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]
 ) -> Any:

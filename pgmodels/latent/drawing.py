@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pgmodels.compiled import compiled, compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
@@ -74,5 +74,5 @@ def _draw(
     return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
 
 
-_draw_few = compiled_lightly(_draw)
+_draw_few = compiled(_draw, lightly=True)
 _draw_many = compiled(_draw)

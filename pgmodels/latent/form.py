@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dpstrf
 
+from pgmodels.compiled import compiled
 from pgmodels.latent.dense import DensePrior, covariance_prior, whitened_prior
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import LatentPrior
@@ -157,7 +158,7 @@ def _low_rank(
     )
 
 
-@eqx.filter_jit
+@compiled
 def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
     """kernel(X, X)."""
     return kernel(X, X)

@@ -140,7 +140,7 @@ def span_at(kernel: Any, Z: Any, neglected: float = np.inf) -> Span:
     """
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
-    variances = np.asarray(own_variances(jnp.diagonal(K)))
+    variances = np.asarray(own_variances(as_array(np.diagonal(K))))
     least = float(np.clip(neglected / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
     # What has a root at half of it has one in other libraries of linear algebra too.
     ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
@@ -253,7 +253,7 @@ def _is_small(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: 
     return len(X) * len(span.Z) <= _LIGHT
 
 
-@partial(compiled, static_argnames=("at", "size"), is_light=_is_small)
+@partial(compiled, static_argnames=("at", "size"), lightly=_is_small)
 def _bound(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: Span, size: int) -> SpannedPrior:
     return at(kernel, mean, X, span, size)
 

@@ -1,6 +1,7 @@
 """Priors through the latents at few inputs, and the one by a pivoted Cholesky factor of its covariance."""
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.compiled import compiled
 from pgmodels.latent import algebra
 from pgmodels.latent.factored import FactoredPrior, with_residual
 from pgmodels.latent.rows import resize_rows
@@ -167,6 +169,7 @@ def root_at(kernel: Any, span: Span) -> Float[Array, "r r"]:
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
 
 
+@partial(compiled, lightly=True)
 def own_variances(diagonal: Float[Array, " r"]) -> Float[Array, " r"]:
     """What jitter is relative to: each variance, or the least positive one where there is none."""
     positive = diagonal > 0.0

@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from pgmodels.compiled import compiled
 from pgmodels.latent.chunks import HELD
 from pgmodels.precision import as_array
 
@@ -137,12 +137,12 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-@eqx.filter_jit
+@compiled
 def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]:
     return kernel(X, X[row][None])[:, 0]
 
 
-@eqx.filter_jit
+@compiled
 def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
     """The covariance of each row of X with the same row of Z."""
     return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)

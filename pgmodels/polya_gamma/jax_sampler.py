@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import PRNGKeyArray
 
+from pgmodels.compiled import compiled
 from pgmodels.polya_gamma.laws import (
     LEAST_CROWDING,
     SeriesLaw,
@@ -24,7 +25,7 @@ from pgmodels.polya_gamma.laws import (
 _PIECE = 0.7
 
 
-@jax.jit
+@compiled
 def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
     """Exact draws of PG(b, c) for b in [0, 1e15] and |c| <= 1e20 of one shape, nan elsewhere, in double precision.
 

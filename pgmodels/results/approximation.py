@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
@@ -248,16 +247,16 @@ class LinearResponse(CorrectedApproximation):
 _moved = compiled(move)
 
 
-@eqx.filter_jit
+@compiled
 def _moments(posterior: JointPosterior | CoupledPosterior) -> tuple[Any, Any]:
     return posterior.moments()
 
 
-@eqx.filter_jit
+@compiled
 def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, response: Any) -> Array:
     return joint_covariance(posterior, X_new, as_array(response))
 
 
-@eqx.filter_jit
+@compiled
 def _marginals_at_data(posterior: CoupledPosterior) -> tuple[Any, Any]:
     return posterior.marginals()

@@ -1,14 +1,14 @@
 """Draws from the posterior."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from pgmodels import generic
+from pgmodels.compiled import compiled
 from pgmodels.integration import power_of_two
 from pgmodels.latent.drawing import draw_given
 from pgmodels.latent.joint import JointPrior
@@ -177,12 +177,12 @@ class Draws(Result):
         return tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
 
 
-@eqx.filter_jit
+@compiled
 def _draw_given(prior: JointPrior, X_new: Any, whitened: Any, noise: Any) -> Any:
     return draw_given(prior, X_new, whitened, noise)
 
 
-@eqx.filter_jit
+@partial(compiled, static_argnames="places")
 def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, X: Any, X_new: Any) -> Any:
     """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
 
@@ -193,7 +193,7 @@ def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, 
     return jax.lax.map(one, (values, whitened, noise))
 
 
-@eqx.filter_jit
+@partial(compiled, static_argnames="places")
 def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, live: Any, X_new: Any) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
@@ -204,7 +204,7 @@ def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X:
     return jax.lax.map(one, (values, whitened))
 
 
-@eqx.filter_jit
+@compiled
 def _at(group: Any, X_new: Any, whitened: Any) -> Any:
     return group.at(X_new, whitened)
 
@@ -226,6 +226,6 @@ def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
     return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 
-@eqx.filter_jit
+@compiled
 def _latents(group: Any, whitened: Any) -> Any:
     return group.latents(whitened)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pgmodels import generic
 from pgmodels.batches.rows import Scaling
-from pgmodels.compiled import compiled_lightly
+from pgmodels.compiled import compiled
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
@@ -241,12 +241,12 @@ def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPo
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
 # read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _condition(prior: JointPrior, sites: Sites) -> JointPosterior:
     return prior.condition(sites)
 
 
-@partial(compiled_lightly, static_argnames="blocks")
+@partial(compiled, static_argnames="blocks", lightly=True)
 def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> CoupledPosterior:
     return condition_coupled(prior, potential, precision, blocks)
 

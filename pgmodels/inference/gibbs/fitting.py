@@ -1,12 +1,13 @@
 """The Gaussian that the sampler turns about: the variational one, near its optimum, and a little wider."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled_lightly, compiled_sampler_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference import cavi
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.gaussian_vi import GaussianState, positive_part, pull, quadrature_of, state_of, step
@@ -50,7 +51,7 @@ def first_sites(model: Model, prior: JointPrior, y: Any, live: Any) -> Sites:
     return _first_sites(Problem(model.augmentation, prior, y, model.parameters, live=live))
 
 
-@compiled_lightly
+@partial(compiled, lightly=True)
 def _first_sites(problem: Problem) -> Sites:
     return cavi.first_state(problem).sites
 
@@ -64,12 +65,12 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     return _ascend(problem, start)
 
 
-@compiled_sampler_lightly
+@partial(compiled, lightly=True, on_one_thread=True)
 def _ascend_apart(problem: Problem, start: Sites) -> Sites:
     return _optimum(problem, start).sites
 
 
-@compiled_sampler_lightly
+@partial(compiled, lightly=True, on_one_thread=True)
 def _ascend(problem: Problem, start: Sites) -> Fit:
     state = _optimum(problem, start)
     marginals = _coupled(problem, state.sites).marginals()

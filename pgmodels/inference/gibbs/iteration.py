@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pgmodels.compiled import compiled_sampler, compiled_sampler_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Turn
 from pgmodels.inference.gibbs.record import CHUNK, Keep, Moments, Record
 from pgmodels.inference.gibbs.schedule import Schedule, nothing_seen
@@ -133,7 +133,7 @@ def _renewed(target: Target, surrogate: Any, chain: Chain, about: About) -> Abou
     )
 
 
-@partial(compiled_sampler, static_argnames="keep")
+@partial(compiled, on_one_thread=True, static_argnames="keep")
 def run_chunk(
     target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
 ) -> tuple[State, Moments, tuple[Seen, ...], Record]:
@@ -164,7 +164,7 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (state, moments, nothing_seen(schedule, chains), records))
 
 
-@partial(compiled_sampler_lightly, static_argnames="moves")
+@partial(compiled, lightly=True, on_one_thread=True, static_argnames="moves")
 def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
     """Chains at independent draws, a key each, all at the same hyperparameters: of the surrogate, else of the prior."""
     about = target.about(vector)
@@ -184,7 +184,7 @@ def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any
     return jax.vmap(one, out_axes=0)(keys)
 
 
-@compiled_sampler
+@partial(compiled, on_one_thread=True)
 def renew_surrogates(target: Target, state: State) -> State:
     """The chains as they are, with the surrogates of another target."""
     return state._replace(about=jax.lax.map(partial(surrogate_at, target), state.chains.unknowns))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -12,6 +13,7 @@ from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.frame import FURTHEST, log_lengths, still_frame
 from pgmodels.latent.coupled import Marginals
 from pgmodels.portable import Module
+from pgmodels.precision import as_array
 
 
 class Response(Module):
@@ -57,9 +59,9 @@ class Response(Module):
 
 def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:
     """A Gaussian that is the same everywhere; with standard coordinates only where ``framed``."""
-    slope = jnp.zeros((len(vector), *fit.marginals[0].shape))
+    slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
     frame = still_frame(fit.surrogate, len(vector)) if framed else None
-    return Response(frame, *fit.marginals, vector, jnp.eye(len(vector)), slope, slope)
+    return Response(frame, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
 
 
 def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], framed: bool) -> Response:

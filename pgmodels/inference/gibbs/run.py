@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
-from pgmodels.compiled import compiled_sampler, compiled_sampler_lightly
+from pgmodels.compiled import compiled
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
@@ -365,15 +365,14 @@ def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
 
 
-@compiled_sampler_lightly
+@partial(compiled, lightly=True, on_one_thread=True)
 def _to_draw_from(surrogate: CoupledPosterior) -> CoupledPosterior:
     return surrogate.with_inverse_roots()
 
 
-# Compiled with options that take less time.
-_split_key = compiled_sampler(jax.random.split, static_argnames="num")
+_split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
 
 
-@partial(jax.jit, static_argnames="unknowns")
+@partial(compiled, static_argnames="unknowns")
 def _constrain(unknowns: Unknowns, vectors: Any) -> list[Any]:
     return jax.vmap(unknowns.constrain)(vectors)
