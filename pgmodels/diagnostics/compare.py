@@ -21,6 +21,7 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
+from pgmodels.seeds import as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,6 +152,7 @@ def compare(
     ``covariates`` (m, columns - 1) instead. ``num_draws`` of q, made from ``seed``, go into Pareto k-hat.
     Raises ValueError where there is no Draws, results differ in their data, or test data do not fit.
     """
+    seed = as_seed(seed)
     name, draws = _reference(results, reference)
     _check_same_data(results, name)
     notes: list[str] = []

@@ -26,6 +26,7 @@ from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
+from pgmodels.seeds import as_seed
 from pgmodels.threads import SMALL, num_cores, one_thread_if_small
 
 # Central intervals whose coverage is reported.
@@ -137,7 +138,7 @@ def simulate_calibration(
     Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
     y cannot be drawn from the formula, or where fewer than two replicates have a q.
     """
-    model, y = approximation.model, approximation.y
+    seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
         raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
