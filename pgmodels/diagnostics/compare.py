@@ -22,6 +22,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
 from pgmodels.seeds import as_seed
+from pgmodels.storage import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +97,8 @@ class Comparison:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "comparison.csv"
-        self._frame.to_csv(path)
+        with written_whole(path) as whole:
+            self._frame.to_csv(whole)
         return path
 
     def __str__(self) -> str:
