@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from sklearn import datasets as sklearn_datasets
 
+from pgmodels.seeds import as_seed
+
 
 class Dataset(NamedTuple):
     """A data set: its name, inputs (n, d), observations (n,) or (n, columns), and the names of classes 0, 1, ..."""
@@ -76,6 +78,7 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
 
 def split(data: Dataset, train_size: int | float, seed: int) -> Split:
     """Shuffle the rows, split them, and standardise X with the training rows' mean and standard deviation."""
+    seed = as_seed(seed)
     n = len(data.X)
     count = round(train_size * n) if isinstance(train_size, float) else train_size
     if not 0 < count < n:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,18 +69,23 @@ class ProgressBoard:
 
 
 def shows_progress(enabled: bool | None) -> bool:
-    """Whether to show progress: as told, and where nothing is said, in a terminal or a notebook only."""
-    if enabled is not None:
-        return enabled
+    """Whether to show progress: in a terminal or a notebook, unless it is turned off."""
+    if enabled is False:
+        return False
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.is_terminal or console.is_jupyter
+    if console.is_jupyter:
+        # Without these rich warns in the place of showing anything.
+        return find_spec("ipywidgets") is not None
+    # With FORCE_COLOR or TTY_COMPATIBLE rich takes a file for a terminal, for its colours.
+    is_real = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+    return is_real and console.is_terminal and console.is_interactive
 
 
 @contextmanager
 def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
-    """A bar of ``total`` steps. ``enabled`` None shows it only where the output is a terminal or a notebook."""
+    """A bar of ``total`` steps, where ``shows_progress`` says so."""
     tell = _told.get()
     if tell is not None and enabled is not False:
         tell(description, total, 0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
+from pgmodels.storage import make_folder, temporary_of, written_whole
 
 if TYPE_CHECKING:
     from pgmodels.datasets import Dataset
@@ -32,6 +34,10 @@ _DIAGNOSED = 2000
 
 # Simulated data sets of the diagnosis: enough to see coverage, at a third of the time of its default.
 _REPLICATES = 40
+
+# The results, and the files that are written.
+_RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs")
+_WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for name in _RESULTS))
 
 
 class Study(NamedTuple):
@@ -67,7 +73,10 @@ def validate(
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
-    Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json.
+    Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json. They are
+    written as they come, to a folder ``NAME.unfinished``, and moved when all are there: what has ended early neither
+    looks whole nor takes the place of what an earlier run left. Raises ValueError, before any work, where the folder
+    cannot be written to.
     """
     # Loaded here: a process that leaves the work to others needs neither tables nor figures.
     from pgmodels.datasets import load, split
@@ -82,6 +91,11 @@ def validate(
     size = likelihood.num_latents or 1
     gps = [GP(kernel(start, scale), size=size if len(variances) == 1 else 1) for start in variances]
     model = Model(likelihood, gps)
+    folder, unfinished = output / data.name, output / f"{data.name}.unfinished"
+    for path in (folder, unfinished):
+        make_folder(path, "--output")
+    # What a run that ended early has left of another.
+    _remove_results(unfinished)
     console.rule(f"{data.name}: {likelihood.name}, {len(parts.X)} training and {len(parts.X_test)} test rows")
     # Divergences from what was asked are printed below, with the result that they concern.
     with warnings.catch_warnings(record=True) as caught:
@@ -90,16 +104,20 @@ def validate(
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("kernel variances without units have a LogNormal(0, 1) prior", markup=False, highlight=False)
+        results: dict[str, Any] = {}
+
+        def keep(name: str, result: Any) -> Any:
+            results[name] = result
+            _write_result(unfinished / f"{name}.nc", result, seed)
+            return result
+
         # From cheap to dear.
+        keep("cavi", approximation)
+        keep("corrected", correct(approximation))
         held = approximation.model.fixed()
-        gaussian = gaussian_vi(held, parts.X, parts.y, progress=progress)
-        results: dict[str, Any] = {
-            "cavi": approximation,
-            "corrected": correct(approximation),
-            "gaussian": gaussian,
-            "corrected_gaussian": correct(gaussian),
-        }
-        results["gibbs"] = gibbs(
+        gaussian = keep("gaussian", gaussian_vi(held, parts.X, parts.y, progress=progress))
+        keep("corrected_gaussian", correct(gaussian))
+        draws = gibbs(
             held,
             parts.X,
             parts.y,
@@ -109,17 +127,14 @@ def validate(
             seed=seed,
             progress=progress,
         )
+        keep("gibbs", draws)
         table = compare(X=parts.X_test, y=parts.y_test, **results)
+        table.save(unfinished)
         diagnoses = {}
         if approximation.mean.size <= _DIAGNOSED:
             diagnoses["cavi"] = diagnose(approximation, num_replicates=_REPLICATES, seed=seed, progress=progress)
         else:
             console.print(f"not diagnosed: it has more than {_DIAGNOSED} latents; use pgmodels.diagnose", markup=False)
-        folder = output / data.name
-        table.save(folder)
-        for name, result in results.items():
-            if np.all(result.variance > 0):
-                result.to_arviz(seed=seed).to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
     print(table, file=console.file)
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
     for message in warned:
@@ -138,9 +153,8 @@ def validate(
         "num_warmup": num_warmup,
         "num_chains": num_chains,
     }
-    (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     write_report(
-        folder / "report.html",
+        unfinished / "report.html",
         table,
         title=f"{data.name}: {likelihood.name}",
         settings=settings,
@@ -148,8 +162,30 @@ def validate(
         class_names=_class_names(data, likelihood),
         diagnoses=diagnoses,
     )
+    with written_whole(unfinished / "settings.json") as path:
+        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    _remove_results(folder)
+    for name in _WRITTEN:
+        if (unfinished / name).exists():
+            os.replace(unfinished / name, folder / name)
+    if not any(unfinished.iterdir()):
+        unfinished.rmdir()
     console.print(f"written to {folder}", markup=False, highlight=False)
     return table
+
+
+def _write_result(path: Path, result: Any, seed: int) -> None:
+    """Write a result as a DataTree; not where a corrected variance is not positive, of which there are no draws."""
+    if np.all(result.variance > 0):
+        with written_whole(path) as whole:
+            result.to_arviz(seed=seed).to_netcdf(whole, engine="h5netcdf")
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove the files of an earlier run, and no others."""
+    for name in _WRITTEN:
+        for path in (folder / name, temporary_of(folder / name)):
+            path.unlink(missing_ok=True)
 
 
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:

@@ -2,14 +2,35 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 # Packages through which a call may pass on its way.
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
+_unsaid: ContextVar[tuple[type[Warning], ...]] = ContextVar("unsaid", default=())
+
+
+@contextmanager
+def unsaid(category: type[Warning]) -> Iterator[None]:
+    """Within the context the package's own warnings of a category are not given, in this thread alone.
+
+    ``warnings.catch_warnings`` changes the filters of the process: of threads that overlap, the last would leave those
+    of another behind.
+    """
+    token = _unsaid.set((*_unsaid.get(), category))
+    try:
+        yield
+    finally:
+        _unsaid.reset(token)
+
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn of the first line outside the package."""
+    if issubclass(category, _unsaid.get()):
+        return
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and _is_inside(frame):

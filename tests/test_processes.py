@@ -55,16 +55,56 @@ def test_threads_find_what_one_finds():
     np.testing.assert_array_equal(together, alone)
 
 
-def test_few_rows_are_factorised_by_one_thread():
-    def threads():
-        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+def threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
+
+def test_few_rows_are_factorised_by_one_thread():
     with threadpool_limits(2, user_api="blas"):
         with one_thread_up_to(SMALL):
             assert threads() == {1}
         assert threads() == {2}
         with one_thread_up_to(SMALL + 1):
             assert threads() == {2}
+
+
+def in_a_thread(call):
+    """What a call gives in a thread that ends: one that has set the number of threads may keep others from it."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_threads_that_overlap_leave_the_number_of_blas_threads_as_it_was(first_out):
+    inside, leave, left = (tuple(threading.Event() for _ in range(2)) for _ in range(3))
+
+    def stay(number):
+        # Within itself too, as an engine within another.
+        with one_thread_up_to(SMALL), one_thread_up_to(SMALL - 1):
+            inside[number].set()
+            assert leave[number].wait(30.0)
+        left[number].set()
+
+    before = in_a_thread(lambda: threadpool_limits(2, user_api="blas"))
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            done = []
+            for number in range(2):
+                done.append(pool.submit(stay, number))
+                assert inside[number].wait(30.0)
+            for number, remaining in ((first_out, {1}), (1 - first_out, {2})):
+                assert threads() == {1}
+                leave[number].set()
+                assert left[number].wait(30.0)
+                assert threads() == remaining
+            for one in done:
+                one.result()
+        # It begins again, also after an error.
+        with pytest.raises(ZeroDivisionError), one_thread_up_to(SMALL):
+            1 / (threads() != {1})
+        assert threads() == {2}
+    finally:
+        in_a_thread(before.restore_original_limits)
 
 
 @pytest.mark.turns(2)

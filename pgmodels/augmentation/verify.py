@@ -20,6 +20,7 @@ from pgmodels.language.density import undefined_coefficients
 from pgmodels.language.expression import Environment
 from pgmodels.language.supports import Support
 from pgmodels.precision import double_precision
+from pgmodels.seeds import as_seed
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def verify_augmentation(
     Raises VerificationError naming the first check that fails, its figure and where; ValueError where no observations
     are found that the formula allows.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(as_seed(seed))
     rows = _observations(augmentation, parameters, support, rng, y)
     f = rng.normal(0.4, 1.5, (ROWS, augmentation.size))
     # A few points far out, of either sign.

@@ -21,6 +21,8 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
+from pgmodels.seeds import as_seed
+from pgmodels.storage import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +97,8 @@ class Comparison:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "comparison.csv"
-        self._frame.to_csv(path)
+        with written_whole(path) as whole:
+            self._frame.to_csv(whole)
         return path
 
     def __str__(self) -> str:
@@ -151,6 +154,7 @@ def compare(
     ``covariates`` (m, columns - 1) instead. ``num_draws`` of q, made from ``seed``, go into Pareto k-hat.
     Raises ValueError where there is no Draws, results differ in their data, or test data do not fit.
     """
+    seed = as_seed(seed)
     name, draws = _reference(results, reference)
     _check_same_data(results, name)
     notes: list[str] = []

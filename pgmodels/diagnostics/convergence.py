@@ -1,6 +1,5 @@
 """How well chains have mixed: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -94,8 +93,7 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     halves = _split(x)
     ranked = _normal_scores(halves)
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with np.errstate(invalid="ignore", divide="ignore"):
         tail = np.minimum(*(effective_sample_size(_split((x <= q).astype(float))) for q in (low, high)))
         folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
         return (

@@ -14,6 +14,7 @@ from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estim
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
+from pgmodels.seeds import as_seed
 from pgmodels.threads import one_thread_up_to
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0, for none, or at least 2; got 1, which has no standard error.")
     _check_whole("num_draws", num_draws, _FEWEST_DRAWS)
-    _check_whole("seed", seed, 0)
+    as_seed(seed)
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

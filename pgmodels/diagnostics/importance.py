@@ -12,6 +12,7 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.seeds import NUM_SEEDS
 
 # Proposals tried: the sites' precisions are multiplied by these. q is often too narrow, and weights need the tails.
 _WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -58,9 +59,9 @@ def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0)
 def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
     """Estimate the posterior by weighting ``num_draws`` draws, made from ``seed``."""
     own = _weigh(approximation, 1.0, num_draws, seed)
-    widening = _best_widening(approximation, seed + 1)
+    widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
     # Fresh draws for the proposal chosen; q's own serve where it is q.
-    used = own if widening == 1.0 else _weigh(approximation, widening, num_draws, seed + 2)
+    used = own if widening == 1.0 else _weigh(approximation, widening, num_draws, (seed + 2) % NUM_SEEDS)
     limit, size = used.weights.limit, used.weights.effective_size
     about = (own.weights.k, used.weights.k, limit, widening, num_draws, size)
     if not used.weights.k <= limit:

@@ -1,6 +1,5 @@
 """Variational simulation-based calibration: q of data simulated from the model, against the latents behind them."""
 
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +25,9 @@ from pgmodels.precision import double_precision
 from pgmodels.progress import progress_bar
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
+from pgmodels.seeds import as_seed
 from pgmodels.threads import SMALL, num_cores, one_thread_if_small
+from pgmodels.warning import unsaid
 
 # Central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
@@ -137,7 +138,7 @@ def simulate_calibration(
     Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
     y cannot be drawn from the formula, or where fewer than two replicates have a q.
     """
-    model, y = approximation.model, approximation.y
+    seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
         raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
@@ -171,8 +172,9 @@ def _replicate(
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
     model, prior = approximation.model, approximation.prior.filled()
 
-    # Which precision is used is a setting of each thread.
+    # Which precision is used is a setting of each thread. What is no covariance is counted.
     @double_precision
+    @unsaid(CorrectionWarning)
     def replicate(number: int) -> list[np.ndarray]:
         posterior, mean, variance, done = _find(model, Data(X, y[number]), prior, approximation)
         draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, number)
@@ -180,13 +182,7 @@ def _replicate(
 
     # Of many rows each step runs on all cores.
     workers, found = num_cores() if len(X) <= SMALL else 1, []
-    with (
-        progress_bar("simulated data", len(y), progress) as bar,
-        warnings.catch_warnings(),
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        # They are counted; and threads share the filters.
-        warnings.simplefilter("ignore", CorrectionWarning)
+    with progress_bar("simulated data", len(y), progress) as bar, ThreadPoolExecutor(workers) as pool:
         # The first one compiles for all.
         for parts in chain([replicate(0)], pool.map(replicate, range(1, len(y)))):
             found.append(parts)

@@ -16,6 +16,7 @@ from pgmodels.latent.moved import MovedGaussian
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.seeds import as_seed
 from pgmodels.warning import warn
 
 # Draws at a time: larger numbers of them share one program.
@@ -83,7 +84,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
-    check_whole_number(seed, "seed", 0)
+    seed = as_seed(seed)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:

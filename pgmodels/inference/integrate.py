@@ -38,6 +38,7 @@ from pgmodels.precision import as_array, double_precision
 from pgmodels.progress import ProgressBar, progress_bar
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.seeds import as_seed
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, with_values
 from pgmodels.warning import warn
@@ -209,7 +210,7 @@ def integrate(
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
-    check_whole_number(seed, "seed", 0)
+    seed = as_seed(seed)
     model = settled(model.resolve(data.X), data, engine.nearly_converged)
     unknowns = checked_unknowns(model)
     if not unknowns.places:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpyro.infer import MCMC, NUTS
 
-from pgmodels.inference.gibbs.sampler import as_key, check_sizes
+from pgmodels.inference.gibbs.sampler import check_sizes
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
 from pgmodels.latent.form import Dense
@@ -16,6 +16,7 @@ from pgmodels.options import check_between
 from pgmodels.precision import double_precision
 from pgmodels.progress import shows_progress
 from pgmodels.results.draws import Draws
+from pgmodels.seeds import as_key
 from pgmodels.threads import one_thread_if_small
 from pgmodels.warning import warn
 

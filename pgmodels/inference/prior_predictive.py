@@ -16,6 +16,7 @@ from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
+from pgmodels.seeds import as_seed
 from pgmodels.unknowns import Unknowns, uncertain, with_values
 
 # Draws of a prior are taken up to so many times until enough of them are within a constraint.
@@ -33,7 +34,7 @@ def prior_predictive(
     can be, where covariates that it reads are left out, and where a prior hardly meets its constraint.
     """
     check_whole_number(num_draws, "num_draws", 1)
-    check_whole_number(seed, "seed", 0)
+    seed = as_seed(seed)
     model = require_model(model).unweighted
     inputs = model.check_inputs(X)
     model = model.resolve(inputs)

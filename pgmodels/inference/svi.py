@@ -21,7 +21,6 @@ from pgmodels.inference.devices import check_alike, others_named, split_rows
 from pgmodels.inference.drive import Ascent
 from pgmodels.inference.fit import OBJECTIVES, hold_unnormalised
 from pgmodels.inference.gaussian_vi import is_affordable
-from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.inducing import Inputs, with_inputs, without_inputs
 from pgmodels.inference.natural_gradient import LatentSample, Sparse
 from pgmodels.inference.naturals import Naturals
@@ -45,6 +44,7 @@ from pgmodels.options import check_between, check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.seeds import as_key
 from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
 from pgmodels.warning import warn

@@ -10,7 +10,7 @@ import numpy as np
 
 from pgmodels.inference.windows import Ascent
 from pgmodels.precision import as_array
-from pgmodels.storage import write_arrays
+from pgmodels.storage import make_folder, write_arrays
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
@@ -26,9 +26,7 @@ class SviCheckpoint:
     def __init__(self, folder: Any, fingerprint: str):
         self.folder, self.fingerprint = Path(folder), fingerprint
         self.time = time.monotonic()
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"checkpoint must name a folder; {self.folder} is a file.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "checkpoint")
 
     def restore(self, like: Any) -> tuple[Ascent, dict[str, float]] | None:
         """Where the steps were, and the starts' bounds; None where nothing is saved.

@@ -1,7 +1,5 @@
 """The inducing inputs of steps on batches: chosen on a sample, before the first step."""
 
-import warnings
-
 import numpy as np
 
 from pgmodels.inference.fit import fit
@@ -9,6 +7,7 @@ from pgmodels.inference.inducing import Inputs, choose_inputs, is_automatic, set
 from pgmodels.inference.penalised_bound import engine_of, objective_of
 from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Data, Model
+from pgmodels.warning import unsaid
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
 _ROWS, _FEW = 20_000, 2_000
@@ -24,9 +23,8 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, obj
     order = np.random.default_rng(0).permutation(len(sample.X))
     if learn:
         few = np.sort(order[:_FEW])
-        with warnings.catch_warnings():
-            # The steps learn on all rows, and say what is to be said of that.
-            warnings.simplefilter("ignore", UserWarning)
+        # The steps learn on all rows, and say what is to be said of that.
+        with unsaid(UserWarning):
             y, weights = sample.y[few], None
             if model.is_weighted:
                 y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]

@@ -18,6 +18,7 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
+from pgmodels.seeds import as_seed
 from pgmodels.unknowns import uncertain
 from pgmodels.warning import warn
 
@@ -63,6 +64,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     import arviz_base as az
 
     check_whole_number(num_draws, "num_draws", 1)
+    seed = as_seed(seed)
     if isinstance(result, IntegratedApproximation):
         result = _drawn(result, int(num_draws), seed)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)

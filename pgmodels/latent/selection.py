@@ -1,6 +1,5 @@
 """Which inducing inputs a data set gets: at most so many as asked for, of no more rows than fit into memory."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,8 @@ _SEED = 0
 _ENOUGH, _FIRST = 0.05, 100
 # Rows that k-means looks at: so many, and for each centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
+# Distances that k-means tells apart, in deviations of the widest column.
+_RESOLVED = 1e-6
 # Rows that are moved to see how fast a kernel changes, by so much of a column's deviation; rates above so much of the
 # largest count as equal to it.
 _MOVED, _STEP, _ALIKE = 100, 0.01, 0.98
@@ -36,15 +37,17 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     """
     del weights
     from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
 
     rows = np.random.default_rng(_SEED).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
     X = X[np.sort(rows)]
     rates = _rates(kernel, X)
-    with warnings.catch_warnings():
-        # Of few distinct rows there are fewer centres, which is all that is wanted.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        clusters = KMeans(count, n_init=1, random_state=_SEED).fit(X * rates)
+    scaled = X * rates
+    # Of fewer rows that differ, by more than the rounding of a squared distance, there are no more centres than these.
+    differing = distinct_rows(
+        np.round((scaled - scaled.mean(axis=0)) / (_RESOLVED * np.max(scaled.std(axis=0)) or 1.0))
+    )
+    count = min(count, len(differing))
+    clusters = KMeans(count, n_init=1, random_state=_SEED).fit(scaled)
     members = np.bincount(clusters.labels_, minlength=count)[:, None]
     sums = np.zeros((count, X.shape[1]))
     np.add.at(sums, clusters.labels_, X - X[0])

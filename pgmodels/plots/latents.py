@@ -1,6 +1,5 @@
 """Latent functions of one input, with their uncertainty."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.warning import unsaid
 
 _NUM_POINTS = 200
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
@@ -118,9 +118,8 @@ def _curves(label: str, result: Any, x: np.ndarray, held: np.ndarray | None, not
         f, predictive = smooth_draws(kept, x, held)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
-    with warnings.catch_warnings():
-        # The figure says it.
-        warnings.simplefilter("ignore", CorrectionWarning)
+    # The figure says it.
+    with unsaid(CorrectionWarning):
         mean, variance = result.predict_latent(x)
         predicted = _predicted(label, lambda: result.predict(x, held), notes)
     if not (variance > 0).all():

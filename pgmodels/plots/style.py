@@ -1,5 +1,6 @@
 """What all figures share: colours, markers and line styles, labels that are never read as mathematics, legends."""
 
+import io
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -48,9 +49,18 @@ def literal(label: Any, width: int = 32) -> str:
     return textwrap.fill(str(label), width, break_long_words=True).replace("$", r"\$")
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows by itself: of one made without pyplot it knows no picture."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
 def new_figure(width: float, height: float) -> Figure:
     """A figure of its own, in inches, whose layout leaves room for all its text."""
-    return Figure(figsize=(width, height), layout="constrained")
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def open_axes(axes: Axes, **labels: Any) -> None:

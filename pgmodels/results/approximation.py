@@ -18,6 +18,7 @@ from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.seeds import as_seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ class Approximation(Result, GaussianPredictions):
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        return draw_latents(self.posterior, num_draws, seed)
+        return draw_latents(self.posterior, num_draws, as_seed(seed))
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -220,7 +221,7 @@ class LinearResponse(CorrectedApproximation):
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
         self.require_covariance()
-        f, coordinates = draw_latents(self.gaussian(), num_draws, seed)
+        f, coordinates = draw_latents(self.gaussian(), num_draws, as_seed(seed))
         ranks = [group.rank for group in self.prior.groups]
         return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 

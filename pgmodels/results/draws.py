@@ -19,6 +19,7 @@ from pgmodels.precision import double_precision
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.seeds import as_seed
 from pgmodels.unknowns import uncertain, with_values
 
 
@@ -117,7 +118,7 @@ class Draws(Result):
         hyperparameters were sampled. Raises ValueError where a GP's form has no factor.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        check_whole_number(seed, "seed", 0)
+        seed = as_seed(seed)
         X_new, rng = self.check_inputs(X_new), np.random.default_rng(seed)
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
@@ -136,7 +137,7 @@ class Draws(Result):
         ``common_noise`` gives all points of a draw one standard normal, so that what is averaged or ranked over draws
         is smooth in X_new.
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(as_seed(seed))
         parts = []
         for centre, residual in self._at(X_new):
             shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape

@@ -18,6 +18,7 @@ from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
+from pgmodels.seeds import as_seed
 
 
 class GaussianPredictions(ABC):
@@ -79,7 +80,7 @@ class GaussianPredictions(ABC):
         O(m^3). Raises ValueError where a GP's form has no factor.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        check_whole_number(seed, "seed", 0)
+        seed = as_seed(seed)
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(as_array(self._inputs_at(X_new)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))

@@ -17,6 +17,7 @@ from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.seeds import as_seed
 from pgmodels.unknowns import uncertain
 
 # Components of less weight are left out of predictions, all of them together no more than the second.
@@ -107,7 +108,7 @@ class IntegratedApproximation(Result):
         O(m^3) for each point.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        check_whole_number(seed, "seed", 0)
+        seed = as_seed(seed)
         inputs, rng = self.check_inputs(X_new), np.random.default_rng(seed)
         parts = []
         for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
@@ -121,7 +122,7 @@ class IntegratedApproximation(Result):
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(as_seed(seed))
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         own = self.owners[chosen]
         noise = rng.standard_normal((num_draws, *self.means.shape[1:]))

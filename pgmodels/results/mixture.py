@@ -9,6 +9,7 @@ from scipy.special import logsumexp, ndtr
 from pgmodels.options import check_whole_number
 from pgmodels.results.marginal import check_levels
 from pgmodels.results.predictive import Predictive
+from pgmodels.seeds import as_seed
 
 _HALVINGS = 60
 
@@ -68,7 +69,7 @@ class MixedPredictive(Predictive):
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """See Predictive: draws of each part, as many as its weight has, in a random order."""
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(as_seed(seed))
         counts = rng.multinomial(num_draws, self.weights)
         seeds = rng.integers(1 << 31, size=len(counts))
         chosen = [(part, int(count), int(own)) for part, count, own in zip(self.parts, counts, seeds, strict=True)]

@@ -18,6 +18,7 @@ from pgmodels.options import check_whole_number
 from pgmodels.portable import Portable
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.nodes import GaussianNodes, Nodes
+from pgmodels.seeds import as_seed
 from pgmodels.warning import warn
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
@@ -143,7 +144,7 @@ class Predictive(Portable):
         from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(as_seed(seed))
         return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
 
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,6 @@
 """A run saved in a folder as it goes, so that it can be taken up after an interruption."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from pgmodels.inference.gibbs.record import Record
 from pgmodels.inference.gibbs.run import GibbsRun
-from pgmodels.storage import write_arrays
+from pgmodels.storage import make_folder, write_arrays, written_whole
 
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
@@ -29,9 +28,7 @@ class Checkpoint:
         self.parts: list[str] = []
         self.saved = 0
         self.time = time.monotonic()
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"checkpoint must name a folder; {self.folder} is a file.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "checkpoint")
 
     def restore(self, run: GibbsRun) -> None:
         """Bring a fresh run to the state saved, if there is one; ValueError where it belongs to another run."""
@@ -72,9 +69,8 @@ class Checkpoint:
             "parts": self.parts,
             "failed_fits": run.failed_fits,
         }
-        temporary = self.folder / "index.json.tmp"
-        temporary.write_text(json.dumps(index), encoding="utf-8")
-        os.replace(temporary, self.folder / "index.json")
+        with written_whole(self.folder / "index.json") as path:
+            path.write_text(json.dumps(index), encoding="utf-8")
         for old in self.folder.glob("state-*.npz"):
             if old.name != state:
                 old.unlink()

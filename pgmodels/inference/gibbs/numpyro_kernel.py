@@ -10,11 +10,11 @@ from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.gibbs.iteration import State, iterate, start_chains
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
-from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.gibbs.schedule import nothing_seen
 from pgmodels.inference.inducing import settled
 from pgmodels.model import Model, require_model
 from pgmodels.precision import as_array, double_precision
+from pgmodels.seeds import as_key
 
 # Iterations of four chains that set how often which move is made, before NumPyro begins.
 _TUNING_ITERATIONS = 120

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,6 +18,7 @@ from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import double_precision
 from pgmodels.results.draws import Draws
+from pgmodels.seeds import as_key
 from pgmodels.threads import one_thread_if_small, one_thread_up_to
 
 
@@ -108,17 +108,6 @@ def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     with one_thread_up_to(len(draws.X)):
         run.advance(draws.num_warmup + total, None, progress)
     return run.draws(total, draws.seconds + time.perf_counter() - start)
-
-
-def as_key(seed: Any) -> Any:
-    """A JAX key from an int or a key."""
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        return jax.random.key(int(seed))
-    if isinstance(seed, jax.Array) and jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key):
-        return seed
-    if isinstance(seed, jax.Array) and seed.dtype == np.uint32:
-        return jax.random.wrap_key_data(seed)
-    raise ValueError(f"seed must be an int or a JAX key such as jax.random.key(0); got {seed!r}.")
 
 
 def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
