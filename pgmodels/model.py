@@ -16,6 +16,7 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
+from pgmodels.encoding import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -140,12 +141,13 @@ class Model(Module):
 
     def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
-        X = as_numbers(X, name)
+        array = as_array_code(X, name)
+        X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
         if X.ndim != 2:
-            hint = f"{name}.reshape(len({name}), -1)"
+            hint = f"{array}.reshape(len({name}), -1)"
             if X.ndim < 2:
                 one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
-                hint = f"numpy.reshape({name}, (1, -1)) for one row" if one_row else f"{name}[:, None]"
+                hint = f"numpy.reshape({array}, (1, -1)) for one row" if one_row else f"{array}[:, None]"
             raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
@@ -159,13 +161,14 @@ class Model(Module):
             gp.kernel.check(X.shape[1])
         return X
 
-    def check_observations(self, y: Any, num_rows: int, name: str = "y") -> np.ndarray:
+    def check_observations(self, y: Any, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
         support = self.likelihood.support(self.num_latents)
-        y = as_numbers(y, name)
+        array = as_array_code(y, name)
+        y = as_numbers(y, name, is_new=is_new)
         columns = support.num_columns
         if columns == 1 and y.ndim != 1:
-            hint = f" Use {name}[:, 0] or {name}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
+            hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
             raise ValueError(f"{name} must have shape (n,); got shape {y.shape}.{hint}")
         if columns > 1 and (y.ndim != 2 or y.shape[1] != columns):
             raise ValueError(

@@ -260,7 +260,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
                 f"covariates of shape {covariates.shape}. Leave covariates out where y has them already."
             )
         y = np.column_stack([y, covariates])
-    return X, draws.model.unweighted.check_observations(y, len(X))
+    return X, draws.model.unweighted.check_observations(y, len(X), is_new=True)
 
 
 def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:

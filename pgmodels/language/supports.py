@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.encoding import level_codes
 from pgmodels.language.pieces import Piece
 
 
@@ -83,7 +84,8 @@ class Binary(Support):
             low, high = f"{values[0]:g}", f"{values[-1]:g}"
             raise ValueError(
                 f"y must hold the labels 0 and 1; got {{{', '.join(f'{v:g}' for v in values)}}}. "
-                f"Map {high} to 1{f' and {low} to 0' if values.size == 2 else ''}: y = (y == {high}).astype(float)."
+                f"Map {high} to 1{f' and {low} to 0' if values.size == 2 else ''}: "
+                f"y = (numpy.asarray(y) == {high}).astype(float)."
             )
         row = int(np.flatnonzero(~np.isin(y, (0.0, 1.0)))[0])
         raise ValueError(
@@ -113,10 +115,12 @@ class Classes(Support):
         top = self.num_classes - 1
         bad = np.flatnonzero((y < 0) | (y > top) | (y != np.round(y)))
         if bad.size:
-            raise ValueError(
-                f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}. Recode the labels with "
-                "np.unique(y, return_inverse=True)[1], or give the model as many classes as there are labels."
-            )
+            labels = np.unique(y)
+            remedy = f"give the model as many classes as there are labels, {len(labels)}, from 0 on."
+            if len(labels) <= self.num_classes:
+                codes = level_codes([float(label) for label in labels])
+                remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
+            raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
 
     def unseen(self, y: np.ndarray) -> list[int]:
         """The classes of which there is no observation."""

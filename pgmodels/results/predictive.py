@@ -99,7 +99,7 @@ class Predictive(Portable):
 
         Warns with PredictionWarning where the formula is not known to be normalised in y.
         """
-        y_new = as_numbers(y_new, "y_new")
+        y_new = as_numbers(y_new, "y_new", is_new=True)
         expected = (
             (self.nodes.num_rows,) if self.support.num_columns == 1 else (self.nodes.num_rows, self.support.num_columns)
         )
