@@ -34,8 +34,8 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
         raise ValueError(
             f"{name} holds complex numbers; use numpy.real({name}), or columns of real and imaginary parts."
         )
-    found = [_numbers_in(array) for array in arrays]
-    if any(part is None for part in found):
+    found = [part for part in map(_numbers_in, arrays) if part is not None]
+    if len(found) < len(arrays):
         raise ValueError(describe(value, name, as_column=as_column, is_new=is_new))
     if is_polars_frame(value):
         return np.column_stack(found) if found else np.empty((len(value), 0))

@@ -191,7 +191,7 @@ def _is_number(text: str | bytes) -> bool:
 
 def _levels(value: Any) -> list[Any] | None:
     """The levels of a categorical in their order; None of anything else, and where it holds no list of them."""
-    found = getattr(getattr(value, "dtype", None), "categories", None)
+    found: Any = getattr(getattr(value, "dtype", None), "categories", None)
     return list(found) if hasattr(found, "__len__") else None
 
 
