@@ -5,12 +5,16 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from pgmodels.encoding import describe, is_polars_frame, kind_of
 
-def as_numbers(value: Any, name: str) -> np.ndarray:
-    """A float64 array of any shape.
+
+def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
+    """A float64 array of any shape; what is missing (None, pandas.NA) is NaN in it.
 
     Raises ValueError, naming the argument, for what is none or is not to be read as one without a decision: nothing,
-    sparse and masked arrays, dates, complex numbers, text, rows of different lengths.
+    sparse and masked arrays, dates, complex numbers, text, also that of numbers, rows of different lengths. The message
+    has the code that makes numbers of text and dates, a column of what has one dimension where ``as_column``, and by
+    the codes of training data where ``is_new``.
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
@@ -19,26 +23,23 @@ def as_numbers(value: Any, name: str) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray):
         _check_unmasked(value, name)
         value = value.data
+    parts = [value[column] for column in value.columns] if is_polars_frame(value) else [value]
     try:
-        array = np.asarray(value)
+        arrays = [np.asarray(part) for part in parts]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name} cannot be read as an array ({error}): give an array of numbers, all rows of one length."
         ) from error
-    kinds = {array.dtype.kind}
-    if array.dtype.kind == "O" and array.size:
-        kinds = {np.asarray(entry).dtype.kind for entry in array.ravel()}
-    if kinds & {"M", "m"} or _holds_dates(array):
+    if any(array.dtype.kind == "c" for array in arrays):
         raise ValueError(
-            f"{name} holds dates or times, whose unit is not to be guessed: turn them into numbers, as in "
-            "(t - t.min()) / np.timedelta64(1, 'D') for days."
+            f"{name} holds complex numbers; use numpy.real({name}), or columns of real and imaginary parts."
         )
-    if "c" in kinds:
-        raise ValueError(f"{name} holds complex numbers; use {name}.real, or columns of real and imaginary parts.")
-    try:
-        return array.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(_not_numeric(array, name)) from error
+    found = [part for part in map(_numbers_in, arrays) if part is not None]
+    if len(found) < len(arrays):
+        raise ValueError(describe(value, name, as_column=as_column, is_new=is_new))
+    if is_polars_frame(value):
+        return np.column_stack(found) if found else np.empty((len(value), 0))
+    return found[0]
 
 
 def check_finite(array: np.ndarray, name: str) -> None:
@@ -96,22 +97,19 @@ def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:
         )
 
 
-def _holds_dates(array: np.ndarray) -> bool:
-    """Whether an array of objects holds datetimes, dates or time differences of Python or pandas."""
-    return array.dtype.kind == "O" and any(
-        hasattr(entry, "year") or hasattr(entry, "total_seconds") for entry in array.ravel()
-    )
-
-
-def _not_numeric(array: np.ndarray, name: str) -> str:
-    """What an array holds that is no number, and what to do."""
-    for place, entry in np.ndenumerate(array):
-        try:
-            np.float64(entry)
-        except (TypeError, ValueError):
-            where = f" in row {place[0]}" if place else ""
-            remedy = "Give numbers."
-            if isinstance(entry, str):
-                remedy = f"Encode text as 0, 1, ..., a column at a time with np.unique({name}, return_inverse=True)[1]."
-            return f"{name} must be numeric; got {entry!r} of type {type(entry).__name__}{where}. {remedy}"
-    return f"{name} must be numeric; got an array of {array.dtype}. Give numbers."
+def _numbers_in(array: np.ndarray) -> np.ndarray | None:
+    """An array as float64; None where something in it is no number."""
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64, copy=False)
+    if array.dtype.kind != "O":
+        return None
+    entries = array.ravel()
+    kinds = {kind_of(entry) for entry in set(map(type, entries))}
+    if not kinds <= {"number", "missing", "object"}:
+        return None
+    if "missing" in kinds:
+        entries = np.array([np.nan if kind_of(type(entry)) == "missing" else entry for entry in entries], dtype=object)
+    try:
+        return entries.astype(np.float64).reshape(array.shape)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -16,6 +16,7 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
+from pgmodels.encoding import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -140,12 +141,13 @@ class Model(Module):
 
     def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
-        X = as_numbers(X, name)
+        array = as_array_code(X, name)
+        X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
         if X.ndim != 2:
-            hint = f"{name}.reshape(len({name}), -1)"
+            hint = f"{array}.reshape(len({name}), -1)"
             if X.ndim < 2:
                 one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
-                hint = f"numpy.reshape({name}, (1, -1)) for one row" if one_row else f"{name}[:, None]"
+                hint = f"numpy.reshape({array}, (1, -1)) for one row" if one_row else f"{array}[:, None]"
             raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
@@ -159,13 +161,14 @@ class Model(Module):
             gp.kernel.check(X.shape[1])
         return X
 
-    def check_observations(self, y: Any, num_rows: int, name: str = "y") -> np.ndarray:
+    def check_observations(self, y: Any, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
         support = self.likelihood.support(self.num_latents)
-        y = as_numbers(y, name)
+        array = as_array_code(y, name)
+        y = as_numbers(y, name, is_new=is_new)
         columns = support.num_columns
         if columns == 1 and y.ndim != 1:
-            hint = f" Use {name}[:, 0] or {name}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
+            hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
             raise ValueError(f"{name} must have shape (n,); got shape {y.shape}.{hint}")
         if columns > 1 and (y.ndim != 2 or y.shape[1] != columns):
             raise ValueError(
@@ -178,25 +181,29 @@ class Model(Module):
             )
         check_finite(y, name)
         support.check(y)
-        self._check_allowed(y, name)
+        check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
     def given(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
         """The model and checked data to learn from, or ValueError saying what is wrong and how to mend it.
 
         With ``weights`` (n,), the model of rows with weights, which are the last column of the data's y; rows of weight
-        0 are left out. Warns with DataWarning where a class has no observation at all.
+        0 are left out before anything is looked at, so that X and y may hold any number there, NaN too. Warns with
+        DataWarning where a class has no observation at all.
         """
-        data = self.unweighted.check(X, y)
         if weights is None:
+            data = self.unweighted.check(X, y)
             if self.is_weighted:
                 raise ValueError(
                     "model is that of a result with weights: give weights= as they were, or use model.unweighted."
                 )
             return self, data
-        weights = check_weights(weights, len(data.X))
+        columns = column_names(X)
+        X, y = as_numbers(X, "X", as_column=True), as_numbers(y, "y")
+        weights = check_weights(weights, len(X) if X.ndim else 0)
         rows = weights > 0
-        return self.weighted, Data(data.X[rows], np.column_stack([data.y, weights])[rows], data.columns)
+        data = self.unweighted.check(_filled_in(X, rows), _filled_in(y, rows))
+        return self.weighted, Data(data.X[rows], np.column_stack([data.y, weights])[rows], columns)
 
     @property
     def is_weighted(self) -> bool:
@@ -303,45 +310,48 @@ class Model(Module):
         """The values of the likelihood's parameters, as compiled code takes them."""
         return {name: as_array(value) for name, value in self.likelihood.values.items()}
 
-    def _check_allowed(self, y: np.ndarray, name: str) -> None:
-        """ValueError where the formula does not allow observations, by what its rules need or by its density."""
-        # Rows that fill up are the first again, and no fault is found in them before it is found there.
-        y = resize_rows(y, filled_size(len(y)))
-        f = np.zeros((len(y), self.num_latents))
-        formula = self.likelihood.formula(self.num_latents)
-        for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), self.likelihood.values)):
-            raise ValueError(
-                f"{name} is outside what the formula allows: {symbol.text()} chooses among the {symbol.length} entries "
-                f"of {symbol.name}, 0 to {symbol.length - 1}, and none in row {np.flatnonzero(rows)[0]}."
-            )
-        if not self.is_augmentable:
-            _check_log(log_density(self.likelihood, y, f), f"its density {formula.text()} at f = 0", name)
-            return
-        required, log_base, beside = _required(self.augmentation, y, f, self.likelihood.values)
-        for requirement, values in zip(self.augmentation.requirements, map(np.asarray, required), strict=True):
-            bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
-            if bad.size:
-                got = values[tuple(bad[0])]
-                raise ValueError(
-                    f"{name} is outside what the formula allows: {requirement.reason}, "
-                    f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
-                    f"{bad[0][0]}."
-                )
-        _check_log(log_base, f"its factor {self.augmentation.base.text()}", name)
-        for coefficient, found in zip(coefficients(self.augmentation.formula), beside, strict=True):
-            rows = np.flatnonzero(is_undefined(coefficient, np.asarray(found)))
-            if rows.size:
-                raise ValueError(
-                    f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
-                    f"value in row {rows[0]}."
-                )
-
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
         return f"Model({self.likelihood!r}, {gps})"
 
     def _repr_html_(self) -> str:
         return generic.html(self)
+
+
+def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
+    """ValueError where the formula does not allow observations, by what its rules need or by its density."""
+    # Rows that fill up are the first again, and no fault is found in them before it is found there.
+    y = resize_rows(y, filled_size(len(y)))
+    f = np.zeros((len(y), num_latents))
+    formula = likelihood.formula(num_latents)
+    for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), likelihood.values)):
+        raise ValueError(
+            f"{name} is outside what the formula allows: {symbol.text()} chooses among the {symbol.length} entries "
+            f"of {symbol.name}, 0 to {symbol.length - 1}, and none in row {np.flatnonzero(rows)[0]}."
+        )
+    try:
+        augmentation = _derive(likelihood.function, num_latents, likelihood.symbols)
+    except NoAugmentationError:
+        _check_log(log_density(likelihood, y, f), f"its density {formula.text()} at f = 0", name)
+        return
+    required, log_base, beside = _required(augmentation, y, f, likelihood.values)
+    for requirement, values in zip(augmentation.requirements, map(np.asarray, required), strict=True):
+        bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
+        if bad.size:
+            got = values[tuple(bad[0])]
+            raise ValueError(
+                f"{name} is outside what the formula allows: {requirement.reason}, "
+                f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
+                f"{bad[0][0]}."
+            )
+    _check_log(log_base, f"its factor {augmentation.base.text()}", name)
+    for coefficient, found in zip(coefficients(augmentation.formula), beside, strict=True):
+        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(found)))
+        if rows.size:
+            raise ValueError(
+                f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
+                f"value in row {rows[0]}."
+            )
 
 
 def require_model(model: Any) -> Model:
@@ -354,6 +364,17 @@ def require_model(model: Any) -> Model:
     if isinstance(getattr(model, "model", None), Model):
         remedy = "Give its .model."
     raise ValueError(f"model must be a pgm.Model; got {type(model).__name__}. {remedy}")
+
+
+def _filled_in(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values with one of the rows that are there, a finite one if there is any, in the place of all others."""
+    if values.ndim not in (1, 2) or len(values) != len(rows):
+        return values
+    finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    chosen = np.flatnonzero(rows & finite) if (rows & finite).any() else np.flatnonzero(rows)
+    filled = values.copy()
+    filled[~rows] = values[chosen[0]]
+    return filled
 
 
 def _check_log(values: Any, what: str, name: str) -> None:

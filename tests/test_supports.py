@@ -111,15 +111,26 @@ def test_draws_with_atoms_follow_their_distribution():
         assert stats.kstest(inside, between).pvalue > ALPHA
 
 
+class Stated(pgm.Censored):
+    """A support of one's own that wants to be told which times are observed."""
+
+    num_given = 1
+
+    def others(self, given):
+        return given
+
+
 @pytest.mark.turns(2)
 def test_draws_of_positive_numbers_and_times_follow_their_distribution():
     assert stats.kstest(draw(exponential(), 3.0), stats.expon(scale=np.exp(3.0)).cdf).pvalue > ALPHA
-    times = draw(log_logistic(), 0.4, [1.0])
+    times = draw(log_logistic(), 0.4)
     assert stats.kstest(times, stats.fisk(1.5, scale=np.exp(0.4)).cdf).pvalue > ALPHA
+    stated = pgm.likelihood(log_logistic.function, support=Stated())
+    np.testing.assert_array_equal(draw(stated(), 0.4, [1.0]), times)
     with pytest.raises(
         ValueError, match=r"cannot be drawn where y\[1\] is 0, as in row 0: it is drawn where that is 1"
     ):
-        draw(log_logistic(), 0.4, [0.0])
+        draw(stated(), 0.4, [0.0])
 
 
 def test_draws_given_an_exposure_follow_their_distribution():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmodels import generic
-from pgmodels.arrays import first_column
+from pgmodels.arrays import as_numbers, first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
@@ -18,6 +18,7 @@ from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.integration import slices
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
@@ -257,14 +258,15 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
         raise ValueError(f"test data are X and y together; got {'y' if X is None else 'X'} alone.")
     X = draws.check_inputs(X, "X")
     if covariates is not None:
-        y, covariates = np.asarray(y), np.asarray(covariates)
-        if y.ndim != 1 or len(covariates) != len(y):
+        y = as_numbers(y, "y", is_new=True)
+        given = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
+        if y.shape != (len(X),):
             raise ValueError(
-                f"covariates hold the columns of y after the first, for y of shape (m,); got y of shape {y.shape} and "
-                f"covariates of shape {covariates.shape}. Leave covariates out where y has them already."
+                f"covariates hold the columns of y after the first, for y of shape ({len(X)},); got y of shape "
+                f"{y.shape}. Leave covariates out where y has them already."
             )
-        y = np.column_stack([y, covariates])
-    return X, draws.model.unweighted.check_observations(y, len(X))
+        y = np.column_stack([y, np.asarray(given)])
+    return X, draws.model.unweighted.check_observations(y, len(X), is_new=True)
 
 
 def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:
@@ -299,7 +301,7 @@ def _test_metrics(
 ) -> tuple[dict[str, float], np.ndarray | None]:
     """The metrics on test data, and the probabilities or means predicted there."""
     try:
-        predictive: Predictive = result.predict(X, y[:, 1:] if y.ndim == 2 else None)
+        predictive: Predictive = result.predict(X, result.likelihood.support(result.model.num_latents).given(y))
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None
@@ -311,12 +313,12 @@ def _test_metrics(
         measured["misclassification"] = (probabilities.argmax(axis=1) != place).mean()
         measured["calibration_error"] = expected_calibration_error(probabilities, place)
         return measured, probabilities
+    if any(piece.others is not None for piece in predictive.support.pieces(y)):
+        notes.append(f"{label}: no test RMSE. The mean is not that of every first column of y, as of times cut short.")
+        return measured, None
     try:
         mean = predictive.mean
     except ValueError as error:
         notes.append(f"{label}: no test RMSE. {error}")
-        return measured, None
-    if any(piece.others is not None for piece in predictive.support.pieces(y)):
-        notes.append(f"{label}: no test RMSE. The mean is not that of every first column of y, as of times cut short.")
         return measured, None
     return measured | {"rmse": np.sqrt(np.mean((mean - first_column(y)) ** 2))}, mean

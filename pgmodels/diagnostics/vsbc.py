@@ -142,11 +142,9 @@ def simulate_calibration(
     if model.is_weighted:
         raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
-    covariates = y[:, 1:] if y.ndim == 2 else None
-    drawn = draw_observations(model.likelihood, f, covariates, np.random.default_rng(seed))
-    if covariates is not None:
-        others = np.broadcast_to(covariates, (num_replicates, *covariates.shape))
-        drawn = np.concatenate([drawn[..., None], others], axis=-1)
+    support = model.likelihood.support(model.num_latents)
+    drawn = draw_observations(model.likelihood, f, support.given(y), np.random.default_rng(seed))
+    drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])

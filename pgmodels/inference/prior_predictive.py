@@ -13,6 +13,7 @@ from pgmodels.model import Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import Parameter, Within
 from pgmodels.precision import as_array, double_precision
+from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
@@ -30,13 +31,15 @@ def prior_predictive(
     """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
 
     Values that have a prior are drawn from it, and all others are held. ``covariates`` (n, columns - 1) holds the
-    columns of y after the first, which are not drawn. Raises ValueError where the formula is not normalised over what y
-    can be, where covariates that it reads are left out, and where a prior hardly meets its constraint.
+    columns of y after the first, which are not drawn; times to an event have none, and are drawn as long as they are.
+    Raises ValueError where the formula is not normalised over what y can be, where covariates that it reads are left
+    out or are outside what it can read, and where a prior hardly meets its constraint.
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
     model = require_model(model).unweighted
     inputs = model.check_inputs(X)
+    covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = uncertain(model)

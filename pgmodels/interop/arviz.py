@@ -44,7 +44,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
     - posterior: ``f`` (datum, latent), and hyperparameters that were sampled, by name;
     - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
-      several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
+      several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column); times
+      to an event whether or not they were cut short in the data;
     - log_likelihood: ``y`` (datum), times the row's weight where rows have them, in constant_data as ``weights``, so
       that leaving one out leaves out all that it counts for;
     - observed_data: ``y`` (datum), the first column;
@@ -95,7 +96,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(likelihood, f[:, kept], y[:, 1:] if several else None, rng, values)
+        drawn = draw_observations(likelihood, f[:, kept], likelihood.support(f.shape[-1]).given(y), rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warn(f"posterior_predictive is left out: {error}", InteropWarning)

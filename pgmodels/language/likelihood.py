@@ -58,7 +58,7 @@ class Likelihood(Module):
         formula = self.formula(size)
         if _selects_by_label(formula):
             return Classes(size)
-        return Undeclared(max(_columns(formula), default=0) + 1)
+        return Undeclared(max(columns_of(formula), default=0) + 1)
 
     @property
     def unweighted(self) -> "Likelihood":
@@ -80,7 +80,7 @@ class Likelihood(Module):
 
     def columns(self, size: int, *formulas: Formula | None) -> set[int]:
         """The columns of y that the formulas read."""
-        read = [_columns(trace(formula, size, self.symbols)) for formula in formulas if formula is not None]
+        read = [columns_of(trace(formula, size, self.symbols)) for formula in formulas if formula is not None]
         return set().union(*read)
 
     @property
@@ -294,5 +294,6 @@ def _selects_by_label(formula: Expression) -> bool:
     )
 
 
-def _columns(formula: Expression) -> list[int]:
+def columns_of(formula: Expression) -> list[int]:
+    """The columns of y that an expression reads."""
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]

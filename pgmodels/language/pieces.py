@@ -37,6 +37,15 @@ class Piece:
         low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), (n,)) for end in (self.low, self.high))
         return low, high
 
+    def inside(self, n: int) -> np.ndarray:
+        """A number of the piece for each of n data, (n,): the least of a list, one between the ends of an interval."""
+        low, high = self.ends(n)
+        below, above = np.isfinite(low), np.isfinite(high)
+        if self.is_discrete:
+            return np.select([below, above], [low, high], default=0.0)
+        with np.errstate(invalid="ignore"):
+            return np.select([below & above, below, above], [0.5 * (low + high), low + 1.0, high - 1.0], default=0.0)
+
     def holds(self, y: np.ndarray) -> np.ndarray:
         """Whether the first column of each datum of y is in the piece, (n,)."""
         first = y if y.ndim == 1 else y[:, 0]

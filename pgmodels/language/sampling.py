@@ -41,9 +41,10 @@ def draw_observations(
 ) -> np.ndarray:
     """One y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
 
-    Of the first column of y where it has several; ``covariates`` (n, columns - 1) holds the others, None where there
-    are none. ``parameters`` holds likelihood parameters that differ from draw to draw, to broadcast against f. A list
-    of numbers is drawn from directly, counts and real numbers by inverting their distribution function numerically.
+    Of the first column of y where it has several; ``covariates`` (n, num_given) holds those that it is given, None
+    where there are none: times to an event are given nothing, and are not cut short. ``parameters`` holds likelihood
+    parameters that differ from draw to draw, to broadcast against f. A list of numbers is drawn from directly, counts
+    and real numbers by inverting their distribution function numerically.
     Warns with SamplingWarning where the grid leaves out more than 1e-3 of the probability.
     Raises ValueError where the support of y is not declared, the formula is not normalised over it, or other columns
     of y are drawn with the first.
@@ -61,8 +62,11 @@ def draw_observations(
             f"the formula of {likelihood.name} does not sum to 1 over y, so y cannot be drawn: write it with the "
             "factors free of f that it leaves out."
         )
-    n, columns = f.shape[-2], support.num_columns - 1
-    given = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(n, columns)
+    n, columns = f.shape[-2], support.num_given
+    given = None
+    if support.num_columns > 1:
+        known = np.empty((n, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64)
+        given = support.others(known.reshape(n, columns))
     listed, open_ended = _pieces_given(likelihood, support, given, n)
     items = _Items(likelihood, f, given, parameters or {})
     u = rng.random(items.count)

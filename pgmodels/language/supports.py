@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.encoding import level_codes
 from pgmodels.language.pieces import Piece
 
 
@@ -33,6 +34,39 @@ class Support(ABC):
     def __hash__(self) -> int:
         return hash((type(self), tuple(sorted(vars(self).items()))))
 
+    @property
+    def num_given(self) -> int:
+        """How many of the last columns are no observation of their own, but what the first is given, as trials are."""
+        return self.num_columns - 1
+
+    def given(self, y: np.ndarray) -> np.ndarray | None:
+        """The columns (n, num_given) that the first is given in observations y; None where there are none."""
+        return y[:, self.num_columns - self.num_given :] if self.num_given else None
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        """The columns after the first (n, num_columns - 1) of an observation to predict, by those that are given."""
+        return given
+
+    def check_given(self, given: np.ndarray) -> None:
+        """Raise ValueError, naming covariates, where no observation could have these columns (n, num_given)."""
+        pieces = self.pieces(np.column_stack([np.zeros(len(given)), given]))
+        if not pieces:
+            return
+        try:
+            self.check(np.column_stack([pieces[0].inside(len(given)), given]))
+        except ValueError as error:
+            raise ValueError(f"covariates must hold columns of y after the first as y can have them: {error}") from None
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
+        """Observations that say no more than that the first column is above ``first`` (n,); None where none do."""
+        return None
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Observations (..., n) or (..., n, num_columns) with ``first`` (..., n) as y would have recorded it."""
+        if self.num_columns == 1:
+            return first
+        return np.concatenate([first[..., None], np.broadcast_to(y[:, 1:], (*first.shape, y.shape[1] - 1))], axis=-1)
+
     @abstractmethod
     def check(self, y: np.ndarray) -> None:
         """Raise ValueError, naming the first offending row and the remedy, where y lies outside the support."""
@@ -53,22 +87,13 @@ class Support(ABC):
         return None
 
 
-def check_whole(y: np.ndarray, what: str) -> None:
+def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
     """Raise ValueError where y is not made of whole numbers >= 0."""
     bad = np.flatnonzero((y < 0) | (y != np.round(y)))
     if bad.size:
         raise ValueError(
-            f"y must hold {what}, whole numbers >= 0; got {y[bad[0]]:g} in row {bad[0]}. "
-            "Use a likelihood for real values if y is not a count."
-        )
-
-
-def _check_positive(y: np.ndarray, name: str, what: str) -> None:
-    bad = np.flatnonzero(y <= 0)
-    if bad.size:
-        raise ValueError(
-            f"{name} must hold {what}; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support that has "
-            "them, such as pgm.Real() or pgm.Clipped(0.0)."
+            f"{name} must hold {what}, whole numbers >= 0; got {y[bad[0]]:g} in row {bad[0]}. "
+            f"Use a likelihood for real values if {name} is not a count."
         )
 
 
@@ -83,7 +108,8 @@ class Binary(Support):
             low, high = f"{values[0]:g}", f"{values[-1]:g}"
             raise ValueError(
                 f"y must hold the labels 0 and 1; got {{{', '.join(f'{v:g}' for v in values)}}}. "
-                f"Map {high} to 1{f' and {low} to 0' if values.size == 2 else ''}: y = (y == {high}).astype(float)."
+                f"Map {high} to 1{f' and {low} to 0' if values.size == 2 else ''}: "
+                f"y = (numpy.asarray(y) == {high}).astype(float)."
             )
         row = int(np.flatnonzero(~np.isin(y, (0.0, 1.0)))[0])
         raise ValueError(
@@ -113,10 +139,12 @@ class Classes(Support):
         top = self.num_classes - 1
         bad = np.flatnonzero((y < 0) | (y > top) | (y != np.round(y)))
         if bad.size:
-            raise ValueError(
-                f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}. Recode the labels with "
-                "np.unique(y, return_inverse=True)[1], or give the model as many classes as there are labels."
-            )
+            labels = np.unique(y)
+            remedy = f"give the model as many classes as there are labels, {len(labels)}, from 0 on."
+            if len(labels) <= self.num_classes:
+                codes = level_codes([float(label) for label in labels])
+                remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
+            raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
 
     def unseen(self, y: np.ndarray) -> list[int]:
         """The classes of which there is no observation."""
@@ -155,10 +183,16 @@ class SuccessesOfTrials(Support):
         check_whole(y[:, 1], "trials in its second column")
         bad = np.flatnonzero(y[:, 0] > y[:, 1])
         if bad.size:
+            remedy = "The columns are (successes, trials), not (successes, failures)."
+            if (y[:, 0] >= y[:, 1]).all():
+                remedy = "The columns look swapped: they are (successes, trials), as in y = numpy.fliplr(y)."
             raise ValueError(
                 f"y must hold successes <= trials; got {y[bad[0], 0]:g} successes of {y[bad[0], 1]:g} trials in row "
-                f"{bad[0]}. The columns are (successes, trials), not (successes, failures)."
+                f"{bad[0]}. {remedy}"
             )
+
+    def check_given(self, given: np.ndarray) -> None:
+        check_whole(given[:, 0], "trials", "covariates")
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         return [Piece(0, y[:, 1], is_discrete=True)]
@@ -185,7 +219,12 @@ class Positive(Support):
     """A real number > 0."""
 
     def check(self, y: np.ndarray) -> None:
-        _check_positive(y, "y", "real numbers > 0")
+        bad = np.flatnonzero(y <= 0)
+        if bad.size:
+            raise ValueError(
+                f"y must hold real numbers > 0; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support "
+                "that has them, such as pgm.Real() or pgm.Clipped(0.0)."
+            )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         return [Piece(0, np.inf)]
@@ -228,8 +267,36 @@ class Censored(Support):
 
     num_columns = 2
 
+    @property
+    def num_given(self) -> int:
+        """None: whether a time is cut short is observed with it, and what is predicted is the time to the event."""
+        return 0
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        return np.ones((len(given), 1))
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray:
+        return np.column_stack([first, np.zeros(len(first))])
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Times that were cut short are again where they are longer; it is not known when others would have been."""
+        end = np.where(y[:, 1] == 0, y[:, 0], np.inf)
+        return np.stack([np.minimum(first, end), (first <= end).astype(float)], axis=-1)
+
     def check(self, y: np.ndarray) -> None:
-        _check_positive(y[:, 0], "y[0]", "times > 0")
+        # Some code events as 1 and 2, which makes no times of them.
+        others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
+        if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
+            raise ValueError(
+                "y must hold (time, event), and its columns look swapped: the first holds nothing but 0 and 1, the "
+                f"second {others[0]:g} and the like. Use y = numpy.fliplr(y)."
+            )
+        bad = np.flatnonzero(y[:, 0] <= 0)
+        if bad.size:
+            raise ValueError(
+                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that was cut short at its "
+                "start says nothing: drop such a row. An event there was rounded down: give what is left of the unit."
+            )
         bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
         if bad.size:
             raise ValueError(
@@ -265,6 +332,43 @@ class Given(Support):
     def num_columns(self) -> int:  # type: ignore[override]
         """The columns of what is observed and of what it is given."""
         return self.observed.num_columns + len(self.covariates)
+
+    @property
+    def num_given(self) -> int:
+        """What the observed is given by itself, and the columns after it."""
+        return self.observed.num_given + len(self.covariates)
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        own, after = self._split(given)
+        return np.column_stack([self.observed.others(own), after])
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
+        own, after = self._split(given)
+        observed = self.observed.beyond(first, own)
+        return None if observed is None else np.column_stack([observed, after])
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        observed = self.observed.recorded(first, self._observed(y))
+        observed = observed[..., None] if observed.ndim == first.ndim else observed
+        after = y[:, self.observed.num_columns :]
+        return np.concatenate([observed, np.broadcast_to(after, (*first.shape, after.shape[1]))], axis=-1)
+
+    def check_given(self, given: np.ndarray) -> None:
+        own, after = self._split(given)
+        if own.shape[1]:
+            self.observed.check_given(own)
+        for j, part in enumerate(self.covariates):
+            try:
+                part.check(after[:, j])
+            except ValueError as error:
+                raise ValueError(
+                    f"covariates must hold in column {own.shape[1] + j} what y[{self.observed.num_columns + j}] can "
+                    f"be: {error}"
+                ) from None
+
+    def _split(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the observed is given by itself, and the columns after it."""
+        return given[:, : self.observed.num_given], given[:, self.observed.num_given :]
 
     def _observed(self, y: np.ndarray) -> np.ndarray:
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]

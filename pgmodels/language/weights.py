@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgmodels.arrays import as_numbers
+from pgmodels.encoding import as_array_code
 from pgmodels.language.expression import Expression
 from pgmodels.language.symbols import Observation
 
@@ -31,7 +32,10 @@ def check_weights(given: Any, num_rows: int) -> np.ndarray:
     """Weights as a float64 array (n,); ValueError where they are not one number >= 0 a row, or none is above 0."""
     weights = as_numbers(given, "weights")
     if weights.shape != (num_rows,):
-        raise ValueError(f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.")
+        hint = f" Use {as_array_code(given, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
+        raise ValueError(
+            f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.{hint}"
+        )
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if bad.size:
         raise ValueError(

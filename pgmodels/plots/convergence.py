@@ -1,5 +1,7 @@
 """How well the chains of all latents have mixed."""
 
+from typing import Literal
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +14,7 @@ from pgmodels.results.draws import Draws
 
 # Thresholds of effective sizes and of R-hat: recommended, and beyond which nothing is to be read.
 _MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}
-_MARK_LINES = ("--", ":")
+_MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 
 
 def plot_convergence(draws: Draws) -> Figure:

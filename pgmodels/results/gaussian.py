@@ -16,6 +16,7 @@ from pgmodels.latent.rows import filled_size
 from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
+from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.seeds import as_seed
@@ -51,7 +52,9 @@ class GaussianPredictions(ABC):
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
         depends on them raises ValueError where they are left out.
         """
-        nodes = nodes_at(self.model.unweighted, *self._marginals_at(X_new), covariates)
+        mean, variance = self._marginals_at(X_new)
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
+        nodes = nodes_at(self.model.unweighted, mean, variance, covariates)
         return Predictive(self.likelihood, nodes, covariates)
 
     @double_precision
@@ -96,11 +99,15 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
     predictors, rows = model.predictors, len(mean)
-    if predictors is None or (covariates is None and predictors.columns_read) or 0 in predictors.columns_read:
+    support = model.likelihood.support(model.num_latents)
+    observed = set(range(support.num_columns - support.num_given))
+    given = np.empty((rows, 0)) if covariates is None else covariates
+    read = set() if predictors is None else set(predictors.columns_read)
+    if predictors is None or read & observed or (read and given.shape[1] < support.num_given):
         # There are none, or what they are at these rows is not known yet: every latent by itself.
         Phi = each_latent(variance)
     else:
-        y = np.zeros(rows) if covariates is None else np.column_stack([np.zeros(rows), covariates])
+        y = np.column_stack([np.zeros(rows), support.others(given)]) if read else np.zeros(rows)
         Phi = np.asarray(predictors.matrix(y, model.parameters))
     return PredictorNodes(mean, variance, Phi)
 

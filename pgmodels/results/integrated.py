@@ -12,6 +12,7 @@ from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPrior
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
+from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
@@ -94,6 +95,7 @@ class IntegratedApproximation(Result):
         depends on them raises ValueError where they are left out.
         """
         means, covariances = self._moments_at(X_new)
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
         kept = self._kept()
         parts = []
         for k in kept:

@@ -62,6 +62,10 @@ class MixedPredictive(Predictive):
         """See Predictive."""
         return logsumexp(np.stack([part.log_density(y_new) for part in self.parts]), axis=0, b=self.weights[:, None])
 
+    def survival(self, times: Any) -> np.ndarray:
+        """See Predictive."""
+        return self._mix([part.survival(times) for part in self.parts])
+
     def probabilities_of(self, values: Any) -> np.ndarray:
         """See Predictive."""
         return self._mix([part.probabilities_of(values) for part in self.parts])

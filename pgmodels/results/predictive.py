@@ -1,6 +1,6 @@
 """Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +14,11 @@ from pgmodels.language.likelihood import Formula, Likelihood
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.sampling import draw_observations
 from pgmodels.language.supports import Support, Undeclared
+from pgmodels.model import check_allowed
 from pgmodels.options import check_whole_number
 from pgmodels.portable import Portable
 from pgmodels.precision import as_array, double_precision
+from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.seeds import as_seed
 from pgmodels.warning import warn
@@ -30,6 +32,9 @@ _UNSURE = 0.05
 _TRAPEZOID_LEVELS = (1025, 4097, 16385)
 # A window of the trapezoid rule leaves out what is below exp(-_DEPTH) of the integrand's peak.
 _DEPTH = 32.0
+# Moments of times: where the logarithm of the probability of later events starts and ends, at so many points; tails
+# with a slope above -_FLAT, of the logarithms, have no moment; logarithms of times to look among, and how often halved.
+_START, _TAIL, _TIMES, _FLAT, _LONGEST, _HALVINGS = -1e-9, -100.0, 385, 1e-6, 300.0, 40
 
 
 class PredictionWarning(UserWarning):
@@ -52,7 +57,8 @@ class Predictive(Portable):
     """The predictive distribution of y at m new inputs; what it gives is computed when asked for.
 
     ``covariates`` (m, columns - 1) holds the columns of y after the first. Left out, what their values matter for
-    raises ValueError; ``log_density`` takes them from its y_new.
+    raises ValueError; ``log_density`` takes them from its y_new. Where times may be censored, y is the time to the
+    event, whenever that is, and no covariate says whether it is observed.
     """
 
     def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
@@ -60,7 +66,7 @@ class Predictive(Portable):
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
         self.given = likelihood.with_values(nodes.values)
         self.support: Support = likelihood.support(nodes.num_latents)
-        self.covariates = self._check_covariates(covariates)
+        self.covariates = check_covariates(likelihood, nodes.num_latents, covariates, nodes.num_rows)
 
     @property
     def mean(self) -> np.ndarray:
@@ -100,7 +106,7 @@ class Predictive(Portable):
 
         Warns with PredictionWarning where the formula is not known to be normalised in y.
         """
-        y_new = as_numbers(y_new, "y_new")
+        y_new = as_numbers(y_new, "y_new", is_new=True)
         expected = (
             (self.nodes.num_rows,) if self.support.num_columns == 1 else (self.nodes.num_rows, self.support.num_columns)
         )
@@ -108,6 +114,8 @@ class Predictive(Portable):
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
         self.support.check(y_new)
+        if isinstance(self.support, Undeclared) or self.support.num_given:
+            check_allowed(self.likelihood, self.nodes.num_latents, y_new, "y_new")
         warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density")
         return self._log_density(y_new)
 
@@ -137,6 +145,22 @@ class Predictive(Portable):
                 found[:, place] = np.where(there, np.exp(self._log_probability(y)), 0.0)
         return found
 
+    @double_precision
+    def survival(self, times: Any) -> np.ndarray:
+        """P(y > time) of each row, (m, times): how likely an event is to come later than each of the times.
+
+        Raises ValueError where y is no time that may be censored, whose formula has this probability.
+        """
+        wanted = np.atleast_1d(as_numbers(times, "times"))
+        if wanted.ndim != 1 or not (np.isfinite(wanted) & (wanted >= 0)).all():
+            raise ValueError(f"times must be one finite number >= 0 or a list of them; got {times!r}.")
+        self._require_normalised("survival probabilities")
+        self._require_columns("survival", self.likelihood.function)
+        found = np.ones((self.nodes.num_rows, len(wanted)))
+        for place in np.flatnonzero(wanted > 0):
+            found[:, place] = np.exp(self._log_density(self._beyond(np.full(len(found), wanted[place]))))
+        return found
+
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
 
@@ -150,8 +174,8 @@ class Predictive(Portable):
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
         """A draw of y for each of latents (draws, m, latents) and parameters that go with them, (draws, m)."""
         self._require_columns("draws", self.likelihood.function)
-        others = None if self.support.num_columns == 1 else self._observations(0.0)[:, 1:]
-        return draw_observations(self.likelihood, f, others, rng, values)
+        given = self._given_columns if self.support.num_given else None
+        return draw_observations(self.likelihood, f, given, rng, values)
 
     def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
         """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it."""
@@ -170,6 +194,10 @@ class Predictive(Portable):
                 self._warn_unsure(found, self._integrated_moments(levels[-2]))
             return found
         values = self.support.values()
+        if values is None and self._has_survival:
+            self._require_normalised("moments")
+            self._require_columns("the mean", self.likelihood.function)
+            return self._moments_of_times(levels[-1])
         if values is None:
             raise ValueError(
                 f"{self.likelihood.name} gives no mean of y: declare it with "
@@ -193,6 +221,40 @@ class Predictive(Portable):
             spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
             variances[rows] = (weights * variance_f).sum(axis=0) + spread
         return means, variances
+
+    def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of a time to an event by the trapezoid rule in its logarithm; infinite where they are.
+
+        The window leaves out what is below exp(_TAIL) of the probability above it; there a tail is a power of time,
+        whose rest is that of its slope.
+        """
+        every = np.arange(self.nodes.num_rows)
+        start = self._log_time_where(lambda log_survival: log_survival > _START, level)
+        end = self._log_time_where(lambda log_survival: log_survival > _TAIL, level)
+        u = _spaced(start, end, _TIMES)
+        step = u[1] - u[0]
+        events = np.stack([self._observations(t) for t in np.exp(u)])
+        log_p = self._integrate_together(events, every, level) + u
+        moments = []
+        for power in (1, 2):
+            term = log_p + power * u
+            slope = (term[-1] - term[-2]) / step
+            rest = np.where(slope < -_FLAT, term[-1] - np.log(np.maximum(-slope, _FLAT)), np.inf)
+            with np.errstate(over="ignore"):
+                moments.append(np.exp(np.logaddexp(logsumexp(term, axis=0) + np.log(step), rest)))
+        mean, square = moments
+        finite = np.isfinite(square)
+        return mean, np.where(finite, square - np.where(finite, mean, 0.0) ** 2, np.inf)
+
+    def _log_time_where(self, is_before: Callable[[np.ndarray], np.ndarray], level: int) -> np.ndarray:
+        """The logarithm of the time up to which a condition on the log probability of later events holds, (m,)."""
+        every = np.arange(self.nodes.num_rows)
+        low, high = np.full(len(every), -_LONGEST), np.full(len(every), _LONGEST)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            before = is_before(self._integrate(self._beyond(np.exp(middle)), every, level))
+            low, high = np.where(before, middle, low), np.where(before, high, middle)
+        return 0.5 * (low + high)
 
     def _warn_unsure(self, found: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Warn where moments still change with the number of nodes."""
@@ -261,12 +323,16 @@ class Predictive(Portable):
 
     def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
         """The probabilities of values at the same nodes, at which what the formula has without y is computed once."""
-        level, y = self.nodes.levels[1], np.stack([self._observations(value) for value in values])
+        y, every = np.stack([self._observations(value) for value in values]), np.arange(self.nodes.num_rows)
+        return np.exp(self._integrate_together(y, every, self.nodes.levels[1])).T
+
+    def _integrate_together(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
+        """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
         parts = []
-        for chunk in self._chunks(np.arange(self.nodes.num_rows), level, len(values)):
+        for chunk in self._chunks(rows, level, len(y)):
             f, log_weights = self.nodes.at(chunk, level)
-            parts.append(np.exp(log_integral(self.given, y[:, None, chunk], f, log_weights)).T)
-        return np.concatenate(parts)[: self.nodes.num_rows]
+            parts.append(log_integral(self.given, y[:, None, chunk], f, log_weights))
+        return np.concatenate(parts, axis=1)[:, : len(rows)]
 
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, result: np.ndarray, rows: np.ndarray
@@ -314,41 +380,44 @@ class Predictive(Portable):
         """Rows a chunk at a time, the last of them padded."""
         return padded_chunks(rows, max(self.nodes.count(level), level) * max(self.nodes.num_latents, num_values))
 
-    def _observations(self, first: float) -> np.ndarray:
-        """y with one value in its first column; the others are NaN where they were not given."""
-        rows, columns = self.nodes.num_rows, self.support.num_columns
-        if columns == 1:
-            return np.full(rows, first)
-        others = np.full((rows, columns - 1), np.nan) if self.covariates is None else self.covariates
-        return np.column_stack([np.full(rows, first), others])
+    @property
+    def _given_columns(self) -> np.ndarray:
+        """The columns of y that it is given, (m, columns), NaN where they were not."""
+        shape = self.nodes.num_rows, self.support.num_given
+        return np.full(shape, np.nan) if self.covariates is None else self.covariates
+
+    def _observations(self, first: Any) -> np.ndarray:
+        """y with a value, or one a row, in its first column; those after it are NaN where they were not given."""
+        first = np.broadcast_to(first, (self.nodes.num_rows,))
+        if self.support.num_columns == 1:
+            return np.array(first)
+        return np.column_stack([first, self.support.others(self._given_columns)])
+
+    def _beyond(self, first: np.ndarray) -> np.ndarray:
+        """Observations that say no more than that the event comes after ``first`` (m,)."""
+        y = self.support.beyond(first, self._given_columns)
+        if y is None:
+            raise ValueError(
+                f"y of {self.likelihood.name} is not declared to be a time that may be censored, so that its formula "
+                "has no survival function: use quantiles, draw or probabilities_of, or write the formula of times and "
+                "events, as in @pgm.likelihood(support=pgm.Censored())."
+            )
+        return y
+
+    @property
+    def _has_survival(self) -> bool:
+        return self.support.beyond(np.ones(self.nodes.num_rows), self._given_columns) is not None
 
     def _require_columns(self, what: str, *formulas: Formula | None) -> None:
         """Raise ValueError where formulas read columns of y that were not given."""
-        missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - {0})
+        observed = range(self.support.num_columns - self.support.num_given)
+        missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - set(observed))
         if self.covariates is None and missing:
             raise ValueError(
                 f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
-                "predict was not given: predict(X_new, covariates=...) takes the columns of y after the first, of "
-                f"shape ({self.nodes.num_rows}, {self.support.num_columns - 1})."
+                f"predict was not given: predict(X_new, covariates=...) takes the columns of y from y[{len(observed)}] "
+                f"on, of shape ({self.nodes.num_rows}, {self.support.num_given})."
             )
-
-    def _check_covariates(self, covariates: Any) -> np.ndarray | None:
-        rows, columns = self.nodes.num_rows, self.support.num_columns - 1
-        if columns == 0:
-            if covariates is not None:
-                raise ValueError(f"covariates: y of {self.likelihood.name} has one column; leave covariates out.")
-            return None
-        if covariates is None:
-            return None
-        given = as_numbers(covariates, "covariates")
-        if given.shape == (rows,) and columns == 1:
-            given = given[:, None]
-        if given.shape != (rows, columns):
-            raise ValueError(
-                f"covariates must have shape ({rows}, {columns}), the columns of y after the first; got {given.shape}."
-            )
-        check_finite(given, "covariates")
-        return given
 
     def _require_normalised(self, what: str) -> None:
         if is_normalised(self.likelihood, self.nodes.num_latents) is False:

@@ -1,0 +1,279 @@
+"""Text, dates and times among data: what they are, and code that makes numbers of them, to run as it stands.
+
+The code gives training data and new data the same numbers: levels are written out, and days are counted from one day.
+"""
+
+import numbers
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# So many levels are written out; more are computed, once, from the training data.
+_MOST_LEVELS = 50
+_ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
+# What pandas calls a missing entry; that of numbers is NaN, and of Python None.
+_MISSING = ("NoneType", "NAType", "NaTType")
+_DAYS = '(numpy.asarray({}, dtype="datetime64[us]") - numpy.datetime64("2000-01-01")) / numpy.timedelta64(1, "D")'
+# Periods count from their start, and times with a zone in UTC.
+_DAYS_OF_OBJECTS = (
+    '((pandas.to_datetime([getattr(t, "start_time", t) for t in {}], utc=True, format="ISO8601") '
+    '- pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta(days=1)).to_numpy()'
+)
+_DURATIONS = 'numpy.asarray({}, dtype="timedelta64[us]") / numpy.timedelta64(1, "D")'
+_DURATIONS_OF_OBJECTS = "(pandas.to_timedelta(list({})) / pandas.Timedelta(days=1)).to_numpy()"
+_HOURS = "numpy.array([numpy.nan if t is None else t.hour + t.minute / 60 + t.second / 3600 for t in {}])"
+_FLOATS = "numpy.array([numpy.nan if pandas.isna(value) else float(value) for value in {}])"
+
+
+def kind_of(entry: type) -> str:
+    """What entries of a type are: number, complex, text, date, duration, time, missing, or another object."""
+    if entry.__name__ in _MISSING:
+        return "missing"
+    if entry.__name__ == "Period":
+        return "date"
+    # Of NumPy's types, those of durations are whole numbers too.
+    kinds = {
+        "text": (str, bytes),
+        "date": (date, np.datetime64),
+        "duration": (timedelta, np.timedelta64),
+        "time": (time,),
+        "complex": (complex, np.complexfloating),
+        "number": (numbers.Number, np.number, np.bool_),
+    }
+    return next((kind for kind, types in kinds.items() if issubclass(entry, types)), "object")
+
+
+def is_polars_frame(value: Any) -> bool:
+    """Whether a value is a frame of polars, which as one array would have its dates as numbers."""
+    return hasattr(value, "with_columns") and hasattr(value, "__array__")
+
+
+def as_array_code(value: Any, name: str) -> str:
+    """Code for a value as an array: its name, where it is one."""
+    if isinstance(value, np.ndarray):
+        return name
+    return f"{name}.to_numpy()" if hasattr(value, "to_numpy") else f"numpy.asarray({name})"
+
+
+def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
+    """What a value holds that is no number, and the code that makes numbers of it, where there is any.
+
+    ``as_column`` says that what has one dimension is to be a column, and ``is_new`` that training data came before.
+    """
+    columns = list(_columns(value, name if name.isidentifier() else "values"))
+    faults = [column for column in columns if column.kind not in ("number", "missing")]
+    if not faults:
+        return f"{name} must be numeric; got an array of {np.asarray(value).dtype}. Give numbers."
+    without = [column for column in faults if column.kind in ("mixed", "object", "complex")]
+    worst = (without or faults)[0]
+    place = worst.place if np.ndim(value) or worst.label is not None else ""
+    if without:
+        remedy = {
+            "mixed": "It stands among entries of another kind: give a number in its place, or drop the row.",
+            "complex": "Use numpy.real, or columns of real and imaginary parts.",
+        }.get(worst.kind, "Give numbers.")
+        return f"{_lead(worst, name)}{place}. {remedy}"
+    code = _code(value, columns, faults, as_column, is_new)
+    imports = [module for module in ("numpy", "pandas", "polars") if f"{module}." in "".join(code)]
+    lines = [f"import {', '.join(imports)}", *code]
+    return f"{_lead(worst, name)}{place}. {_why(worst.kind, is_new)}:\n\n" + "\n".join("    " + line for line in lines)
+
+
+class _Column(NamedTuple):
+    """A column, or a value of one dimension, where ``label`` is None: its code, its entries, and what they are.
+
+    ``row`` is the first that is no number, and ``levels`` those of a categorical.
+    """
+
+    label: Any
+    code: str
+    entries: np.ndarray
+    kind: str
+    row: int
+    levels: list[Any] | None
+
+    @property
+    def place(self) -> str:
+        """Where the first entry stands that is no number."""
+        return f" in row {self.row}" + ("" if self.label is None else f", column {self.label!r}")
+
+    @property
+    def first(self) -> Any:
+        """The first entry that is no number."""
+        return self.entries[self.row]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether NumPy reads all entries as dates or durations without a zone."""
+        if self.entries.dtype.kind in "Mm":
+            return True
+        return all(isinstance(t, date) and kind_of(type(t)) == "date" and not _has_zone(t) for t in self.entries)
+
+
+def _has_zone(t: date) -> bool:
+    return isinstance(t, datetime) and t.tzinfo is not None
+
+
+def _columns(value: Any, name: str) -> Iterator[_Column]:
+    if hasattr(value, "iloc") or is_polars_frame(value):
+        labels = list(getattr(value, "columns", [])) if np.ndim(value) == 2 else []
+        if labels and len(set(labels)) == len(labels):
+            for label in labels:
+                yield _column(label, f"{name}[{label!r}]", value[label])
+            return
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        # Numbers beside text would be text by now.
+        array = np.asarray(value, dtype=object)
+    if array.ndim == 1:
+        yield _column(None, name, value, array)
+    elif array.ndim == 2:
+        for j in range(array.shape[1]):
+            yield _column(j, f"{name}[:, {j}]", array[:, j])
+    elif array.ndim == 0:
+        # One entry has no code: what it should be is not known.
+        yield _Column(None, name, array.reshape(1), "object", 0, None)
+
+
+def _column(label: Any, code: str, value: Any, array: Any = None) -> _Column:
+    entries = np.asarray(value) if array is None else array
+    kind, row = _kind(entries)
+    return _Column(label, code, entries, kind, row, _levels(value))
+
+
+def _kind(entries: np.ndarray) -> tuple[str, int]:
+    """What entries (n,) are taken together, those that are missing left out, and the first that is no number."""
+    if entries.dtype.kind in "biuf":
+        return "number", 0
+    kinds = np.array([_kind_of_entry(entry) for entry in entries], dtype=object)
+    present = set(kinds) - {"missing"}
+    first = int(np.argmax(~np.isin(kinds, ["number", "missing"])))
+    if "text" in present:
+        text = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == "text"]
+        if all(map(_is_date, text)):
+            present = present - {"text"} | {"date"}
+        elif present == {"text"} and all(map(_is_number, text)):
+            return "numeric text", first
+    if "complex" in present:
+        return "complex", first
+    if len(present) > 1:
+        return "mixed", first
+    return (present.pop() if present else "missing"), first
+
+
+def _kind_of_entry(entry: Any) -> str:
+    kind = kind_of(type(entry))
+    return "missing" if kind == "number" and entry != entry else kind
+
+
+def _is_date(text: str | bytes) -> bool:
+    """Whether text is a date as of ISO 8601, its compact form among them."""
+    if isinstance(text, bytes):
+        return False
+    if _ISO.fullmatch(text):
+        return True
+    try:
+        return len(text) == 8 and text.isdigit() and bool(datetime.strptime(text, "%Y%m%d"))
+    except ValueError:
+        return False
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _levels(value: Any) -> list[Any] | None:
+    """The levels of a categorical in their order; None of anything else, and where it holds no list of them."""
+    found: Any = getattr(getattr(value, "dtype", None), "categories", None)
+    return list(found) if hasattr(found, "__len__") else None
+
+
+def _lead(column: _Column, name: str) -> str:
+    if column.kind in ("date", "duration", "time") or kind_of(type(column.first)) in ("date", "duration", "time"):
+        return f"{name} holds dates or times, whose unit is not to be guessed; got {str(column.first)!r}"
+    first = _bare(column.first)
+    return f"{name} must be numeric; got {first!r} of type {type(first).__name__}"
+
+
+def _why(kind: str, is_new: bool) -> str:
+    if kind == "text" and is_new:
+        return (
+            "Text is never taken as a number. Code it by the codes of the training data, without which new data say "
+            "nothing; NaN, which is refused, is what they do not have"
+        )
+    return {
+        "text": "Text is never taken as a number. Code training data and new data by the same levels, put into the "
+        "order that is meant; NaN, which is refused, is what is not among them",
+        "numeric text": "Text is never taken as a number. Where it stands for one, read it as such; where it names "
+        "classes, code these",
+        "date": "Count days from one day, the same for training data and new data",
+        "duration": "Count them in days",
+        "time": "Count hours from midnight",
+    }[kind]
+
+
+def _code(
+    value: Any, columns: Sequence[_Column], faults: Sequence[_Column], as_column: bool, is_new: bool
+) -> list[str]:
+    """Lines that put numbers in the place of a value."""
+    name = columns[0].code.partition("[")[0]
+    codes = {column.label: _codes(column) for column in faults if column.kind == "text"}
+    lines = []
+    if codes and not is_new:
+        written = codes.get(None) or "{" + ", ".join(f"{label!r}: {own}" for label, own in codes.items()) + "}"
+        lines.append(f"codes = {written}  # once, for training data and new data alike")
+    if columns[0].label is None:
+        made = _expression(columns[0])
+        return [*lines, f"{name} = numpy.reshape({made}, (-1, 1))" if as_column else f"{name} = {made}"]
+    if is_polars_frame(value):
+        made = ", ".join(f"polars.Series({column.label!r}, {_expression(column)})" for column in faults)
+        return [*lines, f"{name} = {name}.with_columns({made})"]
+    if hasattr(value, "iloc"):
+        lines.append(f"{name} = {name}.copy()")
+    elif np.asarray(value).dtype.kind in "Mm":
+        return [f"{name} = {(_DAYS if columns[0].kind == 'date' else _DURATIONS).format(name)}"]
+    else:
+        lines.append(f"{name} = numpy.array({name}, dtype=object)")
+    return [*lines, *(f"{column.code} = {_expression(column)}" for column in faults)]
+
+
+def _expression(column: _Column) -> str:
+    """Code for the numbers of a column, an array (n,)."""
+    if column.kind == "text":
+        own = "codes" if column.label is None else f"codes[{column.label!r}]"
+        return f"numpy.array([{own}.get(value, numpy.nan) for value in {column.code}])"
+    form = {
+        "date": _DAYS if column.is_plain else _DAYS_OF_OBJECTS,
+        "duration": _DURATIONS if column.entries.dtype.kind == "m" else _DURATIONS_OF_OBJECTS,
+        "time": _HOURS,
+        "numeric text": _FLOATS,
+    }[column.kind]
+    return form.format(column.code)
+
+
+def _codes(column: _Column) -> str:
+    """Code for the numbers of the levels of a column of text, in the order that they have."""
+    if column.levels is not None:
+        return level_codes(column.levels)
+    found = {entry for entry in column.entries if _kind_of_entry(entry) == "text"}
+    if len(found) > _MOST_LEVELS:
+        levels = f"sorted({{value for value in {column.code} if isinstance(value, (str, bytes))}})"
+        return f"{{level: float(code) for code, level in enumerate({levels})}}"
+    return level_codes(sorted(found, key=lambda level: (isinstance(level, bytes), level)))
+
+
+def level_codes(levels: Sequence[Any]) -> str:
+    """Code for a dictionary of the numbers 0, 1, ... by level."""
+    return repr({_bare(level): float(code) for code, level in enumerate(levels)})
+
+
+def _bare(entry: Any) -> Any:
+    """An entry as Python writes it, not as a type of NumPy."""
+    return entry.item() if isinstance(entry, np.generic) else entry
