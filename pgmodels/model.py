@@ -16,6 +16,7 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
+from pgmodels.identity import digest
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -335,6 +336,12 @@ class Model(Module):
                     f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
                     f"value in row {rows[0]}."
                 )
+
+    @property
+    def signature(self) -> str:
+        """The same for models of the same formula, values, priors, kernels and forms, in every process."""
+        formula = self.likelihood.formula(self.num_latents).key
+        return digest((formula, self.likelihood.parameters, self.gps))
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))

@@ -17,6 +17,7 @@ from numpyro.distributions.constraints import (
 )
 from numpyro.distributions.transforms import Transform, biject_to
 
+from pgmodels.identity import digest
 from pgmodels.portable import Module, Portable
 from pgmodels.writing import write_constraint, write_distribution, write_value
 
@@ -39,8 +40,7 @@ class Prior(Portable):
 
     def __init__(self, distribution: Any):
         self.distribution = distribution
-        leaves, tree = jax.tree.flatten(distribution)
-        self.signature = (str(tree), *(np.asarray(leaf).tobytes() for leaf in leaves))
+        self.signature = digest(distribution)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Prior) and self.signature == other.signature
