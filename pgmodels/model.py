@@ -17,6 +17,7 @@ from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
 from pgmodels.encoding import as_array_code
+from pgmodels.identity import digest
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
@@ -309,6 +310,12 @@ class Model(Module):
     def parameters(self) -> dict[str, Any]:
         """The values of the likelihood's parameters, as compiled code takes them."""
         return {name: as_array(value) for name, value in self.likelihood.values.items()}
+
+    @property
+    def signature(self) -> str:
+        """The same for models of the same formula, values, priors, kernels and forms, in every process."""
+        formula = self.likelihood.formula(self.num_latents).key
+        return digest((formula, self.likelihood.parameters, self.gps))
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))

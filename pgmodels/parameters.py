@@ -18,6 +18,7 @@ from numpyro.distributions.constraints import (
 from numpyro.distributions.transforms import Transform, biject_to
 
 from pgmodels.compiled import compiled
+from pgmodels.identity import digest
 from pgmodels.portable import Module, Portable
 from pgmodels.writing import write_constraint, write_distribution, write_value
 
@@ -40,8 +41,7 @@ class Prior(Portable):
 
     def __init__(self, distribution: Any):
         self.distribution = distribution
-        leaves, tree = jax.tree.flatten(distribution)
-        self.signature = (str(tree), *(np.asarray(leaf).tobytes() for leaf in leaves))
+        self.signature = digest(distribution)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Prior) and self.signature == other.signature

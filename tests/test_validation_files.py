@@ -1,6 +1,7 @@
 """Where validation writes: found out before any work, each file as it comes, and whole or not at all."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +51,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(name, tab
         make_folder(path, "checkpoint")
 
 
-@pytest.mark.parametrize("method", ["mkdir", "touch"])
-def test_a_folder_that_may_not_be_written_to_is_refused(method, tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, method, refused)
+@pytest.mark.parametrize(("owner", "name"), [(Path, "mkdir"), (tempfile, "TemporaryFile")])
+def test_a_folder_that_may_not_be_written_to_is_refused(owner, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, name, refused)
     with pytest.raises(ValueError, match=r"--output must name a folder .*Permission denied"):
         make_folder(tmp_path / "new", "--output")
 

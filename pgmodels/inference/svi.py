@@ -1,6 +1,5 @@
 """Stochastic variational inference: steps on a few rows at a time until nothing moves, and the result."""
 
-import hashlib
 import math
 import time
 from dataclasses import replace
@@ -13,6 +12,7 @@ from jaxtyping import Array
 
 from pgmodels.batches.rows import Rows
 from pgmodels.compiled import compiled
+from pgmodels.identity import digest
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
 from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
@@ -49,8 +49,6 @@ from pgmodels.threads import one_thread_if_small
 from pgmodels.unknowns import Unknowns, learned
 from pgmodels.warning import warn
 
-# Of a checkpoint: one more for every change of what the steps do.
-_FORMAT = 5
 # The rate named "robbins-monro": (t + delay)^-power. Steps towards what is not the optimum of a bound are short from
 # the first on.
 _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
@@ -168,6 +166,7 @@ def svi(
         if given:
             raise ValueError(f"class_batch_size goes without {given[0]}: leave one of them out.")
         sample = sample_of(require_model(model), class_batch_size, key)
+    saved = None if checkpoint is None else SviCheckpoint(checkpoint)
     model, data, source = source_of(require_model(model), X, y, weights, learn, objective)
     model = model.resolve(data.X)
     if learn:
@@ -175,7 +174,7 @@ def svi(
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
     settings = settle(count, width, batch_size, decay, max_passes, tolerance, learn, sweep, objective == "cavi")
-    options = _Options(learn, learn_inputs, decay is None, objective, key, checkpoint, begin, progress, sample)
+    options = _Options(learn, learn_inputs, decay is None, objective, key, saved, begin, progress, sample)
     # A step on all rows from q leads to the optimum only where that of a bound is known in closed form.
     ends_with_all = objective == "cavi" and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
@@ -193,7 +192,7 @@ class _Options(NamedTuple):
     adaptive: bool
     objective: str
     key: Any
-    checkpoint: Any
+    checkpoint: SviCheckpoint | None
     begin: float
     progress: bool | None
     sample: LatentSample | None
@@ -271,8 +270,8 @@ def _learned(
     )
     stream = shuffled(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
-    saved = None if options.checkpoint is None else SviCheckpoint(options.checkpoint, fingerprint())
-    restored = None if saved is None else saved.restore(windows.structure(whole, stream, settings))
+    saved = options.checkpoint
+    restored = None if saved is None else saved.restore(fingerprint(), windows.structure(whole, stream, settings))
     with others_named():
         if jax.process_count() > 1:
             check_alike(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
@@ -306,16 +305,17 @@ def _units(learnable: Unknowns, inputs: Inputs, X: np.ndarray) -> np.ndarray:
 
 def _fingerprint(
     model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
-) -> str:
-    """What decides the steps: model, data, sizes, rates, tolerance and seed."""
-    known = (_FORMAT, model, settings.batch_size, settings.batches, settings.window, settings.tolerance)
+) -> dict[str, str]:
+    """What decides the steps, each in a text that is the same in every process."""
+    sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
-    digest = hashlib.sha256(repr((*known, count, *options[:4], type(source.rows).__name__)).encode())
-    arrays = (*settings.rates, jax.random.key_data(options.key), *inputs, *jax.tree.leaves(model.bare()))
-    for array in (array for array in (*arrays, *source.scaling, sample.X, sample.y) if array is not None):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(source.digest.encode())
-    return digest.hexdigest()
+    learned = (options.learn, options.learn_inputs, options.adaptive, options.objective)
+    return {
+        "model": digest((model.signature, inputs)),
+        "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),
+        "seed": digest(options.key),
+        "options": digest((sizes, count, learned)),
+    }
 
 
 def _report(

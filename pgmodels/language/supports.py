@@ -26,7 +26,9 @@ class Support(ABC):
         return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        # Of a function its name: its own words have its address, and differ between processes.
+        written = {name: getattr(value, "__qualname__", repr(value)) for name, value in vars(self).items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in written.items())})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

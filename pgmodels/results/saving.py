@@ -1,7 +1,5 @@
 """Results in one file: arrays and a JSON document in NumPy's npz format, without pickles and without code."""
 
-import json
-import zipfile
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -34,11 +32,10 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.storage import write_arrays
+from pgmodels.storage import UnreadableFileError, read_arrays, write_arrays
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 3
-_DOCUMENT = "pgmodels"
 _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     cls.__name__: cls
     for cls in (
@@ -91,7 +88,7 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
         document["blocks"] = _encode_posterior(result.posterior, arrays)
     if isinstance(result, SparseApproximation):
         document["blocks"] = saving_sparse.encode_posterior(result.posterior, arrays)
-    _write(path, document, arrays)
+    write_arrays(path, document, arrays)
     return path
 
 
@@ -105,11 +102,16 @@ def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> 
     """
     path = Path(path)
     document, arrays = _read(path)
-    if document["format"] != _FORMAT:
+    try:
+        return _built(document, arrays, likelihood)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} has format {document['format']}, of pgmodels {document['version']}; this is pgmodels "
-            f"{version('pgmodels')}, which reads format {_FORMAT}: load it with that version."
-        )
+            f"{path} is damaged: what it holds makes no {document['kind']} ({type(error).__name__}: {error}). Give a "
+            "file as save wrote it, and save the result again where it is still there."
+        ) from error
+
+
+def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
     model = build(document["model"], likelihood)
     parts = {name: _decode(value, arrays) for name, value in document["fields"].items()}
     parts = _renamed(parts, model)
@@ -251,23 +253,24 @@ def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks
     return condition_coupled(prior, potential, precision, blocks)
 
 
-def _write(path: Path, document: dict[str, Any], arrays: Arrays) -> None:
-    text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-    write_arrays(path, {_DOCUMENT: text, **arrays})
-
-
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of a file, or ValueError."""
+    """The document and the arrays of a result, or ValueError."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        document, arrays = read_arrays(path)
+    except UnreadableFileError as error:
         raise ValueError(
-            f"{path} is damaged, cut off or no npz file ({error}): give a file that save wrote, and save the result "
-            "again where it is still there."
+            f"{error}: it is no result that pgmodels saved. Give a file that result.save(path) wrote, and save the "
+            "result again where it is still there."
         ) from error
-    if f"{_DOCUMENT}.npy" not in names:
-        raise ValueError(f"{path} is no result that pgmodels saved: give a file that result.save(path) wrote.")
-    return json.loads(arrays.pop(_DOCUMENT).tobytes()), arrays
+    kind = document.get("kind")
+    if kind not in _RESULTS:
+        raise ValueError(
+            f"{path} is no result that pgmodels saved, but {kind or 'something else'}: give a file that "
+            "result.save(path) wrote."
+        )
+    if document.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} has format {document.get('format')}, of pgmodels {document.get('version')}; this is pgmodels "
+            f"{version('pgmodels')}, which reads format {_FORMAT}: load it with that version."
+        )
+    return document, arrays

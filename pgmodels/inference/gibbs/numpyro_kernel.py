@@ -21,7 +21,11 @@ _TUNING_ITERATIONS = 120
 
 
 class GibbsKernelState(NamedTuple):
-    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name; ``engine`` the rest."""
+    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name; ``engine`` the rest.
+
+    Of several chains every array has an axis over them first, the ``number`` of the iteration too: NumPyro takes
+    states apart and together along it.
+    """
 
     z: dict[str, Any]
     engine: State
@@ -34,9 +38,9 @@ class GibbsKernel(MCMCKernel):
 
     The moves are those of ``gibbs``, tuned when the kernel is made, with ``seed``; ``run(key)`` takes no model
     arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` and the hyperparameters
-    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be "sequential" or "vectorized".
-    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data;
-    warns as ``gibbs`` does.
+    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be "parallel", "sequential" or
+    "vectorized". Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data; warns as
+    ``gibbs`` does.
     """
 
     sample_field = "z"
@@ -63,34 +67,29 @@ class GibbsKernel(MCMCKernel):
         fitted = run.target.fitted
         vector = as_array(run.unknowns.start()) if fitted is None else fitted.middle
         engine = start_chains(run.target, run.schedule.moves, vector, keys)
-        state = self._state(engine, jnp.zeros((), int))
-        return state if several else self._single(state)
+        state = self._state(engine, jnp.zeros(len(keys), int))
+        return state if several else _single(state)
 
     def sample(self, state: GibbsKernelState, model_args: Any, model_kwargs: Any) -> GibbsKernelState:
         """One iteration."""
         single = state.z["f"].ndim == 2
         if single:
-            state = self._several(state)
+            state = jax.tree.map(lambda leaf: leaf[None], state)
         run, engine = self._run, state.engine
         engine = engine._replace(chains=engine.chains._replace(key=state.rng_key))
         seen = nothing_seen(run.schedule, engine.chains)
-        engine, *_ = iterate(run.target, run.schedule, engine, seen, state.number)
+        engine, *_ = iterate(run.target, run.schedule, engine, seen, state.number[0])
         state = self._state(engine, state.number + 1)
-        return self._single(state) if single else state
+        return _single(state) if single else state
 
     def _state(self, engine: State, number: Any) -> GibbsKernelState:
         unknowns, chains = self._run.unknowns, engine.chains
         values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.places else []
-        z = {"f": chains.latents, **dict(zip(unknowns.names, values, strict=True))}
+        # Rows that fill up the data are no latents of theirs.
+        z = {"f": chains.latents[:, : len(self._run.data.y)], **dict(zip(unknowns.names, values, strict=True))}
         return GibbsKernelState(z, engine, number, chains.key)
 
-    def _single(self, state: GibbsKernelState) -> GibbsKernelState:
-        """The state of one chain, without the axis over chains."""
-        return self._over_chains(lambda leaf: leaf[0], state)
 
-    def _several(self, state: GibbsKernelState) -> GibbsKernelState:
-        return self._over_chains(lambda leaf: leaf[None], state)
-
-    @staticmethod
-    def _over_chains(change: Any, state: GibbsKernelState) -> GibbsKernelState:
-        return jax.tree.map(change, state)._replace(number=state.number)
+def _single(state: GibbsKernelState) -> GibbsKernelState:
+    """The state of one chain, without the axis over chains."""
+    return jax.tree.map(lambda leaf: leaf[0], state)

@@ -1,7 +1,6 @@
 """A run of the Gibbs engine: chains that advance, what they leave, and the tuning on the way."""
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,9 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.compiled import compiled
+from pgmodels.identity import digest
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
+from pgmodels.inference.checkpoint_folder import fault_of_leaves
 from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
@@ -34,9 +35,6 @@ from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
 from pgmodels.unknowns import Unknowns
 from pgmodels.warning import warn
-
-# Of a saved state: one more for every change of what it holds, and of what an iteration draws.
-_FORMAT = 8
 
 
 class SamplingError(ValueError):
@@ -148,15 +146,15 @@ class GibbsRun(Portable):
         return bool(self.unknowns.places)
 
     @property
-    def fingerprint(self) -> str:
-        """What decides the draws: model, data, sizes and seed."""
-        settings = self.settings._replace(key=None)
-        decides = (_FORMAT, self.model, _priors(self.unknowns), settings, self.schedule.moves)
-        digest = hashlib.sha256(repr(decides).encode())
-        leaves = jax.tree.leaves(self.target.model)
-        for array in (self.data.X, self.data.y, jax.random.key_data(self.settings.key), *leaves):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+    def fingerprint(self) -> dict[str, str]:
+        """What decides the draws, each in a text that is the same in every process."""
+        num_warmup, num_chains, key, keep = self.settings
+        return {
+            "model": self.model.signature,
+            "data": digest((self.data.X, self.data.y)),
+            "seed": digest(key),
+            "sizes": digest((num_warmup, num_chains, keep, self.schedule.moves)),
+        }
 
     @property
     def arrays(self) -> Any:
@@ -165,15 +163,23 @@ class GibbsRun(Portable):
         past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
         return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
 
-    def restore(self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]) -> None:
-        """Take up a saved state."""
-        tree = jax.tree.structure(self.arrays)
+    def restore(
+        self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]
+    ) -> str | None:
+        """Take up a saved state, unless it is not one of this run: what is wrong with it."""
+        expected, tree = jax.tree.flatten(self.arrays)
+        # Of the hyperparameters seen there are as many as iterations.
+        fault = fault_of_leaves(leaves, expected, len(jax.tree.leaves(self.arrays[:3])))
+        if fault:
+            return fault
         state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [as_array(x) for x in leaves])
         self.target = replace(self.target, fitted=fitted)
         self.vectors = [np.asarray(past)]
-        chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key))
+        kind = jax.random.key_impl(self.settings.key)
+        chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key, impl=kind))
         self.state = state._replace(chains=chains)
         self.number, self.records, self.failed_fits = number, records, failed_fits
+        return None
 
     def advance(self, until: int, saved: Any, progress: bool | None) -> None:
         """Iterate up to ``until`` iterations in all."""
@@ -335,17 +341,6 @@ def _has_gradient(target: Target, prior: JointPrior, vector: Any) -> bool:
     except (NotImplementedError, TypeError, ValueError):
         return False
     return True
-
-
-def _priors(unknowns: Unknowns) -> list[Any]:
-    """Names, shapes and priors of unknowns, in words that are the same in another process."""
-    entries = []
-    for name, shape, parameter in zip(unknowns.names, unknowns.shapes, unknowns.parameters, strict=True):
-        leaves, tree = jax.tree.flatten(parameter.prior)
-        constraint = str(parameter.constraint)
-        numbers = [np.asarray(leaf).tobytes() for leaf in leaves]
-        entries.append((name, shape, parameter.positive, constraint, str(tree), numbers))
-    return entries
 
 
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:

@@ -68,9 +68,9 @@ def gibbs(
         _check_powers(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
+    saved = None if checkpoint is None else Checkpoint(checkpoint)
     model = settled(model.resolve(data.X), data, nearly_converged)
     run = GibbsRun(model, data, settings)
-    saved = None if checkpoint is None else Checkpoint(checkpoint, run.fingerprint)
     if saved is not None:
         saved.restore(run)
     run.advance(num_warmup + num_samples, saved, progress)

@@ -1,0 +1,107 @@
+"""The folder in which an engine saves what it has done, checked before any work and read with care."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pgmodels.storage import UnreadableFileError, make_folder, read_arrays, read_document
+
+# The file of each engine that says what is in the folder.
+_FILES = {"gibbs": "index.json", "svi": "svi.npz"}
+
+
+class CheckpointFolder:
+    """A folder of one engine's, and one of these files in it, read at once: None where there is none yet.
+
+    Raises ValueError where the folder cannot be made or written to, belongs to another engine, or holds a file that is
+    damaged or of another version. Every error says what to do.
+    """
+
+    def __init__(self, checkpoint: Any, engine: str, format: int):
+        self.engine, self.format = engine, format
+        try:
+            self.path = Path(checkpoint)
+        except TypeError as error:
+            raise ValueError(f"checkpoint must be the path of a folder; got {checkpoint!r}.") from error
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"checkpoint must name a folder; {self.path} is a file. Name another, or delete this one.")
+        make_folder(self.path, "checkpoint")
+        for other, name in _FILES.items():
+            if other != engine and (self.path / name).exists():
+                raise ValueError(
+                    f"checkpoint: {self.path / name} is of a run of {other}, and this is {engine}. Name another "
+                    "folder, or delete this one."
+                )
+
+    @property
+    def file(self) -> Path:
+        """The file that says what is in the folder."""
+        return self.path / _FILES[self.engine]
+
+    def document(self) -> dict[str, Any] | None:
+        """The document of a folder whose file has no arrays."""
+        try:
+            document = read_document(self.file)
+        except FileNotFoundError:
+            return None
+        except UnreadableFileError as error:
+            self.refuse(str(error))
+        return self._checked(self.file, document)
+
+    def arrays(self, path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The document and arrays of a file."""
+        try:
+            document, arrays = read_arrays(path)
+        except FileNotFoundError:
+            self.refuse(f"{path} is missing")
+        except UnreadableFileError as error:
+            self.refuse(str(error))
+        return self._checked(path, document), arrays
+
+    def require_same(self, what: str, saved: Any, own: dict[str, str]) -> None:
+        """ValueError where a run differs from the one that was saved, with what they differ in."""
+        if not isinstance(saved, dict) or set(saved) != set(own):
+            self.refuse(f"{self.file} does not say which run it is of")
+        differing = [name for name in own if saved[name] != own[name]]
+        if differing:
+            raise ValueError(
+                f"checkpoint: {self.path} holds {what} (what differs: {', '.join(differing)}). Name another folder, or "
+                "delete this one."
+            )
+
+    def refuse(self, fault: str) -> NoReturn:
+        """Raise ValueError for a folder that is not as it was left."""
+        raise ValueError(
+            f"checkpoint: {fault}. The run cannot be taken up from there: delete the folder {self.path} to begin "
+            "again, or name another one."
+        )
+
+    def _checked(self, path: Path, document: dict[str, Any]) -> dict[str, Any]:
+        if document.get("kind") != f"a checkpoint of {self.engine}":
+            self.refuse(f"{path} is no file of a checkpoint of {self.engine}, but {document.get('kind', 'another')}")
+        if document.get("format") != self.format:
+            self.refuse(
+                f"{path} has format {document.get('format')}, of another version of pgmodels; this one has format "
+                f"{self.format}"
+            )
+        return document
+
+    @property
+    def heading(self) -> dict[str, Any]:
+        """What documents begin with."""
+        return {"kind": f"a checkpoint of {self.engine}", "format": self.format}
+
+
+def fault_of_leaves(saved: list[np.ndarray], expected: list[Any], free: int | None = None) -> str | None:
+    """What is wrong with saved leaves of a tree; the first axis of the leaf ``free`` may have any length."""
+    if len(saved) != len(expected):
+        return f"it has {len(saved)} arrays of the state, and should have {len(expected)}"
+    for i, (leaf, own) in enumerate(zip(saved, expected, strict=True)):
+        start = int(i == free)
+        if leaf.dtype != own.dtype or leaf.ndim != len(own.shape) or leaf.shape[start:] != tuple(own.shape)[start:]:
+            return (
+                f"leaf_{i} is of type {leaf.dtype} and shape {leaf.shape}, and should be of type {own.dtype} and shape "
+                f"{tuple(own.shape)}"
+            )
+    return None
