@@ -93,9 +93,11 @@ class WeightedSum(Expression):
     def log_evaluate(self, env: Environment) -> Any:
         columns = []
         if self.constant.key != Constant(0.0).key:
-            columns.append((jnp.zeros((1, 1)), self.constant.evaluate(env)))
+            factor, logarithm = self.constant.scaled(env)
+            columns.append((logarithm, factor))
         for weight, part, reduced in self.terms:
-            value, factor = jnp.broadcast_arrays(part.log_evaluate(env), weight.evaluate(env))
+            factor, log_weight = weight.scaled(env)
+            value, factor = jnp.broadcast_arrays(log_weight + part.log_evaluate(env), factor)
             if reduced:
                 columns.extend((value[..., i : i + 1], factor[..., i : i + 1]) for i in range(value.shape[-1]))
             else:

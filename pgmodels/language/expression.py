@@ -20,6 +20,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from pgmodels.language.notation import Tree
+from pgmodels.language.scaled import Scaled
 from pgmodels.language.text import to_text
 
 
@@ -90,6 +91,11 @@ class Expression(ABC):
         """Whether the expression is >= 0 whatever the data are."""
         return False
 
+    @cached_property
+    def extreme(self) -> bool:
+        """Whether the value may leave the range of doubles where its logarithm does not."""
+        return any(child.extreme for child in self.children)
+
     @abstractmethod
     def evaluate(self, env: Environment) -> Array:
         """The value at ``env``."""
@@ -97,6 +103,12 @@ class Expression(ABC):
     def log_evaluate(self, env: Environment) -> Array:
         """The logarithm of the value, computed without overflow or cancellation where the structure allows it."""
         return jnp.log(self.evaluate(env))
+
+    def scaled(self, env: Environment) -> Scaled:
+        """The value, of either sign, as a factor and a logarithm, neither of which over- or underflows."""
+        if self.extreme and self.nonnegative:
+            return Scaled.of_log(self.log_evaluate(env))
+        return Scaled.of(self.evaluate(env))
 
     def notation(self, precedence: int = 0) -> Tree:
         """The expression as it is written, in brackets where what is around it binds as tightly as ``precedence``."""

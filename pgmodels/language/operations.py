@@ -13,6 +13,7 @@ import jax.scipy.special as jsp
 from jax import Array
 
 from pgmodels.language.expression import Environment, Expression
+from pgmodels.language.scaled import Scaled, product, total, total_along
 from pgmodels.language.symbols import Constant
 
 _COMPARISONS: dict[str, Callable[..., Array]] = {
@@ -92,11 +93,16 @@ class Sum(Expression):
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.difference is not None:
-            return _log_difference(self.difference, env)
-        if not self.nonnegative:
-            return jnp.log(self.evaluate(env))
-        logs = [child.log_evaluate(env) for child in self.children]
-        return jax.nn.logsumexp(jnp.stack(jnp.broadcast_arrays(*logs)), axis=0)
+            return self.difference.weight.log_evaluate(env) + _log_difference(self.difference, env)
+        return self.scaled(env).log
+
+    def scaled(self, env: Environment) -> Scaled:
+        if self.difference is not None:
+            weight = self.difference.weight.scaled(env)
+            return product([weight, Scaled.of_log(_log_difference(self.difference, env))])
+        if not self.extreme:
+            return Scaled.of(self.evaluate(env))
+        return total([child.scaled(env) for child in self.children])
 
 
 def _link_in(term: Expression) -> tuple[Expression, Call] | None:
@@ -118,16 +124,16 @@ def _distributed(expression: Expression) -> Expression:
 
 
 def _log_difference(difference: Difference, env: Environment) -> Array:
-    """The logarithm of a difference, far out in either tail too."""
-    log_weight, lower = difference.weight.log_evaluate(env), difference.lower.evaluate(env)
+    """The logarithm of F(upper) - F(lower), far out in either tail too."""
+    lower = difference.lower.evaluate(env)
     if difference.upper is None or difference.gap is None:
-        return log_weight + _LOGARITHMS[difference.name](-lower)
+        return _LOGARITHMS[difference.name](-lower)
     upper = difference.upper.evaluate(env)
     if difference.name == "sigmoid":
         # σ(a) - σ(b) = σ(a) σ(-b) (1 - exp(b - a))
         apart = jnp.log(-jnp.expm1(-difference.gap.evaluate(env)))
-        return log_weight + jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + apart
-    return log_weight + log_normal_interval(lower, upper)
+        return jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + apart
+    return log_normal_interval(lower, upper)
 
 
 def log_normal_interval(lower: Array, upper: Array) -> Array:
@@ -163,19 +169,20 @@ class Product(Expression):
         return all(child.nonnegative for child in self.children)
 
     def evaluate(self, env: Environment) -> Array:
+        # One may be too large for a double where another is as small.
+        if sum(child.extreme for child in self.children) > 1:
+            return self.scaled(env).value
         return math.prod((child.evaluate(env) for child in self.children[1:]), start=self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
         logs = [child.log_evaluate(env) for child in self.children if child.nonnegative]
         # Factors of either sign may be negative in pairs.
-        signed = [child for child in self.children if not child.nonnegative]
-        if len(signed) == 1:
-            logs.append(signed[0].log_evaluate(env))
-        elif signed:
-            logs.append(
-                jnp.log(math.prod((child.evaluate(env) for child in signed[1:]), start=signed[0].evaluate(env)))
-            )
+        signed = [child.scaled(env) for child in self.children if not child.nonnegative]
+        logs += [product(signed).log] if signed else []
         return sum(logs[1:], logs[0])
+
+    def scaled(self, env: Environment) -> Scaled:
+        return product([child.scaled(env) for child in self.children])
 
 
 class Power(Expression):
@@ -198,6 +205,11 @@ class Power(Expression):
     def _even(self) -> bool:
         return isinstance(self.exponent, Constant) and self.exponent.value % 2 == 0
 
+    @cached_property
+    def extreme(self) -> bool:
+        # Squares and roots of moderate numbers are moderate.
+        return self.base.extreme or not isinstance(self.exponent, Constant) or abs(self.exponent.value) > 2
+
     def evaluate(self, env: Environment) -> Array:
         base = self.base.evaluate(env)
         if isinstance(self.exponent, Constant):
@@ -207,9 +219,15 @@ class Power(Expression):
             return base ** int(value) if value == int(value) else base**value
         return base ** self.exponent.evaluate(env)
 
+    def scaled(self, env: Environment) -> Scaled:
+        base = self.base.scaled(env)
+        if isinstance(self.exponent, Constant):
+            return base.power(self.exponent.value)
+        return base.power_of_any(self.exponent.evaluate(env))
+
     def log_evaluate(self, env: Environment) -> Array:
-        if self._even and not self.base.nonnegative:
-            return self.exponent.evaluate(env) * jnp.log(jnp.abs(self.base.evaluate(env)))
+        if not self.base.nonnegative:
+            return self.scaled(env).log
         exponent = self.exponent.evaluate(env)
         log_base = self.base.log_evaluate(env)
         # 0 ** 0 is 1: an exponent of zero switches the factor off even where its base is zero.
@@ -235,14 +253,22 @@ class Call(Expression):
     def nonnegative(self) -> bool:
         return self.name in ("sigmoid", "exp", "normal_cdf", "abs", "gamma")
 
+    @cached_property
+    def extreme(self) -> bool:
+        return self.name in _LOGARITHMS or (self.name == "abs" and self.argument.extreme)
+
     def evaluate(self, env: Environment) -> Array:
+        if self.name == "log" and self.argument.extreme:
+            return self.argument.log_evaluate(env)
         return _VALUES[self.name](self.argument.evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
-        argument = self.argument.evaluate(env)
         if self.name in _LOGARITHMS:
-            return _LOGARITHMS[self.name](argument)
-        return jnp.log(_VALUES[self.name](argument))
+            return _LOGARITHMS[self.name](self.argument.evaluate(env))
+        if self.name == "abs":
+            factor, logarithm = self.argument.scaled(env)
+            return Scaled(jnp.abs(factor), logarithm).log
+        return jnp.log(self.evaluate(env))
 
 
 class Comparison(Expression):
@@ -298,13 +324,20 @@ class Reduction(Expression):
         return self.argument.nonnegative
 
     def evaluate(self, env: Environment) -> Array:
+        if self.operator == "prod" and self.extreme:
+            return self.scaled(env).value
         reduce = jnp.sum if self.operator == "sum" else jnp.prod
         return reduce(self.argument.evaluate(env), axis=-1, keepdims=True)
 
     def log_evaluate(self, env: Environment) -> Array:
-        if not self.argument.nonnegative:
-            return jnp.log(self.evaluate(env))
-        logs = self.argument.log_evaluate(env)
+        if self.operator == "prod" and self.argument.nonnegative:
+            return jnp.sum(self.argument.log_evaluate(env), axis=-1, keepdims=True)
+        return self.scaled(env).log
+
+    def scaled(self, env: Environment) -> Scaled:
+        if not self.extreme:
+            return Scaled.of(self.evaluate(env))
+        factor, logarithm = jnp.broadcast_arrays(*self.argument.scaled(env))
         if self.operator == "sum":
-            return jax.nn.logsumexp(logs, axis=-1, keepdims=True)
-        return jnp.sum(logs, axis=-1, keepdims=True)
+            return total_along(Scaled(factor, logarithm), -1)
+        return Scaled(jnp.prod(factor, axis=-1, keepdims=True), jnp.sum(logarithm, axis=-1, keepdims=True))
