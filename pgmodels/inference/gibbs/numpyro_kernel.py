@@ -46,6 +46,8 @@ class GibbsKernel(MCMCKernel):
         model, data = require_model(model).given(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(settled(model.resolve(data.X), data, nearly_converged), data, settings)
+        # Without those that fill up the data.
+        self._num_rows = len(data.X)
         self._run.advance(_TUNING_ITERATIONS, None, False)
         self._run.warn()
 
@@ -81,7 +83,7 @@ class GibbsKernel(MCMCKernel):
     def _state(self, engine: State, number: Any) -> GibbsKernelState:
         unknowns, chains = self._run.unknowns, engine.chains
         values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.places else []
-        z = {"f": chains.latents, **dict(zip(unknowns.names, values, strict=True))}
+        z = {"f": chains.latents[:, : self._num_rows], **dict(zip(unknowns.names, values, strict=True))}
         return GibbsKernelState(z, engine, number, chains.key)
 
     def _single(self, state: GibbsKernelState) -> GibbsKernelState:
@@ -93,4 +95,5 @@ class GibbsKernel(MCMCKernel):
 
     @staticmethod
     def _over_chains(change: Any, state: GibbsKernelState) -> GibbsKernelState:
-        return jax.tree.map(change, state)._replace(number=state.number)
+        # The number of the iteration has no such axis.
+        return jax.tree.map(change, state._replace(number=None))._replace(number=state.number)
