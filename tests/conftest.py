@@ -4,12 +4,11 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
 from jaxtyping import install_import_hook
-
-from tests import rotation
 
 # Read when NumPy and JAX load the library, hence before any test module is imported: the tests run side by side.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -34,10 +33,18 @@ SHAPED = [
 ]
 
 
+def pytest_addoption(parser):
+    parser.addoption("--compile-as-users", action="store_true", help="compile as JAX does unless told otherwise")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Two, each with a core and its memory; none where a debugger looks at this process."""
+    return 0 if sys.gettrace() or "debugpy" in sys.modules else 2
+
+
 def pytest_configure(config):
     """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
-    rotation.settle_turn()
-    if config.option.markexpr == "not slow":
+    if config.option.markexpr == "not slow" and not config.option.compile_as_users:
         os.environ |= CHEAP_TRACES | {"XLA_FLAGS": f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()}
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         # What one module compiles is there for the next, in whichever worker.
@@ -82,10 +89,7 @@ DEAREST = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Before those that are slow are taken out."""
-    rotation.take_turns(items)
     places = {f"test_{name}": place for place, name in enumerate(DEAREST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
@@ -102,8 +106,3 @@ def _forget_compiled_code(_modules_seen):
     yield
     if next(_modules_seen) % MODULES_KEPT == 0:
         jax.clear_caches()
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Which cases took their turn."""
-    terminalreporter.write_line(f"{rotation.NAME}={os.environ[rotation.NAME]} repeats the choice of cases")

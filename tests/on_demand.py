@@ -5,7 +5,7 @@ from typing import Any
 
 
 class OnDemand(Mapping):
-    """What ``makers`` make of this mapping itself, each once: the cases that take their turn pay for no others."""
+    """What ``makers`` make of this mapping itself, each once: the cases that are run pay for no others."""
 
     def __init__(self, makers: Mapping[str, Callable[[Mapping[str, Any]], Any]]):
         self.makers, self.made = makers, {}

@@ -68,7 +68,6 @@ def plain(problem, state):
 
 
 @double_precision
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "faster"), [("sigmoid_poisson", 3.0), ("additive", 1.5)])
 def test_fewer_sweeps_to_a_higher_bound(name, faster):
     case = CASES[name]
@@ -86,7 +85,7 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
     assert result.elbo == pytest.approx(best.trace[-1], rel=1e-9)
 
 
-@pytest.mark.turns(6, 3)
+@pytest.mark.slow
 @double_precision
 def test_where_going_further_goes_down_the_sweep_counts():
     """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""

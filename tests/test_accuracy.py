@@ -31,7 +31,7 @@ def extreme():
     return X, y, float(log_evidence), mean
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_prior_a_hundred_million_times_wider_than_the_noise(extreme):
     X, y, log_evidence, mean = extreme
     with warnings.catch_warnings():

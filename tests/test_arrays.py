@@ -48,7 +48,7 @@ def test_what_is_one_is_read():
     assert column_names(pd.DataFrame(X)) is None
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_columns_keep_their_names_and_their_order():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
     frame = pd.DataFrame(X, columns=["width", "height"])

@@ -143,7 +143,6 @@ def assert_kept(result, X_new, path, likelihood=None):
     np.testing.assert_array_equal(loaded.draw_latents(X_new, 5), result.draw_latents(X_new, 5))
 
 
-@pytest.mark.turns(2)
 def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
     before = windows.advance.cache_size()
     with pytest.warns(pgm.ConvergenceWarning, match="after 1 passes"):
@@ -184,7 +183,7 @@ def test_all_rows_at_once_give_the_predictions_of_cavi():
             call(found)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_predictors_that_combine_latents_are_predicted_jointly(tmp_path):
     case = CASES["varying"]
     rows, y = case.data(24, seed=3)
@@ -304,7 +303,6 @@ def assert_same_result(ours, theirs):
     assert ours.fit.start_elbos == theirs.fit.start_elbos
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)

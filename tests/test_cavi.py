@@ -77,7 +77,6 @@ def wine():
     return X[rows], y[rows].astype(float)
 
 
-@pytest.mark.turns(2)
 def test_logistic_softmax_on_wine():
     X, y = wine()
     # The lengthscale left open is the median distance.
@@ -87,7 +86,6 @@ def test_logistic_softmax_on_wine():
     assert abs(result.elbo + 88.47) < 0.005
 
 
-@pytest.mark.turns(4)
 def test_low_rank_and_dense_priors_give_the_same_result():
     rng = np.random.default_rng(5)
     X = rng.uniform(-1, 1, (120, 1))

@@ -17,6 +17,7 @@ from pgmodels.inference.natural_gradient import LatentSample, Sparse, penalised_
 from pgmodels.inference.naturals import Naturals
 from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
+from tests.covering import some
 from tests.programs import run
 from tests.test_batches import assert_kept
 
@@ -47,8 +48,7 @@ def doubles():
         yield
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, "softmax"))
 def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case):
     likelihood, y = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
@@ -105,8 +105,7 @@ Z = np.array([[-1.0, 0.3], [0.2, -0.7], [0.9, 0.8]])
 ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, "softmax"))
 def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     likelihood, y = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(1.3, 0.8), mean=-0.4, size=C, form=pgm.Inducing(Z)))
@@ -148,15 +147,15 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
 
         return jax.value_and_grad(bound, has_aux=True)(vector)
 
-    found = [of_some(vector, jnp.array(some)) for some in itertools.combinations(range(C), 2)]
+    found = [of_some(vector, jnp.array(chosen)) for chosen in itertools.combinations(range(C), 2)]
     assert np.mean([bound for (bound, _), _ in found]) == pytest.approx(float(value), rel=1e-12)
     np.testing.assert_allclose(np.mean([by for _, by in found], axis=0), slope, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(np.mean([total for (_, (_, total)), _ in found], axis=0), sums, rtol=1e-12)
     # Of two latents, drawn half of the time, each goes all of its way: on average half of the natural gradient.
     moved = np.zeros((C, 3, 3)), np.zeros((C, 3))
-    for some, ((_, (towards, _)), _) in zip(itertools.combinations(range(C), 2), found, strict=True):
+    for chosen, ((_, (towards, _)), _) in zip(itertools.combinations(range(C), 2), found, strict=True):
         for total, toward, now in zip(moved, towards, stacked, strict=True):
-            total[list(some)] += np.asarray(toward - now[np.array(some)]) / len(found)
+            total[list(chosen)] += np.asarray(toward - now[np.array(chosen)]) / len(found)
     for place in range(2):
         full = np.stack([target[place] - own[place] for target, own in zip(targets, each, strict=True)])
         np.testing.assert_allclose(moved[place], 0.5 * full, rtol=1e-10, atol=1e-10)
@@ -200,7 +199,7 @@ def assert_same(ours, theirs, tolerance=0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert 0 < np.sum(LABELS == 3.0) < 20
     ours = taken(batch_size=40, class_batch_size=C, max_passes=3)
@@ -209,7 +208,6 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert_same(ours, theirs, 1e-10)
 
 
-@pytest.mark.turns(3)
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)

@@ -62,7 +62,6 @@ def test_derive_prints_every_named_likelihood(name, capsys):
         assert heading in printed
 
 
-@pytest.mark.turns(2)
 def test_derive_reads_a_script_and_verifies(script, capsys):
     assert main(["derive", f"{script}:slope", "--verify"]) == 0
     printed = capsys.readouterr().out
@@ -76,7 +75,6 @@ def test_derive_prints_the_graph(form, sign, capsys):
     assert sign in capsys.readouterr().out
 
 
-@pytest.mark.turns(6)
 def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     output = tmp_path / "results"
     sizes = ["--train-size", "30", "--num-samples", "60", "--num-warmup", "20", "--num-chains", "2"]
@@ -126,7 +124,7 @@ def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, c
     assert len(together) == (0 if cores == 1 else 2)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_a_mistake_that_a_process_of_its_own_finds_is_told(monkeypatch, capsys):
     monkeypatch.setattr(cli, "num_cores", lambda: 2)
     assert main(["validate", "--num-chains", "0"]) == 2

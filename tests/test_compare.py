@@ -56,7 +56,6 @@ def table():
     return compare(gibbs=mcmc, cavi=vi, corrected=fixed, X=X, y=y)
 
 
-@pytest.mark.turns(2)
 def test_errors_are_those_of_the_marginals():
     vi, fixed, mcmc = bernoulli()
     frame = table().to_dataframe()
@@ -89,7 +88,6 @@ def test_wasserstein_of_one_draw():
     np.testing.assert_allclose(far, 52.0, rtol=1e-9)
 
 
-@pytest.mark.turns(2)
 def test_test_metrics_of_two_classes():
     vi, _, _ = bernoulli()
     X, y = data(30, 1)
@@ -114,7 +112,6 @@ def test_calibration_error_by_hand():
     np.testing.assert_allclose(expected_calibration_error(p, np.array([0, 1, 1, 1])), 0.75 * 2 / 15 + 0.25 * 0.4)
 
 
-@pytest.mark.turns(2)
 def test_pareto_k_is_that_of_the_dense_densities():
     vi, _, _ = bernoulli()
     f, _ = vi.draw_at_data(1000, seed=4)
@@ -131,7 +128,7 @@ def test_pareto_k_is_that_of_the_dense_densities():
     np.testing.assert_allclose(pareto_k(vi, 1000, seed=4), expected, atol=1e-3)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_an_exact_approximation_shows_no_error():
     vi, mcmc = gaussian()
     result = compare(gibbs=mcmc, cavi=vi)
@@ -147,7 +144,6 @@ def test_an_exact_approximation_shows_no_error():
     assert row["wasserstein"] < 6 * np.sqrt(vi.variance.max() / 800)
 
 
-@pytest.mark.turns(2)
 def test_a_worse_approximation_shows():
     vi, mcmc = gaussian()
     with jax.enable_x64(True):

@@ -105,7 +105,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.turns(6)
+@pytest.mark.slow
 def test_correction_on_breast_cancer():
     got = errors(4.0, num_samples=1500)
     # 6,000 draws, of which a tenth or more effective, of latents with variance about 1.5: a mean has standard error

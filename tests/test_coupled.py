@@ -22,7 +22,6 @@ def _double_precision():
         yield
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("blocks", [((0, 2), (1, 3)), ((0, 3), (1,), (2,))])
 def test_blocks_of_latents_that_are_no_neighbours(blocks):
     gps = [

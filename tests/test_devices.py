@@ -90,7 +90,6 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(ours[name], value, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.turns(4, 0)
 def test_four_devices_give_the_numbers_of_one(alone, tmp_path):
     process = start("save", tmp_path / "four.npz", flags="--xla_force_host_platform_device_count=4")
     errors = process.communicate(timeout=600)[1]
@@ -105,7 +104,7 @@ def test_four_devices_give_the_numbers_of_one(alone, tmp_path):
         assert whole not in program
 
 
-@pytest.mark.turns(6, 1)
+@pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one_and_one_that_ends_is_named(alone, tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -15,6 +15,7 @@ from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.language.sampling import draw_observations
 from pgmodels.latent.drawing import draw_latents
 from pgmodels.report.diagnosis_text import sentences
+from tests.covering import some
 
 
 @cache
@@ -41,7 +42,6 @@ def four_classes():
     return pgm.diagnose(pgm.cavi(model, X, np.arange(12) // 3), num_replicates=5, num_draws=300)
 
 
-@pytest.mark.turns(4)
 def test_parts_are_those_of_their_modules():
     found, gap = diagnosis(), augmentation_gap(result())
     np.testing.assert_array_equal(found.gap, gap.value)
@@ -91,7 +91,7 @@ def test_simulated_data_meet_the_corrected_gaussian_of_each():
         np.testing.assert_allclose(found.exact[replicate], expected, atol=1e-8)
 
 
-@pytest.mark.turns(6, 5)
+@pytest.mark.slow
 def test_dataframe_has_a_row_a_datum_and_latent():
     frame = four_classes().to_dataframe()
     assert frame.index.names == ["datum", "latent"]
@@ -132,7 +132,6 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
     np.testing.assert_allclose(found.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)
 
 
-@pytest.mark.turns(2)
 def test_qualifications_are_noted(monkeypatch):
     from pgmodels.diagnostics import diagnose as module
 
@@ -192,8 +191,7 @@ def test_sentences_follow_pareto_k():
     assert "q is the exact posterior" in text
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("make", [diagnosis, four_classes])
+@pytest.mark.parametrize("make", some([diagnosis, four_classes], diagnosis))
 def test_printed_within_a_hundred_columns(make):
     text = str(make())
     assert max(map(len, text.splitlines())) <= 100

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from tests.covering import some
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 FIGURES = EXAMPLES / "figures"
@@ -69,9 +71,8 @@ def test_readme_shows_figures_that_exist():
         assert (ROOT / path).is_file(), path
 
 
-# 20 to 40 s each, compilation for the most part.
-@pytest.mark.turns(2 * len(SHOWN))
-@pytest.mark.parametrize("name", SHOWN)
+# 20 to 40 s each, compilation for the most part; README's first model is an example too (test_readme.py).
+@pytest.mark.parametrize("name", some(SHOWN, "counts"))
 def test_example_runs_as_it_stands(name, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8")
     # A copy: figures are written beside the script.

@@ -28,7 +28,6 @@ def model_of(form, lengthscale=0.8):
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern12(1.7, lengthscale), mean=0.4, form=form))
 
 
-@pytest.mark.turns(4)
 def test_cavi_agrees_with_the_dense_twin(data):
     X, y = data
     line, dense = (pgm.cavi(model_of(form), X, y) for form in (StateSpace(), pgm.Dense()))
@@ -42,7 +41,7 @@ def test_cavi_agrees_with_the_dense_twin(data):
         np.testing.assert_allclose(one, other, atol=1e-8)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.slow
 def test_learning_agrees_with_the_dense_twin(data):
     X, _ = data
     y = np.sin(2.0 * X[:, 0]) + 0.1 * np.cos(9.0 * X[:, 0])
@@ -55,7 +54,6 @@ def test_learning_agrees_with_the_dense_twin(data):
     assert learned(StateSpace()).elbo == pytest.approx(learned(pgm.Dense()).elbo, abs=1e-6)
 
 
-@pytest.mark.turns(5)
 def test_gibbs_sweeps_agree_with_the_dense_twin(data):
     X, y = data
     line = pgm.gibbs(model_of(StateSpace()), X, y, num_samples=2000, num_warmup=50, num_chains=2, seed=1)

@@ -25,16 +25,16 @@ def gaussian_processes(count):
     return [pgm.GP(kernel, mean=mean) for kernel, mean in zip(kernels, (0.4, -0.2), strict=True)][:count]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("likelihood", "latents", "objective", "rows"),
     [
-        (pgm.Bernoulli(), 1, "cavi", 60),
+        pytest.param(pgm.Bernoulli(), 1, "cavi", 60, id="one"),
         # Rows of latents that a predictor, or the sites of quadrature, couple count for each of them.
-        (additive(), 2, "cavi", 120),
-        (pgm.HeteroscedasticGaussian(2.5), 2, "gaussian_vi", 120),
+        pytest.param(additive(), 2, "cavi", 120, id="coupled by a predictor"),
+        pytest.param(
+            pgm.HeteroscedasticGaussian(2.5), 2, "gaussian_vi", 120, id="coupled by sites", marks=pytest.mark.slow
+        ),
     ],
-    ids=["one", "coupled by a predictor", "coupled by sites"],
 )
 def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, latents, objective, rows):
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import pytest
 
 from pgmodels.latent.factored import FactoredPosterior
 from pgmodels.latent.streamed import StreamedPrior
+from tests.covering import some
 from tests.forms import FORMS, MEAN, some_sites
 from tests.programs import run
 
@@ -22,13 +23,10 @@ def case(request):
     return FORMS[request.param]
 
 
-def law_of(*names):
-    """Of these forms or of all, which take turns."""
-
-    def mark(function):
-        return pytest.mark.turns(2)(pytest.mark.parametrize("case", names or FORMS, indirect=True)(function))
-
-    return mark
+def law_of(*names, default=FORMS):
+    """Of these forms or of all; those that are not default are slow."""
+    forms = names or tuple(FORMS)
+    return pytest.mark.parametrize("case", some(forms, *(name for name in forms if name in default)), indirect=True)
 
 
 def test_priors_are_of_the_expected_representation():

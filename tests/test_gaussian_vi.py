@@ -11,6 +11,7 @@ from scipy.special import gammaln
 
 import pgmodels as pgm
 from pgmodels.language.expression import Environment
+from tests.covering import some
 from tests.own_likelihoods import log_poisson
 from tests.programs import run
 from tests.referees import rbf
@@ -30,8 +31,10 @@ def expected_log_density(model, nodes, weights, m, V, y):
     return weights @ formula.log_evaluate(Environment(y, f, model.parameters))[..., 0].sum(axis=-1)
 
 
-@pytest.mark.turns(5)
-@pytest.mark.parametrize("name", ["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"])
+@pytest.mark.parametrize(
+    "name",
+    some(["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"], "log_poisson", "heteroscedastic"),
+)
 def test_it_is_the_closest_of_all_gaussians(name):
     """L-BFGS over the mean and the root of one joint Gaussian of all latents, from a start of its own."""
     model, X, y = problem(name, n=4)
@@ -94,7 +97,7 @@ def additive_poisson(y, f):
     return pgm.exp(y * z - pgm.exp(z)) / pgm.gamma(y + 1)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_kernels():
     rng = np.random.default_rng(2)
     X, y = rng.uniform(-2.0, 2.0, (15, 2)), rng.poisson(2.0, 15).astype(float)
@@ -121,8 +124,7 @@ def corrected(name):
     return X, y, result, pgm.correct(result)
 
 
-@pytest.mark.turns(5)
-@pytest.mark.parametrize("name", ["bernoulli", "softmax", "additive"])
+@pytest.mark.parametrize("name", some(["bernoulli", "softmax", "additive"], "bernoulli"))
 def test_at_the_data_predictions_are_the_corrected_moments(name):
     X, _, result, fixed = corrected(name)
     mean, variance = fixed.predict_latent(X)
@@ -137,7 +139,6 @@ def test_at_the_data_predictions_are_the_corrected_moments(name):
     np.testing.assert_allclose(variance[0], [gp.kernel.variance.value for gp in result.model.gps], rtol=1e-9)
 
 
-@pytest.mark.turns(4)
 def test_of_a_gaussian_likelihood_all_are_the_exact_posterior():
     model, X, y = problem("gaussian")
     vi, result = pgm.cavi(model, X, y), pgm.gaussian_vi(model, X, y)
@@ -147,7 +148,7 @@ def test_of_a_gaussian_likelihood_all_are_the_exact_posterior():
         np.testing.assert_allclose(other.variance, vi.variance, rtol=1e-6)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_latents_of_a_datum_depend_on_each_other():
     _, y, result, fixed = corrected("softmax")
     posterior = result.posterior
@@ -159,7 +160,7 @@ def test_latents_of_a_datum_depend_on_each_other():
     assert result.draw_at_data(5)[0].shape == (5, len(y), 3)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.slow
 def test_against_draws():
     """Several thousand Gibbs draws: variances within a few of their standard errors, where CAVI's are off by half."""
     case = CASES["bernoulli"]
@@ -177,7 +178,6 @@ def test_against_draws():
     assert abs(result.mean - draws.mean).mean() < 0.03 * np.sqrt(draws.variance).mean()
 
 
-@pytest.mark.turns(2)
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
     from pgmodels.latent import blocks
 
@@ -188,7 +188,7 @@ def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
     assert result.converged
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatch):
     from pgmodels.latent import blocks
 
@@ -212,7 +212,7 @@ def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatc
     assert remedied.converged
 
 
-@pytest.mark.turns(6, 5)
+@pytest.mark.slow
 def test_diagnostics_and_exports_take_it():
     _, _, result, fixed = corrected("bernoulli")
     diagnosis = pgm.diagnose(result, num_replicates=3, num_draws=200)
@@ -264,7 +264,6 @@ def test_wrong_calls_are_refused():
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 
-@pytest.mark.turns(6, 0)
 def test_a_formula_without_an_augmentation_is_learned():
     rng = np.random.default_rng(3)
     X = np.sort(rng.uniform(-2.0, 2.0, 40))[:, None]

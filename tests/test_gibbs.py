@@ -10,6 +10,7 @@ from pgmodels.inference.gibbs import run as gibbs_run
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.model import GP, Model
+from tests.covering import some
 from tests.referees import rbf
 from tests.registry import CASES
 from tests.statistical.reference import effective_sizes, nuts, standard_error, z_scores
@@ -31,7 +32,6 @@ def test_agrees_with_nuts_without_auxiliaries(name):
     assert np.abs(variance).max() < 4.0
 
 
-@pytest.mark.turns(3)
 def test_gaussian_likelihood_against_the_exact_posterior():
     X, y = CASES["gaussian"].data(30, seed=4)
     draws = gibbs(CASES["gaussian"].model(), X, y, num_samples=2001, num_warmup=0, seed=1)
@@ -117,8 +117,7 @@ def test_draws_of_another_engine_cannot_be_extended(binary):
         draws.extend(5)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.parametrize("keep", ["moments", [3, 0, 17]])
+@pytest.mark.parametrize("keep", some(["moments", [3, 0, 17]], "moments"))
 def test_keeping_less_of_the_same_draws(binary, keep):
     options = {"num_samples": 120, "num_warmup": 30, "num_chains": 2, "seed": 4}
     whole, part = gibbs(*binary, **options), gibbs(*binary, keep=keep, **options)
@@ -178,7 +177,6 @@ def test_nothing_is_compiled_again_for_equal_shapes(binary, caplog):
     assert not compiled(caplog)
 
 
-@pytest.mark.turns(5)
 def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_compiled_again(binary, caplog):
     _, X, y = binary
 
@@ -208,7 +206,7 @@ def test_refuses_bad_seeds(binary, seed):
         gibbs(*binary, num_samples=1, num_warmup=0, seed=seed)
 
 
-@pytest.mark.turns(6, 3)
+@pytest.mark.slow
 def test_low_rank_and_dense_priors_draw_from_the_exact_posterior():
     """A smooth kernel has a low-rank prior and a rough one a dense prior: both against the exact Gaussian posterior."""
     rng = np.random.default_rng(1)

@@ -74,7 +74,6 @@ def test_tables_head_their_rows_and_columns():
     assert "a & b" in reader.words
 
 
-@pytest.mark.turns(5)
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_models_and_results_show_themselves(which):
     shown = problem()[which]
@@ -151,7 +150,6 @@ def test_what_is_best_is_marked():
     assert "! Do not trust these errors yet" in reader.words
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("count", [1, 3, 9])
 @pytest.mark.parametrize("label", ["a", "a_label_of_middling_length", "x" * 130, "words that go on " * 9])
 def test_printed_results_and_comparisons_fit_100_columns(count, label):

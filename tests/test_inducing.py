@@ -103,8 +103,13 @@ def test_the_bound_is_that_of_an_explicit_posterior():
     np.testing.assert_allclose(w, -2.0 * by_second, atol=1e-6)
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize(("model", "y"), [(bernoulli, LABELS), (varying, PAIRS)], ids=["separate", "combined"])
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        pytest.param(bernoulli, LABELS, id="separate"),
+        pytest.param(varying, PAIRS, id="combined", marks=pytest.mark.slow),
+    ],
+)
 def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
     # They go different ways to the same end.
     one, other = (pgm.cavi(model(form), X, y, tolerance=1e-14) for form in (pgm.Inducing(X[::-1]), pgm.Dense()))
@@ -119,14 +124,14 @@ def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
             np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_every_row_an_inducing_input_is_the_dense_variational_gaussian():
     one, other = (pgm.gaussian_vi(varying(form), X, PAIRS) for form in (pgm.Inducing(X), pgm.Dense()))
     assert one.elbo == pytest.approx(other.elbo, abs=1e-8)
     np.testing.assert_allclose(one.variance, other.variance, atol=1e-6)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_the_bound_grows_with_nested_inducing_inputs():
     dense = pgm.cavi(varying(pgm.Dense()), X, PAIRS).elbo
     bounds = [pgm.cavi(varying(pgm.Inducing(X[:count])), X, PAIRS).elbo for count in (3, 10, 16)]
@@ -136,7 +141,6 @@ def test_the_bound_grows_with_nested_inducing_inputs():
     assert bounds[-1] < dense
 
 
-@pytest.mark.turns(3)
 def test_linear_response_is_how_the_optimum_moves(sparse):
     problem = problem_of(sparse.model, Data(X, LABELS))
 
@@ -165,7 +169,6 @@ def test_linear_response_is_how_the_optimum_moves(sparse):
     assert residual.max() > 0.05
 
 
-@pytest.mark.turns(2)
 def test_corrections_do_not_jump_between_data_and_new_inputs(sparse):
     for method in ("linear_response", "perturbative"):
         corrected = pgm.correct(sparse, method=method)
@@ -230,7 +233,6 @@ def test_draws_have_the_marginals(sparse):
     np.testing.assert_allclose(f.var(axis=0) / sparse.variance, 1.0, atol=5 * np.sqrt(2 / 4000))
 
 
-@pytest.mark.turns(2)
 def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     from pgmodels.diagnostics.importance import importance_estimate
 
@@ -245,7 +247,6 @@ def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     assert found.log_evidence > sparse.elbo
 
 
-@pytest.mark.turns(4)
 def test_gibbs_samples_the_sparse_model():
     scale = 0.6
     y = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]
@@ -319,7 +320,7 @@ def one_scale(form):
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(3.0), 0.5), mean=0.4, form=form))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     # Sixteen distinct rows: with five inducing inputs they share a program.
     rows = np.concatenate([X[:16], X[4:12]])
@@ -331,14 +332,13 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
 
 
-@pytest.mark.turns(4)
 def test_learning_ends_at_the_inducing_inputs_of_its_model():
     found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
     assert len(found.model.gps[0].form.inputs) == 5
     assert pgm.cavi(found.model, X, LABELS).elbo == pytest.approx(found.elbo, abs=1e-6)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_figures_show_the_inducing_inputs(sparse):
     for result in (sparse, pgm.gibbs(sparse.model, X, LABELS, num_samples=4, num_warmup=0, num_chains=1)):
         (crosses,) = (line for line in plot_probability_map(result).axes[0].lines if line.get_marker() == "x")
@@ -358,7 +358,6 @@ def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     np.testing.assert_allclose(parts, whole, atol=1e-13)
 
 
-@pytest.mark.turns(2)
 def test_joint_draws_of_the_sampler_at_new_inputs(sparse):
     draws = pgm.gibbs(sparse.model, X, LABELS, num_samples=400, num_warmup=0, num_chains=1)
     places = np.concatenate([X_NEW, X_NEW[:1] + 1e-4])

@@ -21,9 +21,6 @@ X_NEW = np.array([[-1.4], [0.2], [2.6]])
 Z = np.array([[-1.7], [-0.8], [0.3], [1.1]])
 MEAN, SCALE, LENGTHSCALE = (0.4, 0.5), (-1.0, 0.5), (-0.3, 0.5)
 
-# Of the tests that share the draws: compiling them takes most of the time.
-TURNS = pytest.mark.turns(4, 0)
-
 
 @pytest.fixture(autouse=True)
 def _double_precision():
@@ -86,8 +83,8 @@ def ess(values):
 @pytest.mark.parametrize(
     "everywhere",
     [
-        pytest.param(False, id="fewer inputs than data", marks=TURNS),
-        pytest.param(True, id="an input a datum", marks=pytest.mark.turns(4, 2)),
+        pytest.param(False, id="fewer inputs than data"),
+        pytest.param(True, id="an input a datum", marks=pytest.mark.slow),
     ],
 )
 def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request):
@@ -110,7 +107,6 @@ def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request
     np.testing.assert_allclose(variance[:, 0], exact_variance, rtol=5.0 * np.sqrt(2 / 400))
 
 
-@TURNS
 def test_predictions_use_the_hyperparameters_of_each_draw(draws):
     values = zip(*(draws.hyperparameters[name].ravel() for name in ("lengthscale", "mean")), strict=True)
     coordinates = draws.whitened[0].reshape(-1, len(Z) + N)
@@ -129,7 +125,6 @@ def test_predictions_use_the_hyperparameters_of_each_draw(draws):
     assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * np.sqrt(variance[:, 0] / 2000))
 
 
-@TURNS
 def test_draws_are_exported_and_saved(draws, tmp_path):
     tree = draws.to_arviz(num_draws=10)
     scale, lengthscale, mean = (draws.hyperparameters[name] for name in ("scale", "lengthscale", "mean"))
@@ -144,7 +139,6 @@ def test_draws_are_exported_and_saved(draws, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@TURNS
 def test_runs_go_on(draws, tmp_path):
     first = sample(Z, 30, checkpoint=tmp_path)
     resumed = sample(Z, 70, checkpoint=tmp_path)

@@ -18,8 +18,6 @@ from pgmodels.interop.arviz import _drawn
 from tests.referees import rbf
 
 NEW = np.array([[-2.5], [0.4], [3.0]])
-# What takes the time is shared by all that look at one of two results: they take turns together.
-of_the_regression, of_the_labels = (pytest.mark.turns(2, place) for place in (0, 1))
 
 
 @cache
@@ -71,8 +69,6 @@ def mixed(shares, means, variances):
     return mean, shares @ (variances + (means - mean) ** 2)
 
 
-@pytest.mark.turns(2)
-@of_the_regression
 def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     _, _, _, result = regression()
     points, shares, log_evidence, _, _ = regression_by_quadrature()
@@ -98,7 +94,6 @@ def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     assert result.num_failed == result.unreliable == 0
 
 
-@of_the_regression
 def test_densities_are_those_of_quadrature():
     _, _, _, result = regression()
     points, shares, _, _, _ = regression_by_quadrature()
@@ -112,7 +107,6 @@ def test_densities_are_those_of_quadrature():
         pgm.Marginal(np.ones((3, 2)), np.full(3, 1.0 / 3.0)).density(1.0)
 
 
-@of_the_regression
 def test_latents_of_a_regression_are_those_of_quadrature():
     _, X, _, result = regression()
     _, shares, _, means, covariances = regression_by_quadrature()
@@ -132,7 +126,6 @@ def test_latents_of_a_regression_are_those_of_quadrature():
     assert result.quantiles(0.5).shape == (1, 12, 1)
 
 
-@of_the_regression
 def test_joint_draws_of_a_regression_are_those_of_quadrature():
     _, _, _, result = regression()
     _, shares, _, means, covariances = regression_by_quadrature()
@@ -149,7 +142,6 @@ def test_joint_draws_of_a_regression_are_those_of_quadrature():
     np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.16 * deviation.max() ** 2)
 
 
-@of_the_regression
 def test_predictions_of_a_regression_are_those_of_quadrature():
     _, _, _, result = regression()
     points, shares, _, means, covariances = regression_by_quadrature()
@@ -175,8 +167,7 @@ def labels():
     return model, X, y, pgm.integrate(model, X, y)
 
 
-@pytest.mark.turns(3)
-@of_the_labels
+@pytest.mark.slow
 def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
     """At each of 17² hyperparameters 2^13 points of the prior, the same ones, weighed by the likelihood."""
     _, X, y, result = labels()
@@ -206,7 +197,7 @@ def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
     np.testing.assert_allclose(result.variance[:, 0], variance, rtol=0.08)
 
 
-@of_the_labels
+@pytest.mark.slow
 def test_one_program_serves_all_points_and_other_data():
     model, X, y, _ = labels()
     sizes = engine._evaluate.cache_size(), engine._ascend.cache_size()
@@ -220,7 +211,7 @@ def test_one_program_serves_all_points_and_other_data():
     assert (engine._evaluate.cache_size(), engine._predict.cache_size()) == (alone, first)
 
 
-@of_the_labels
+@pytest.mark.slow
 def test_it_is_a_result_like_the_others(tmp_path):
     _, _, _, result = labels()
     predictive = result.predict(NEW)
@@ -251,7 +242,7 @@ def test_it_is_a_result_like_the_others(tmp_path):
         )
 
 
-@of_the_labels
+@pytest.mark.slow
 def test_it_is_compared_with_draws():
     """Its own, which have what its mixture has."""
     _, _, _, result = labels()
@@ -264,7 +255,7 @@ def test_it_is_compared_with_draws():
     assert "hyperparameters" not in str(pgm.verdicts(table)["integrated"])
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_four_hyperparameters_by_a_composite_design():
     """Against 40,000 draws of the prior, weighed by the exact marginal likelihood."""
     rng = np.random.default_rng(8)
@@ -294,7 +285,7 @@ def test_four_hyperparameters_by_a_composite_design():
     np.testing.assert_allclose(result.log_evidence, np.logaddexp.reduce(log_p) - np.log(len(logs)), atol=0.15)
 
 
-@of_the_labels
+@pytest.mark.slow
 def test_what_is_not_to_be_trusted_is_said(monkeypatch):
     model, X, y, whole = labels()
     with monkeypatch.context() as patch:
@@ -322,7 +313,7 @@ def test_what_is_not_to_be_trusted_is_said(monkeypatch):
     assert "that failed" in str(result)
 
 
-@of_the_labels
+@pytest.mark.slow
 def test_wrong_calls_are_refused():
     model, X, y, _ = labels()
     with pytest.raises(ValueError, match=r"integrate: nothing in the model has a prior.*pgm\.correct"):

@@ -33,7 +33,6 @@ def results():
     return {"cavi": vi, "corrected": correct(vi), "gibbs": mcmc}
 
 
-@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", ["cavi", "corrected", "gibbs"])
 def test_groups_shapes_and_attributes(name):
     result = results()[name]
@@ -126,7 +125,6 @@ def test_columns_of_y_become_covariates():
     assert (tree["posterior_predictive"]["y"].values <= y[:, 1]).all()
 
 
-@pytest.mark.turns(5)
 def test_real_values_are_drawn_for_some_of_the_draws():
     X = np.linspace(-1.0, 1.0, 6)[:, None]
     model = Model(Gaussian(0.4), GP(RBF(1.0, 0.7)))

@@ -190,7 +190,6 @@ def sampled_model():
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(dist.LogNormal(0.0, 1.0), [0.6, 1.7]), mean=0.7))
 
 
-@pytest.mark.turns(2)
 def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     variances = np.array([0.3, 4.0])
     v = np.random.default_rng(5).normal(size=(1, 2, N, 1))

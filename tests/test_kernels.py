@@ -10,6 +10,7 @@ from scipy.spatial.distance import pdist
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
+from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.distance import squared_distance
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
@@ -29,6 +30,8 @@ ALL = [
     RBF(1.0, 2.0) + Linear(0.5) * Constant(2.0),
     (RBF(1.0, 2.0) + White(0.1)) * Matern12(2.0, ARD),
     CallableKernel(lambda X, Z: (X @ Z.T) ** 2),
+    On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
+    Difference(RBF(1.4, 0.9), [0], [2]),
 ]
 
 
@@ -85,7 +88,6 @@ def test_symmetric_positive_semidefinite_and_consistent_with_its_diagonal(kernel
     assert np.linalg.eigvalsh(K).min() > -1e-12 * np.linalg.norm(K, 2)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kernel", ALL, ids=repr)
 def test_gradients_against_finite_differences(kernel):
     X, Z = inputs()

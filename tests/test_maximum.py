@@ -25,7 +25,6 @@ def tolerances(monkeypatch):
     return found
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("form", [pgm.Dense(), pgm.Inducing(12)], ids=["dense", "inducing"])
 def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
     X, y = CASES["bernoulli"].data(70, seed=2, scale=2.5)

@@ -12,6 +12,7 @@ from pgmodels.inference import mean_ascent
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import problem_of
+from tests.covering import some
 from tests.registry import CASES
 
 
@@ -40,8 +41,7 @@ def converged(problem, tolerance=1e-12, step=engine.step):
     return ascend(step, problem, engine.init(problem), tolerance, 3000)
 
 
-@pytest.mark.turns(7)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, "heteroscedastic"))
 def test_the_mean_is_best(name, monkeypatch):
     """Where a general optimiser ends, given the bound of the case, which knows nothing of ours; the rest stays."""
     # Near by, for there may be other optima where the bound is not concave.
@@ -80,8 +80,7 @@ def _design(G, Phi):
     return np.einsum("npl,lrn->nplr", Phi, G).reshape(-1, G[:, :, 0].size)
 
 
-@pytest.mark.turns(7)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, "varying"))
 def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     """And the bound never falls on the way."""
     model, data = sparse(name, scale=3.0, shift=-0.7)

@@ -34,6 +34,15 @@ def test_draws_are_those_of_gibbs(method):
     assert np.array_equal(run(kernel, method, num_samples=20, thinning=4)["f"], found[:, 3:20:4])
 
 
+def test_draws_are_of_the_rows_of_the_data_chain_by_chain():
+    case = CASES["bernoulli"]
+    X, y = case.data(15, seed=3)
+    f = run(pgm.GibbsKernel(case.model(), X, y), "sequential", num_samples=4)["f"]
+    assert f.shape == (3, 4, 15, 1)
+    assert np.isfinite(f).all()
+    assert len(np.unique(f[..., 0, 0])) == 12
+
+
 @pytest.mark.slow
 def test_sampled_hyperparameters_have_their_names_and_law():
     X = np.linspace(-1.5, 1.5, 12)[:, None]

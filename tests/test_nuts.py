@@ -91,7 +91,7 @@ def binary():
     return model, X, y, pgm.nuts(model, X, y, num_samples=800, num_warmup=200, seed=3)
 
 
-@pytest.mark.turns(6, 0)
+@pytest.mark.slow
 def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     model, X, y, referee = binary()
     draws = pgm.gibbs(model, X, y, num_samples=1500, num_warmup=100, seed=1)
@@ -105,7 +105,6 @@ def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     assert verdicts(table)["gibbs"].level != "trust"
 
 
-@pytest.mark.turns(4)
 def test_draws_of_nuts_do_what_draws_do():
     model, X, y, draws = binary()
     assert (draws.method, draws.num_chains, draws.num_samples) == ("nuts", 4, 800)
@@ -197,7 +196,7 @@ def test_predictions_use_the_hyperparameters_of_each_draw():
     np.testing.assert_allclose(variance[:, 0], np.var(centres, axis=0) + np.mean(residuals, axis=0), rtol=1e-5)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.slow
 def test_export_with_sampled_parameters():
     _, y, draws = regression(num_samples=200, num_warmup=100, num_chains=2)
     tree = draws.to_arviz()

@@ -70,7 +70,6 @@ def test_they_are_normalised_wherever_their_constraint_lets_them_be(family):
     assert is_normalised(family(), 1, for_all_parameters=True) is True
 
 
-@pytest.mark.turns(4)
 def test_derivations_name_the_entries():
     model = pgm.Model(ordered(), GP)
     assert "(1 - exp(cuts[0] - cuts[1])) σ(cuts[1] - f) σ(f - cuts[0])" in str(pgm.derive(model))
@@ -107,7 +106,6 @@ FITTED = {
 
 
 # Each compiles an ascent of its own: one of them runs by default.
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "name", ["ordered", *(pytest.param(n, marks=pytest.mark.slow) for n in FITTED if n != "ordered")]
 )
@@ -125,7 +123,6 @@ def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
                 assert pgm.cavi(pgm.Model(family(beside), GP), X, y).elbo < fitted.elbo + 1e-6
 
 
-@pytest.mark.turns(3)
 def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path):
     model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
     draws = pgm.gibbs(model, X, GRADES, num_samples=6, num_warmup=4, num_chains=2, seed=0)

@@ -8,6 +8,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 import pgmodels as pgm
 from pgmodels.plots.geometry import Box, Segment, passes
 from pgmodels.plots.layout import RADIUS, is_dot, label_box, lay_out
+from tests.covering import some
 from tests.test_plots import boxes
 
 
@@ -38,8 +39,9 @@ MODELS = {
 }
 
 
-@pytest.mark.turns(4)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", some(MODELS, "Bernoulli", "LogisticSoftmax", "HeteroscedasticGaussian", "two GPs", "own")
+)
 def test_graph(name):
     graph = pgm.derive(MODELS[name]).graph
     figure = pgm.plot_graph(MODELS[name])

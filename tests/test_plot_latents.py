@@ -47,7 +47,6 @@ def test_latents_need_one_column():
         pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "label", "within"), [("bernoulli", "cavi", 0.01), ("logistic_softmax", "cavi", 0.03)])
 def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
     result = results(name)[label]

@@ -19,7 +19,6 @@ def gaussian_law(row):
     return stats.norm(MEAN[row, 0], np.sqrt(VARIANCE[row, 0] + 0.5**2))
 
 
-@pytest.mark.turns(3)
 def test_draws_and_quantiles_follow_the_predictive_distribution():
     predictive = Predictive(Gaussian(0.5), NODES)
     drawn = predictive.draw(2000, seed=3)

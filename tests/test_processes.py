@@ -107,7 +107,6 @@ def test_threads_that_overlap_leave_the_number_of_blas_threads_as_it_was(first_o
         in_a_thread(before.restore_original_limits)
 
 
-@pytest.mark.turns(2)
 def test_an_interruption_is_obeyed_and_leaves_nothing_behind():
     sizes = {"num_warmup": 2, "num_chains": 1, "seed": 0, "keep": "moments"}
     first = pgm.gibbs(model(1.0), X, Y, num_samples=2, **sizes)
@@ -136,7 +135,6 @@ def work(tell, what):
     return what.upper()
 
 
-@pytest.mark.turns(4)
 def test_jobs_run_in_processes_that_end_with_the_first_failure():
     heard = []
     found = side_by_side(work, [("a",), ("die",), ("sleep",)], lambda *told: heard.append(told))

@@ -51,7 +51,7 @@ def test_the_main_calls(data, tmp_path):
     np.testing.assert_allclose(mcmc.mean, mcmc.latents.mean(axis=(0, 1)), rtol=1e-12)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_likelihood_of_ones_own(data):
     X, y, *_ = data
 
@@ -71,7 +71,6 @@ def test_a_likelihood_of_ones_own(data):
     assert pgm.cavi(counts, X, y).converged
 
 
-@pytest.mark.turns(2)
 def test_kernels_add_multiply_and_may_be_any_callable(data):
     X, y, *_ = data
     kernel = pgm.RBF(1.0, [1.0, 2.0]) * pgm.Periodic(period=3.0) + pgm.Constant(0.5) + pgm.White(1e-3)

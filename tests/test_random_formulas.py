@@ -220,7 +220,6 @@ def outcome(rng: np.random.Generator) -> str:
 
 
 # Eight formulas by default, intervals, mixtures and predictors among them: compilation takes seconds each.
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("chunk", "number", "least"),
     [(57, 8, 1), *(pytest.param(chunk, FORMULAS, 6, marks=pytest.mark.slow) for chunk in range(CHUNKS))],
@@ -252,15 +251,16 @@ def test_refused(formula):
         derive_formula(formula, 2)
 
 
-@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     "formula",
     [
         # A vector of exponents of a scalar base.
         prod((2 + sum_(sigmoid(F2))) ** -(CLASS + 1)),
-        prod((2 + sum_(F2**2)) ** -(CLASS + 1)),
+        pytest.param(prod((2 + sum_(F2**2)) ** -(CLASS + 1)), marks=pytest.mark.slow),
         # A block in which another block's Gamma rule, with its Poisson rule, is integrated out.
-        sigmoid(F2[1]) * exp(-(F2[0] ** 2) * sigmoid(F2[1])) / (1 + sigmoid(F2[1])),
+        pytest.param(
+            sigmoid(F2[1]) * exp(-(F2[0] ** 2) * sigmoid(F2[1])) / (1 + sigmoid(F2[1])), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_verified(formula):

@@ -122,7 +122,6 @@ def two_directions():
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.5, 1.0), dist.LogNormal(0.0, 0.5)))), X, y
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("failing", "message"),
     [

@@ -20,6 +20,7 @@ from pgmodels.latent.form import Form
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
+from tests.covering import some
 from tests.programs import run
 
 rng = np.random.default_rng(0)
@@ -171,8 +172,7 @@ CASES = {
 }
 
 
-@pytest.mark.turns(6)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, "one latent"))
 def test_another_number_of_rows_compiles_nothing(name):
     everything(20, 7, *CASES[name])
     with compiled() as names:
@@ -209,7 +209,7 @@ class Plain(Form):
     traced_for_moments = traced
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_form_that_knows_nothing_of_filling_up_is_sampled():
     kernel = pgm.RBF(variance=dist.LogNormal(0.0, 0.5), lengthscale=1.3)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.2, form=Plain()))

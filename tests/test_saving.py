@@ -24,6 +24,7 @@ from pgmodels.precision import double_precision
 from pgmodels.results import saving
 from pgmodels.results.approximation import FitReport
 from pgmodels.unknowns import uncertain
+from tests.covering import some
 from tests.on_demand import OnDemand
 
 ROOT = Path(__file__).parents[1]
@@ -211,8 +212,9 @@ def plain(value):
     return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.turns(4)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", some(NAMES, "cavi", "fit", "combined", "correct", "gibbs", "gibbs, rows", "gibbs, sampled", "nuts", "finer")
+)
 def test_a_result_says_the_same_when_it_is_loaded(results, files, name):
     result, back = results[name], load(files[name], name)
     assert type(back) is type(result)
@@ -237,7 +239,7 @@ with open(sys.argv[1], "wb") as file:
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
     arguments = [str(part) for name in NAMES for part in (name, files[name])]
     command = [sys.executable, "-c", READER, str(tmp_path / "told"), *arguments]

@@ -12,6 +12,7 @@ from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
+from tests.covering import some
 from tests.test_inducing import KERNEL, LABELS, N, X, bernoulli, one_scale
 
 
@@ -92,7 +93,6 @@ def count(model):
     return len(model.gps[0].form.inputs)
 
 
-@pytest.mark.turns(4, 3)
 def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
     monkeypatch.setattr(selection, "_FIRST", 3)
     for of in (bernoulli, rough):
@@ -105,8 +105,7 @@ def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
     assert count(smooth.model) < 15 < count(enough.model) <= N
 
 
-@pytest.mark.turns(4)
-@pytest.mark.parametrize("engine", ["fit", "svi", "svi with weights", "gibbs"])
+@pytest.mark.parametrize("engine", some(["fit", "svi", "svi with weights", "gibbs"], "fit"))
 def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, engine):
     monkeypatch.setattr(selection, "_FIRST", 3)
     model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
@@ -123,7 +122,6 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     assert 3 < count(found.model) <= N
 
 
-@pytest.mark.turns(2)
 def test_what_little_variance_is_left_for_may_still_gain_a_lot():
     """Sharp edges that a smooth kernel leaves hardly any variance for, and precise data that want them."""
     inputs = np.linspace(-3.0, 3.0, 120)[:, None]
@@ -138,7 +136,7 @@ def test_what_little_variance_is_left_for_may_still_gain_a_lot():
         assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-6
 
 
-@pytest.mark.turns(4, 2)
+@pytest.mark.slow
 def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
     """Rounding leaves no variance for more than a few rows: the bound is asked of a handful of choices."""
     line = np.linspace(-2.0, 2.0, 60)[:, None]

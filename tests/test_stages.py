@@ -22,14 +22,12 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(stages, "_LEAST", 40)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kernel", "objective"),
     [
-        (pgm.RBF(1.0, np.array([1.0, 1.0])), "cavi"),
-        (pgm.Matern32(1.0, 1.0), "gaussian_vi"),
+        pytest.param(pgm.RBF(1.0, np.array([1.0, 1.0])), "cavi", id="lengthscale by column"),
+        pytest.param(pgm.Matern32(1.0, 1.0), "gaussian_vi", id="variational Gaussian", marks=pytest.mark.slow),
     ],
-    ids=["lengthscale by column", "variational Gaussian"],
 )
 def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
     X, y = data(np.random.default_rng(3))
@@ -46,7 +44,6 @@ def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
         np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
 
 
-@pytest.mark.turns(2)
 def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     """Labels of one class alone among the rows of the sample: there the latent is far from 0 and has no lengthscale."""
     rng = np.random.default_rng(5)
@@ -60,7 +57,7 @@ def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch):
     """There the bound may be flat, and a lengthscale that all rows determine would never come back."""
     X, y = data(np.random.default_rng(3))
@@ -80,7 +77,6 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("separable", [True, False], ids=["stage at its limit", "all rows at theirs"])
 def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     """The variance grows as far as it may: in the stage too where classes are separable."""

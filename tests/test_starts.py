@@ -27,7 +27,6 @@ def noisy(scale=0.5, lengthscale=1.0, mean=0.0):
     return pgm.Model(pgm.Gaussian(scale), pgm.GP(pgm.RBF(1.0, lengthscale), mean=mean))
 
 
-@pytest.mark.turns(3)
 def test_units_of_the_data_do_not_change_what_is_learned():
     """The density of c y + d has c times the scales and an ELBO n log c lower; the rows' unit changes nothing else."""
     X, y = wave()
@@ -49,7 +48,7 @@ def test_far_start_values_reach_the_same_optimum():
         np.testing.assert_allclose(pgm.fit(noisy(scale, lengthscale), X, y).elbo, plain.elbo, atol=1e-3)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_diabetes_from_a_start_at_which_every_row_stands_alone():
     """From noise 0.05 and lengthscale 0.1 in ten columns the gradient leads to -278, where the kernel is noise."""
     data = load_diabetes()
@@ -59,7 +58,6 @@ def test_diabetes_from_a_start_at_which_every_row_stands_alone():
     assert fitted.elbo > -224.1
 
 
-@pytest.mark.turns(4)
 def test_values_that_data_do_not_determine_are_named_and_bounded():
     """Uniform noise wants no heavy tails, and the second column says nothing of y."""
     rng = np.random.default_rng(1)
@@ -83,7 +81,6 @@ class Breaking(Stationary):
         return jnp.where(jnp.asarray(self.lengthscale.value) > 0.5, jnp.nan, jnp.exp(-0.5 * squared))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.filterwarnings("ignore::pgmodels.inference.cavi.ConvergenceWarning")
 def test_steps_that_are_not_finite_are_stepped_back_from():
     X, y = wave()

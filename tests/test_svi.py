@@ -20,6 +20,7 @@ from pgmodels.latent.dense import WHITENING_JITTER
 from pgmodels.model import Data
 from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
+from tests.covering import some
 from tests.programs import run
 
 RNG = np.random.default_rng(6)
@@ -35,7 +36,6 @@ def exact():
 
 # The last step is of CAVI, from where the noise of the steps left q: a share of a deviation, and as much of an adaptive
 # rate, whose steps are short too soon.
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("rate", "gap", "error"), [("adaptive", 0.1, 0.2), ("robbins-monro", 1e-3, 0.02)])
 def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     found = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)
@@ -46,7 +46,6 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
-@pytest.mark.turns(2)
 def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_path):
     options = {"batch_size": 160, "tolerance": 0.01}
     found = pgm.svi(MODEL, X, LABELS, **options)
@@ -74,7 +73,7 @@ def assert_alike(ours, theirs):
         np.testing.assert_allclose(ours.fit.values[name], value, rtol=1e-12)
 
 
-@pytest.mark.turns(4, 1)
+@pytest.mark.slow
 def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     found = few_steps(monkeypatch, 200, 1)
     assert (found.fit.num_steps, len(found.elbo_trace)) == (12, 1)
@@ -88,7 +87,6 @@ def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     assert_alike(short, whole)
 
 
-@pytest.mark.turns(2)
 def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp_path):
     first = few_steps(monkeypatch, 16, 3, tmp_path)
     assert (first.fit.num_steps, len(first.elbo_trace)) == (36, 3)
@@ -99,7 +97,6 @@ def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.turns(2)
 def test_results_are_those_that_every_other_call_takes(exact):
     found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
     assert found.elbo == pytest.approx(exact.elbo, abs=1e-7)
@@ -108,14 +105,29 @@ def test_results_are_those_that_every_other_call_takes(exact):
     assert "CAVI by stochastic steps of Bernoulli()" in repr(found)
 
 
-def test_the_adaptive_rate_is_the_share_of_the_gradient_that_is_no_noise():
+def test_the_adaptive_rate_goes_by_how_much_of_the_gradient_is_noise():
     with jax.enable_x64(True):
-        before = Averages([jnp.array([1.0, -2.0])], jnp.asarray(8.0), jnp.asarray(4.0))
-        rate, after = adapt(before, [jnp.array([3.0, 0.0])])
-    mean, square = np.array([1.5, -1.5]), 0.75 * 8.0 + 0.25 * 9.0
-    np.testing.assert_allclose(after.gradient[0], mean)
-    assert float(rate) == pytest.approx(mean @ mean / square)
-    assert float(after.memory) == pytest.approx(4.0 * (1.0 - mean @ mean / square) + 1.0)
+        noise = np.random.default_rng(0).normal(size=(2000, 2))
+        steady, noisy, ten_times = (rates(gradients) for gradients in (np.full((40, 2), 0.7), noise, 10.0 * noise))
+    # A gradient that stays leads to whole steps, and to no memory.
+    assert steady[0][0] < 0.5
+    np.testing.assert_allclose(steady[0][-10:], 1.0, rtol=1e-3)
+    assert steady[1] == pytest.approx(1.0, abs=0.01)
+    # An average of k steps of noise has a k-th of its square: ever smaller steps, with nearly all of them remembered.
+    assert noisy[0][-1000:].max() < 0.01
+    assert 500 < noisy[1] < 2004
+    # In whatever units.
+    np.testing.assert_allclose(ten_times[0], noisy[0], rtol=1e-9)
+
+
+def rates(gradients):
+    """The rates that follow on gradients, and the memory at the end."""
+    averages, found = Averages([jnp.zeros(2)], jnp.zeros(()), jnp.asarray(4.0)), []
+    step = jax.jit(adapt)
+    for gradient in gradients:
+        rate, averages = step(averages, [jnp.asarray(gradient)])
+        found.append(float(rate))
+    return np.array(found), float(averages.memory)
 
 
 @pytest.fixture
@@ -169,8 +181,7 @@ def written_out(vector, naturals, X, y):
     return jnp.sum(terms) - divergence + log_prior
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("inputs_move", [False, True])
+@pytest.mark.parametrize("inputs_move", some([False, True], False))
 def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, inputs_move):
     whole, vector = learning(LEARNED, X[::16], inputs_move)
     assert len(vector) == 4 + 4 * inputs_move
@@ -189,7 +200,7 @@ def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, i
     np.testing.assert_allclose(np.mean([slope for _, slope in parts], axis=0), its_slope, rtol=1e-9)
 
 
-@pytest.mark.turns(6, 4)
+@pytest.mark.slow
 def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     rows = X[::16]
     whole, vector = learning(LEARNED, rows)
@@ -218,7 +229,6 @@ def test_adam_is_that_of_its_paper(doubles):
     np.testing.assert_allclose(state.vector, x, rtol=1e-12)
 
 
-@pytest.mark.turns(6, 2)
 def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
@@ -237,8 +247,7 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     assert model.gps[0].kernel == kernel
 
 
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("learns", ["svi", "fit"])
+@pytest.mark.parametrize("learns", some(["svi", "fit"], "svi"))
 def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
     def learn(rows, Z):
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), form=pgm.Inducing(Z)))
@@ -254,7 +263,6 @@ def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
     assert learn(slice(240, 480), np.array([[0.4], [1.3], [2.9]])) == programs
 
 
-@pytest.mark.turns(4)
 def test_inducing_inputs_are_learned_along_where_asked():
     start = np.array([[-2.9], [-2.7], [0.1], [0.2], [2.6]])
     kernel = pgm.RBF(pgm.Fixed(3.0), pgm.Fixed(0.9))

@@ -26,6 +26,7 @@ from pgmodels.inference import cavi as cavi_module
 from pgmodels.inference import drive
 from pgmodels.inference.gibbs.run import SamplingError
 from pgmodels.portable import Module, Portable
+from tests.covering import covering, some
 from tests.on_demand import OnDemand
 
 ROOT = Path(__file__).parents[1]
@@ -157,14 +158,11 @@ def told(results):
     return OnDemand({name: lambda all, name=name: figures(results[name]) for name in results})
 
 
-@pytest.mark.turns(10)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize(("name", "way"), covering(RESULTS, WAYS))
 def test_a_result_says_the_same_after_it_has_travelled(results, told, name, way):
     assert_same(figures(way(results[name])), told[name])
 
 
-@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", RESULTS)
 def test_no_array_travels_as_jax_would_send_it(results, name):
     WithoutJax(io.BytesIO()).dump(results[name])
@@ -194,7 +192,6 @@ def test_the_parts_of_a_model_travel_and_stay_equal(results, name, way):
     assert [np.asarray(leaf).dtype for leaf in leaves] == [np.asarray(leaf).dtype for leaf in others]
 
 
-@pytest.mark.turns(5)
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
 def test_findings_travel(results, way):
     vi, draws = results["cavi"], results["gibbs"]
@@ -225,8 +222,7 @@ def test_what_takes_long_to_make_travels(results):
     assert str(by_pickle(diagnosis)) == str(diagnosis)
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("name", ["gibbs", "gibbs, sampled"])
+@pytest.mark.parametrize("name", some(["gibbs", "gibbs, sampled"], "gibbs"))
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
 def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, name, way, caplog):
     expected = results[name].extend(3)
@@ -260,7 +256,6 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
-@pytest.mark.turns(4)
 def test_a_fresh_process_without_x64_says_the_same(results, told, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(dict(results)))
@@ -296,7 +291,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.slow
 def test_a_formula_of_a_script_travels_to_its_workers_and_to_other_programs(tmp_path):
     script, written = tmp_path / "script.py", tmp_path / "result.pickle"
     script.write_text(SCRIPT)

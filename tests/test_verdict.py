@@ -51,7 +51,6 @@ def test_an_exact_approximation_and_a_second_run_are_trusted():
     assert all(len(verdict.latents) == 0 for verdict in found.values())
 
 
-@pytest.mark.turns(6, 4)
 def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not():
     _, fixed, draws = bernoulli()
     found = judge(gibbs=draws, corrected=fixed, halved=replace(fixed, variance=0.5 * fixed.variance))
@@ -63,7 +62,6 @@ def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not(
     assert "too wide" in str(judge(gibbs=draws, doubled=replace(fixed, variance=2.0 * fixed.variance))["doubled"])
 
 
-@pytest.mark.turns(6, 1)
 def test_one_wrong_latent_is_named():
     vi, draws, _ = gaussian()
     mean = vi.mean.copy()
@@ -75,7 +73,6 @@ def test_one_wrong_latent_is_named():
     assert f"row 17 (x = {x})" in str(verdict)
 
 
-@pytest.mark.turns(2)
 def test_a_biased_sampler_is_called_out():
     _, one, two = gaussian()
     moved = replace(two, whitened=tuple(v + 0.3 for v in two.whitened))
@@ -93,7 +90,6 @@ def test_errors_against_an_unmixed_reference_are_provisional():
     assert found["cavi"].sentences[0] == "gibbs itself is not to be trusted, so these figures are provisional."
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(("num_samples", "words"), [(3, "too few to say"), (30, "too few to read anything from")])
 def test_short_runs_are_not_trusted(num_samples, words):
     _, _, draws = bernoulli()

@@ -10,6 +10,7 @@ from scipy.special import expit
 import pgmodels as pgm
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.vsbc import simulate_calibration
+from tests.covering import some
 
 RNG = np.random.default_rng(2)
 N = 10
@@ -75,12 +76,7 @@ def predicted(result, name):
     return predictive.log_density(y if covariates is None else np.column_stack([y, covariates]))
 
 
-RARE = pytest.mark.turns(5)
-TURNS = [name if name in ("Bernoulli", "exposed") else pytest.param(name, marks=RARE) for name in CASES]
-
-
-@pytest.mark.turns(4)
-@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("name", some(CASES, "Bernoulli", "exposed"))
 def test_whole_weights_are_repeated_rows(name):
     weighted, repeated = found(name, "weighted"), found(name, "repeated")
     places = np.unique(OFTEN, return_index=True)[1]
@@ -102,7 +98,6 @@ def test_a_weight_of_zero_leaves_the_row_out():
     np.testing.assert_array_equal(weighted.mean, without.mean)
 
 
-@pytest.mark.turns(2)
 def test_a_formula_to_the_power_of_its_own_column_says_the_same():
     @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Positive()))
     def powered(y, f):
@@ -116,8 +111,7 @@ def test_a_formula_to_the_power_of_its_own_column_says_the_same():
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
 
 
-@RARE
-@pytest.mark.parametrize("name", ["StudentT", "mixture"])
+@pytest.mark.parametrize("name", some(["StudentT", "mixture"], "StudentT"))
 def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):
     weighted, repeated = (found(name, way, "gaussian_vi") for way in ("weighted", "repeated"))
     assert weighted.elbo == pytest.approx(repeated.elbo, rel=1e-9)
@@ -125,7 +119,7 @@ def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@RARE
+@pytest.mark.slow
 def test_values_are_learned_as_of_repeated_rows():
     weighted, repeated = (found("Gaussian", way, "fit") for way in ("weighted", "repeated"))
     # To the tolerance of the optimiser.
@@ -134,7 +128,6 @@ def test_values_are_learned_as_of_repeated_rows():
         assert weighted.fit.values[name] == pytest.approx(value, rel=1e-3)
 
 
-@RARE
 def test_corrections_and_gaps_are_those_of_repeated_rows():
     weighted, repeated = found("Bernoulli", "weighted"), found("Bernoulli", "repeated")
     new = [pgm.correct(result).predict_latent(X_NEW) for result in (weighted, repeated)]
@@ -145,16 +138,16 @@ def test_corrections_and_gaps_are_those_of_repeated_rows():
 
 
 # Fractional powers: conditionals and bounds of the derivation itself, at data with weights.
-@pytest.mark.turns(6)
-@pytest.mark.parametrize("name", ["Bernoulli", "StudentT", "LogisticSoftmax", "NegativeBinomial", "exposed"])
+@pytest.mark.parametrize(
+    "name", some(["Bernoulli", "StudentT", "LogisticSoftmax", "NegativeBinomial", "exposed"], "exposed")
+)
 def test_the_derivation_of_a_power_holds(name):
     model, y = CASES[name]
     model, data = model.given(X[:4], y[:4], [0.3, 2.0, 1.7, 1.0])
     assert pgm.derive(model).verify(seed=0, y=data.y).figures
 
 
-@RARE
-@pytest.mark.parametrize(("engine", "effective"), [("gibbs", 1500), ("nuts", 400)])
+@pytest.mark.parametrize(("engine", "effective"), some([("gibbs", 1500), ("nuts", 400)], ("gibbs", 1500)))
 def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
     # One row: the posterior is an integral.
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0), mean=-0.5))

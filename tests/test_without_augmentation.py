@@ -63,7 +63,7 @@ def test_the_model_function_is_the_formula(name):
     assert "<math" in model._repr_html_()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.slow
 def test_nuts_samples_it_and_results_are_compared(tmp_path):
     lik, _, y, _ = CASES["poisson"]
     # Of three draws a report makes no figures of chains: what sampled them is nothing to those.
@@ -83,7 +83,6 @@ def test_engines_that_augment_name_those_that_do_not(engine):
         engine(pgm.Model(lik(), gp()), X, y)
 
 
-@pytest.mark.turns(2)
 def test_observations_are_checked_by_the_density():
     lik, _, y, _ = CASES["weibull"]
     with pytest.raises(ValueError, match=r"its density .* at f = 0 has no finite logarithm in row 3"):

@@ -270,7 +270,6 @@ CALLS = {
 NUM_CALLS = 100
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_random_wrong_calls_are_refused_by_name(name):
     function, right, makers = CALLS[name]

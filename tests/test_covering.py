@@ -1,0 +1,114 @@
+"""The default tests meet everything that the package lists: a newcomer is in one of them, or these fail."""
+
+import inspect
+from dataclasses import fields
+from importlib import import_module
+
+import pytest
+
+import pgmodels as pgm
+from pgmodels.augmentation.derive import derive_formula
+from pgmodels.augmentation.rules import RULES
+from pgmodels.cli import NAMED
+from pgmodels.inference.gibbs.schedule import MOVES
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.latent.form import Form
+from pgmodels.latent.protocol import LatentPrior
+from tests import test_engines, test_forms, test_invariance, test_kernels, test_verify
+from tests.covering import covering, default_rows, some
+from tests.engines import ENGINES
+from tests.forms import FORMS
+from tests.registry import EVERY
+from tests.rules import FORMULAS
+from tests.statistical.geweke import KERNELS
+
+# Engines by their laws in tests/engines.py, and those that have a default test of their own.
+LAWS = {
+    pgm.cavi: "cavi",
+    pgm.correct: "linear response of cavi",
+    pgm.fit: "fit",
+    pgm.gaussian_vi: "gaussian_vi",
+    pgm.gibbs: "gibbs",
+    pgm.nuts: "nuts",
+    pgm.svi: "svi",
+}
+ELSEWHERE = {
+    pgm.GibbsKernel: "test_numpyro_kernel.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
+    pgm.integrate: "test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
+    pgm.log_evidence: "test_evidence.test_labels_against_quadrature",
+    pgm.prior_predictive: "test_prior_predictive.test_values_with_priors_are_drawn_with_what_depends_on_them",
+}
+
+
+def test_every_engine():
+    exported = [getattr(pgm, name) for name in pgm.__all__]
+    of_inference = {part for part in exported if getattr(part, "__module__", "").startswith("pgmodels.inference")}
+    # Warnings and what is returned are of inference too.
+    others = {pgm.Evidence, *(part for part in of_inference if inspect.isclass(part) and issubclass(part, Exception))}
+    assert of_inference - others == {*LAWS, *ELSEWHERE}
+    met = {engine.name for engine, _ in default_rows(test_engines.test_its_law_holds)}
+    assert met == {engine.name for engine in ENGINES} >= set(LAWS.values())
+    for place in ELSEWHERE.values():
+        module, test = place.split(".")
+        marks = {mark.name for mark in getattr(getattr(import_module(f"tests.{module}"), test), "pytestmark", ())}
+        assert "slow" not in marks, place
+
+
+def test_every_likelihood():
+    met = {case.name: case for _, case in default_rows(test_engines.test_its_law_holds)}
+    assert set(met) == set(EVERY)
+    assert {case.likelihood().name for case in met.values()} >= set(NAMED)
+
+
+def test_every_form_of_a_prior():
+    met = [FORMS[name] for (name,) in default_rows(test_forms.test_posterior)]
+    assert {type(case.form) for case in met} >= concrete(Form)
+    assert {case.kind for case in met} >= concrete(LatentPrior)
+
+
+def test_every_rule():
+    formulas = [FORMULAS[name] for (name,) in default_rows(test_verify.test_passes)]
+    assert {type(rule) for row in formulas for rule in derive_formula(row.formula, row.size).rules} >= set(RULES)
+
+
+def test_every_move():
+    tests = (test_invariance.test_keeps_the_joint_law, test_invariance.test_keeps_the_joint_law_of_the_sparse_model)
+    met = {kernel for test in tests for *_, kernel in default_rows(test)}
+    assert {type(row.move) for row in KERNELS if row.name in met} >= set(map(type, MOVES))
+
+
+def test_every_kernel():
+    met = {
+        type(part)
+        for test in (test_kernels.test_gradients_against_finite_differences,)
+        for (kernel,) in default_rows(test)
+        for part in parts(kernel)
+    }
+    assert met >= concrete(Kernel)
+
+
+def parts(kernel):
+    yield kernel
+    for field in fields(kernel):
+        if isinstance(part := getattr(kernel, field.name), Kernel):
+            yield from parts(part)
+
+
+def concrete(base):
+    """The package's own subclasses that are not abstract."""
+    below = {kind for child in base.__subclasses__() for kind in {child, *concrete(child)}}
+    return {kind for kind in below if kind.__module__.startswith("pgmodels.") and not inspect.isabstract(kind)}
+
+
+def test_a_table_is_covered():
+    rows = covering(
+        "abc", (1, 2, 3, 4, 5), takes=lambda letter, number: (letter, number) != ("b", 2), name="{}-{}".format
+    )
+    assert [row.id for row in rows if not row.marks] == ["a-1", "a-4", "b-5", "c-2", "c-3"]
+    assert len(rows) == 14
+
+
+def test_a_default_that_is_no_row_is_refused():
+    assert [bool(row.marks) for row in some(["a", "b"], "b")] == [True, False]
+    with pytest.raises(ValueError, match=r"got \['c'\]"):
+        some(["a", "b"], "c")
