@@ -3,9 +3,11 @@
 import argparse
 import inspect
 import io
+import os
 import runpy
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +23,7 @@ from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.processes import side_by_side
 from pgmodels.progress import progress_board, progress_told, shows_progress
+from pgmodels.seeds import NUM_SEEDS
 from pgmodels.threads import num_cores
 from pgmodels.validation import DEFAULT_STUDIES, Study, validate
 
@@ -46,18 +49,50 @@ STARTS: dict[str, dict[str, float]] = {
     "HeteroscedasticGaussian": {"precision": 1.0},
 }
 
+# As shells say it of a command that a signal has ended: SIGINT, SIGPIPE.
+_INTERRUPTED, _UNREAD = 130, 141
+
+
+def command() -> None:
+    """The process of the command line, which ends here."""
+    status = main()
+    if status == _INTERRUPTED:
+        # Threads of XLA may be in the middle of a program, and crash where the interpreter is taken down around them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted."""
+    """Run the command line.
+
+    Returns the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted, 141 where nobody reads
+    what it prints any more.
+    """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # What is left to print goes nowhere, also when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _UNREAD
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return options.run(options)
     except ValueError as error:
-        Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
+        # One line, however narrow the screen.
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,18 +135,18 @@ def _add_validate(commands: Any) -> None:
     command.add_argument("--kernel", default="RBF", choices=KERNELS)
     command.add_argument(
         "--variance",
-        type=float,
+        type=_positive,
         help="hold the kernel's variance at this value; learned otherwise, under a LogNormal(0, 1) prior unless it is "
         "in the units of a real y",
     )
-    command.add_argument("--lengthscale", type=float, help="hold the kernel's lengthscale at this value")
+    command.add_argument("--lengthscale", type=_positive, help="hold the kernel's lengthscale at this value")
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
     )
-    command.add_argument("--num-samples", type=int, default=1000, help="draws of each chain")
-    command.add_argument("--num-warmup", type=int, default=200)
-    command.add_argument("--num-chains", type=int, default=4)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--num-samples", type=_whole(1), default=1000, help="draws of each chain")
+    command.add_argument("--num-warmup", type=_whole(0), default=200)
+    command.add_argument("--num-chains", type=_whole(1), default=4)
+    command.add_argument("--seed", type=_whole(0, NUM_SEEDS), default=0)
     command.add_argument(
         "--output", type=Path, default=Path("pgmodels-results"), help="folder for reports, tables and draws"
     )
@@ -122,7 +157,9 @@ def _add_validate(commands: Any) -> None:
 def _add_derive(commands: Any) -> None:
     command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
-    command.add_argument("--latents", type=int, help="the number of latent GPs, for a formula that does not fix it")
+    command.add_argument(
+        "--latents", type=_whole(1), help="the number of latent GPs, for a formula that does not fix it"
+    )
     command.add_argument("--verify", action="store_true", help="check the derivation numerically too")
     command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
     command.set_defaults(run=_run_derive)
@@ -186,7 +223,10 @@ def _validated(
 
 def _run_derive(options: argparse.Namespace) -> int:
     likelihood = _named(options.likelihood)(None)
-    size = options.latents or likelihood.num_latents or 1
+    fixed = likelihood.num_latents
+    if options.latents is not None and fixed not in (None, options.latents):
+        raise ValueError(f"--latents must be {fixed} for {likelihood.name}, or left out; got {options.latents}.")
+    size = options.latents or fixed or 1
     derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
     if options.graph is not None:
         graph = derivation.graph
@@ -220,14 +260,50 @@ def _named(text: str) -> Any:
 def _from_script(path: Path, function: str) -> Any:
     if not path.is_file():
         raise ValueError(f"likelihood: there is no script {path}.")
-    found = runpy.run_path(str(path), run_name="pgmodels_script")
+    try:
+        found = runpy.run_path(str(path), run_name="pgmodels_script")
+    except Exception as error:  # of the user's code: any
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" in line {lines[-1]}" if lines else ""
+        raise ValueError(f"likelihood: {path} fails{where} with {type(error).__name__}: {error}") from error
     if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
     return found[function]
 
 
 def _size(text: str) -> int | float:
+    """Rows, or a share of them."""
+    share = _number(text)
+    if "." in text and 0.0 < share < 1.0:
+        return share
+    if text.isdecimal() and share >= 1.0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a number of rows or a share between 0 and 1, such as 0.8; got {text!r}")
+
+
+def _whole(least: int, below: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number within limits."""
+
+    def read(text: str) -> int:
+        # Python reads out no number of thousands of digits.
+        value = int(text) if len(text) < 100 and text.removeprefix("-").isdecimal() else None
+        if value is None or value < least or (below is not None and value >= below):
+            limits = f">= {least}" if below is None else f"from {least} to {below - 1}"
+            raise argparse.ArgumentTypeError(f"must be a whole number {limits}; got {text!r}")
+        return value
+
+    return read
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0; got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
     try:
-        return float(text) if "." in text else int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"a number of rows or a share such as 0.8; got {text!r}") from error
+        return float(text)
+    except ValueError:
+        return float("nan")

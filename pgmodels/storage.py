@@ -17,7 +17,7 @@ _DOCUMENT = "pgmodels"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-class UnreadableFileError(ValueError):
+class UnreadableFileError(OSError):
     """A file is not what this package wrote: what is wrong with it."""
 
 

@@ -246,7 +246,6 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
         (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),
         (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),
         (["validate", "--likelihood", "Bernoulli"], ["--data"]),
-        (["validate", "--data", "{table}", "--num-samples", "0"], ["num_samples"]),
     ],
 )
 def test_mistakes_are_told_and_end_with_status_two(arguments, words, script, table, capsys):

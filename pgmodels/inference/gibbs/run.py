@@ -153,7 +153,7 @@ class GibbsRun(Portable):
             "model": self.model.signature,
             "data": digest((self.data.X, self.data.y)),
             "seed": digest(key),
-            "sizes": digest((num_warmup, num_chains, keep, self.schedule.moves)),
+            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
         }
 
     @property
