@@ -217,6 +217,27 @@ def as_parameter(
     return Parameter(array, positive=positive)
 
 
+def as_declared(value: Any, declared: Parameter | None, name: str) -> Parameter:
+    """Read a hyperparameter for an argument or a field, whose default may be a Parameter that says what values it has.
+
+    Without one a Parameter or a distribution says so itself, and numbers are positive but for those that are Fixed.
+    Raises ValueError as ``as_parameter`` does.
+    """
+    if declared is not None:
+        if isinstance(value, Distribution) and declared.constraint is not None:
+            # A prior says nothing of where in the constraint to start.
+            value = Parameter(declared.value, prior=value)
+        positive = declared.positive and declared.constraint is None
+        return as_parameter(
+            value, name, positive=positive, from_data=declared.value is None, constraint=declared.constraint
+        )
+    if isinstance(value, Parameter):
+        return as_parameter(value, name, positive=value.positive, from_data=True)
+    if isinstance(value, Distribution):
+        return as_parameter(value, name, positive=_is_positive(value.support))
+    return as_parameter(value, name, positive=not isinstance(value, Fixed))
+
+
 def _is_positive(constraint: Constraint) -> bool:
     """Whether a constraint leaves positive numbers alone."""
     if constraint.event_dim and not hasattr(constraint, "base_constraint"):

@@ -72,7 +72,9 @@ def is_free(parameter: Parameter) -> bool:
 def steps(learnable: Unknowns, X: np.ndarray) -> np.ndarray:
     """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
     model = learnable.model
-    ones = jax.tree.map(lambda p: p.with_value(np.ones(np.shape(p.value))), model, is_leaf=is_parameter)
+    ones = jax.tree.map(
+        lambda p: p.with_value(np.ones(np.shape(p.value))) if is_parameter(p) else p, model, is_leaf=is_parameter
+    )
     deviations = [np.sqrt(_mean_variance(gp.kernel, X)) for gp in model.gps]
     means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)

@@ -2,17 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
+from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
-from pgmodels.parameters import Parameter, as_parameter, bare, is_parameter
+from pgmodels.parameters import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
 from pgmodels.portable import ByValue, Module
 from pgmodels.precision import as_array
 
@@ -20,8 +22,18 @@ from pgmodels.precision import as_array
 class Kernel(Module):
     """A covariance function: ``kernel(X, Z)`` is the (n, m) matrix of prior covariances between two sets of rows.
 
-    Kernels add and multiply. Hyperparameters are ``Parameter`` fields, and their values are the leaves of the pytree.
+    Kernels add and multiply. Hyperparameters are fields declared as ``pgm.Parameter``: a number, an array of any shape,
+    ``pgm.Fixed``, a NumPyro distribution or a Parameter given for one is read as a Parameter, and the kernel takes its
+    ``.value``. A default that is a Parameter says what its values are, as in
+    ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels, or static.
     """
+
+    def __check_init__(self) -> None:
+        for field in fields(self):
+            if _declares_parameter(field):
+                declared = field.default if isinstance(field.default, Parameter) else None
+                name = f"{field.name} of {type(self).__name__}"
+                vars(self)[field.name] = as_declared(getattr(self, field.name), declared, name)
 
     @abstractmethod
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
@@ -51,24 +63,37 @@ class Kernel(Module):
         return jax.tree.map(settle, self, is_leaf=is_part)
 
     def check(self, num_columns: int) -> None:
-        """Raise ValueError where a field is not one that compiled code takes.
+        """Raise ValueError where a field is not one that compiled code takes, or that nothing would learn.
 
-        A hyperparameter given for each column must have ``num_columns`` entries, and other values be static.
+        A kernel whose hyperparameters may be given for each column checks their ``num_columns`` entries.
         """
         for field in fields(self):
-            value = getattr(self, field.name)
+            value, name = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
             if isinstance(value, Kernel):
                 value.check(num_columns)
-            elif not field.metadata.get("static", False) and _is_setting(value):
+            elif is_parameter(value) or field.metadata.get("static", False):
+                continue
+            elif _is_setting(value):
                 raise ValueError(
-                    f"{field.name} of {type(self).__name__} is {value!r}, a setting and no hyperparameter: declare the "
-                    f"field as {field.name}: {type(value).__name__} = equinox.field(static=True)."
+                    f"{name} is {value!r}, a setting and no hyperparameter: declare the field as "
+                    f"{field.name}: {type(value).__name__} = equinox.field(static=True)."
                 )
-            elif is_parameter(value) and np.shape(value.value) not in ((), (num_columns,)):
+            elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_given)):
                 raise ValueError(
-                    f"{field.name} of {type(self).__name__} has shape {np.shape(value.value)}, but X has {num_columns} "
-                    f"column(s): give one number, or a 1-D array of {num_columns} number(s), one for each column."
+                    f"{name} holds numbers that nothing would learn, {eqx.tree_pformat(value)}: declare the field as "
+                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, and give it "
+                    "pgm.Fixed(number) where it is to stay. A module with arrays of its own, such as a network, is a "
+                    "kernel as it is: an equinox.Module with __call__(self, X, Z) and no pgm.Kernel."
                 )
+
+    def check_by_column(self, name: str, num_columns: int) -> None:
+        """Raise ValueError where a hyperparameter is neither one number nor one for each column of X."""
+        shape = np.shape(getattr(self, name).value)
+        if shape not in ((), (num_columns,)):
+            raise ValueError(
+                f"{name} of {type(self).__name__} has shape {shape}, but X has {num_columns} column(s): give one "
+                f"number, or a 1-D array of {num_columns} number(s), one for each column."
+            )
 
     def __add__(self, other: Any) -> "Kernel":
         return Sum(self, as_kernel(other))
@@ -117,9 +142,11 @@ class Product(Kernel):
 
 @final
 class CallableKernel(Kernel):
-    """Any callable ``(X, Z) -> matrix`` written in JAX, as a kernel without hyperparameters.
+    """Any callable ``(X, Z) -> matrix`` written in JAX, as a kernel.
 
-    A callable that is itself a pytree (a module of another library, a ``jax.tree_util.Partial``) keeps its leaves.
+    Of a callable that is itself a pytree (an equinox module, a ``jax.tree_util.Partial``) the floating-point arrays are
+    hyperparameters of any sign, as optimisers of modules take them, and so is what is given as a NumPyro distribution,
+    a Parameter or Fixed: the callable sees arrays. Python numbers stay as they are.
     """
 
     function: Callable[[Any, Any], Any]
@@ -127,14 +154,18 @@ class CallableKernel(Kernel):
     def __init__(self, function: Callable[[Any, Any], Any]):
         if not callable(function):
             raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
-        # Functions among the leaves, often the only one, are no data to compiled code.
-        self.function = jax.tree.map(lambda leaf: jax.tree_util.Partial(leaf) if callable(leaf) else leaf, function)
+        name = _name(function)
+        read = lambda path, leaf: _read_leaf(leaf, f"{jax.tree_util.keystr(path).lstrip('.')} of {name}")  # noqa: E731
+        self.function = jax.tree_util.tree_map_with_path(read, function, is_leaf=_is_given)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"function": ByValue(self.function)}
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        matrix = as_array(self.function(X, Z))
+        arrays = jax.tree.map(
+            lambda p: as_array(p.value) if is_parameter(p) else p, self.function, is_leaf=is_parameter
+        )
+        matrix = as_array(arrays(X, Z))
         if matrix.shape != (X.shape[0], Z.shape[0]):
             raise ValueError(
                 f"{self!r} returned shape {matrix.shape} for X with {X.shape[0]} row(s) and Z with {Z.shape[0]}: "
@@ -145,9 +176,36 @@ class CallableKernel(Kernel):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(as_array(X))
 
+    def check(self, num_columns: int) -> None:
+        pass
+
     def __repr__(self) -> str:
-        inner = self.function.func if isinstance(self.function, jax.tree_util.Partial) else self.function
-        return f"CallableKernel({getattr(inner, '__name__', type(inner).__name__)})"
+        return f"CallableKernel({_name(self.function)})"
+
+
+def _name(function: Any) -> str:
+    inner = function.func if isinstance(function, jax.tree_util.Partial) else function
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def _is_given(node: Any) -> bool:
+    """Whether a node is what a hyperparameter is given as, other than a number."""
+    return isinstance(node, (Parameter, Fixed, Distribution))
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether a leaf is what a user may take for a hyperparameter."""
+    return _is_given(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
+
+
+def _read_leaf(leaf: Any, name: str) -> Any:
+    """A leaf of a callable as compiled code takes it."""
+    if eqx.is_inexact_array(leaf):
+        return as_parameter(leaf, name, positive=False)
+    if _is_given(leaf):
+        return as_declared(leaf, None, name)
+    # Functions among the leaves, often the only one, are no data.
+    return jax.tree_util.Partial(leaf) if callable(leaf) else leaf
 
 
 def as_kernel(obj: Any) -> Kernel:
@@ -172,7 +230,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
     except ValueError:
         raise
     except Exception as error:
-        remedy = "It must take X (n, d) and Z (m, d) and return the (n, m) matrix."
+        remedy = f"It must take X (n, d) and Z (m, d) and return the (n, m) matrix{_shapes(kernel)}."
         if isinstance(error, jax.errors.JAXTypeError):
             remedy = "It asks for the values of arrays: write it with jax.numpy instead of NumPy, and jnp.where for if."
         raise ValueError(f"{kernel!r} cannot be compiled ({type(error).__name__}). {remedy}") from error
@@ -181,6 +239,19 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
             f"{kernel!r} must return the (n, m) covariances between the rows of X and of Z, and (n,) as its diagonal; "
             f"for 3 and 2 rows it returned {matrix} and {diagonal}."
         )
+
+
+def _shapes(kernel: Kernel) -> str:
+    """The shapes of hyperparameters that are arrays, for a message."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
+    arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
+    listed = (f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays)
+    return f"; {', '.join(listed)}" if arrays else ""
+
+
+def _declares_parameter(field: Field) -> bool:
+    kind = field.type
+    return kind is Parameter or (isinstance(kind, str) and kind.rpartition(".")[2] == "Parameter")
 
 
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:

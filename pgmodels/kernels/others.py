@@ -33,6 +33,10 @@ class Periodic(Kernel):
         squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
         return as_array(self.variance.value) * jnp.exp(-0.5 * squared)
 
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        self.check_by_column("lengthscale", num_columns)
+
     def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2*d"]:
         angles = 2.0 * jnp.pi * as_array(X) / as_array(self.period.value)
         return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
@@ -49,6 +53,10 @@ class Linear(Kernel):
 
     def __init__(self, variance: Any = 1.0):
         self.variance = as_parameter(variance, "variance of Linear")
+
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        self.check_by_column("variance", num_columns)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return (as_array(X) * as_array(self.variance.value)) @ as_array(Z).T

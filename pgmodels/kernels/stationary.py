@@ -27,6 +27,10 @@ class Stationary(Kernel):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
 
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        self.check_by_column("lengthscale", num_columns)
+
     @abstractmethod
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """The correlation as a function of r²."""

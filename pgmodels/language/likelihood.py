@@ -9,14 +9,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
 
 from pgmodels.language.algebra import as_expression
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.supports import Classes, Given, Positive, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.language.weights import Weighted
-from pgmodels.parameters import Parameter, as_parameter
+from pgmodels.parameters import Parameter, as_declared, as_parameter
 from pgmodels.portable import ByValue, Module, Named, pack_function
 
 Formula = Callable[..., Expression]
@@ -181,24 +180,17 @@ class LikelihoodFamily:
         if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
             declared = as_parameter(default, argument.name)
         value = given.get(argument.name, declared)
-        if isinstance(value, Distribution) and declared.constraint is not None:
-            # A prior says nothing of where in the constraint to start.
-            value = Parameter(declared.value, prior=value)
-        if isinstance(value, Parameter) and value.value is None:
+        if value is None or (isinstance(value, Parameter) and value.value is None):
             raise ValueError(
                 f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
             )
-        parameter = as_parameter(
-            value,
-            f"{argument.name} of {self.__name__}",
-            positive=declared.positive and declared.constraint is None,
-            constraint=declared.constraint,
-        )
+        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}")
         if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
             raise ValueError(
                 f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
-                f"{np.shape(parameter.value)}. Values that differ between data are columns of y, or entries that a "
-                f"column of y chooses, as in {argument.name}[y[1]]."
+                f"{np.shape(parameter.value)}. A matrix is given as a parameter for each row; values that differ "
+                "between data are columns of y, or entries that a column of y chooses, as in "
+                f"{argument.name}[y[1]]."
             )
         return parameter
 
