@@ -114,15 +114,14 @@ def test_fit_moves_it_and_its_prior_holds_it():
     def fitted(given):
         return pgm.fit(model_of(Own(given, shift=pgm.Fixed(0.2))), X, Y).model.gps[0].kernel.scale.value
 
-    free, held, narrow = fitted(1.0), fitted(pgm.Fixed(1.0)), fitted(dist.LogNormal(0.0, 0.1))
-    assert held == 1.0
+    free, narrow = fitted(1.0), fitted(dist.LogNormal(0.0, 0.1))
     assert abs(np.log(free)) > 0.3
     assert 0 < abs(np.log(narrow)) < 0.1
 
 
 def test_it_is_sampled_and_integrated_by_its_name():
     model = model_of(SAMPLED)
-    draws = pgm.gibbs(model, X, Y, num_samples=300, num_warmup=200, num_chains=2, seed=0)
+    draws = pgm.gibbs(model, X, Y, num_samples=200, num_warmup=150, num_chains=2, seed=0)
     assert set(draws.hyperparameters) == {"scale"}
     log_scale = np.log(draws.hyperparameters["scale"])
     integrated = pgm.integrate(model, X, Y)
@@ -133,8 +132,7 @@ def test_it_is_sampled_and_integrated_by_its_name():
     assert log_scale.std() > 0.2
 
 
-# Twenty draws after as many of warm-up, in which trajectories may diverge.
-@pytest.mark.filterwarnings("ignore:nuts:pgmodels.inference.nuts.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::pgmodels.MixingWarning", "ignore::pgmodels.DivergenceWarning")
 def test_nuts_and_to_numpyro_see_it():
     import numpyro
 
@@ -161,10 +159,10 @@ def test_matrices_are_learned():
     assert learned(model).names == ["W"]
 
 
-@pytest.mark.filterwarnings("ignore:svi did not converge")
 def test_matrices_are_learned_in_steps():
     gp = pgm.GP(Projected(pgm.Parameter(W, positive=False), lengthscale=pgm.Fixed(1.0)), form=pgm.Inducing(X[:8]))
-    vi = pgm.svi(pgm.Model(pgm.Bernoulli(), gp), X, Y, learn=True, batch_size=15, max_passes=3)
+    with pytest.warns(pgm.ConvergenceWarning):
+        vi = pgm.svi(pgm.Model(pgm.Bernoulli(), gp), X, Y, learn=True, batch_size=15, max_passes=2)
     assert not np.allclose(vi.model.gps[0].kernel.W.value, W)
 
 
