@@ -38,9 +38,9 @@ class GibbsKernel(MCMCKernel):
 
     The moves are those of ``gibbs``, tuned when the kernel is made, with ``seed``; ``run(key)`` takes no model
     arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` and the hyperparameters
-    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be "parallel", "sequential" or "vectorized".
-    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data;
-    warns as ``gibbs`` does.
+    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be any of NumPyro's: "parallel",
+    "sequential" or "vectorized". Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad
+    data; warns as ``gibbs`` does.
     """
 
     sample_field = "z"
