@@ -55,7 +55,8 @@ def _identity(value: Any, within: tuple[int, ...]) -> Any:
 def _numbers(value: Any) -> Any:
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return str(jax.random.key_impl(value)), _numbers(jax.random.key_data(value))
-    array = np.asarray(value)
+    # A number is the same, whatever holds it.
+    array = np.asarray(value.item() if isinstance(value, np.generic) else value)
     if array.dtype.hasobject:
         return array.shape, repr(array.tolist())
     return array.dtype.name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

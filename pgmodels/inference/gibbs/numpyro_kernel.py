@@ -10,11 +10,11 @@ from pgmodels.inference.cavi import nearly_converged
 from pgmodels.inference.gibbs.iteration import State, iterate, start_chains
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
+from pgmodels.inference.gibbs.sampler import as_key
 from pgmodels.inference.gibbs.schedule import nothing_seen
 from pgmodels.inference.inducing import settled
 from pgmodels.model import Model, require_model
 from pgmodels.precision import as_array, double_precision
-from pgmodels.seeds import as_key
 
 # Iterations of four chains that set how often which move is made, before NumPyro begins.
 _TUNING_ITERATIONS = 120
@@ -38,9 +38,9 @@ class GibbsKernel(MCMCKernel):
 
     The moves are those of ``gibbs``, tuned when the kernel is made, with ``seed``; ``run(key)`` takes no model
     arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` and the hyperparameters
-    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be "parallel", "sequential" or
-    "vectorized". Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data; warns as
-    ``gibbs`` does.
+    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be any of NumPyro's: "parallel",
+    "sequential" or "vectorized". Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad
+    data; warns as ``gibbs`` does.
     """
 
     sample_field = "z"
