@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except ValueError as error:
-        Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -2,6 +2,8 @@
 
 import os
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -38,6 +40,9 @@ _MOST_CLASSES = 30
 # Names that a message lists.
 _SHOWN = 10
 
+# What reading a damaged archive raises.
+_DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
 _Read: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
 
 
@@ -49,14 +54,16 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
     name is NAME.npz in the folder PGMODELS_DATA, or else OpenML's. A y of text becomes class indices, in the names'
     alphabetical order. ``columns`` keeps some columns of X, by number or, of a table, by name. ``target`` names the
     column of a table that is y, its last one where it is left out, or several with commas between.
-    Raises ValueError where nothing of that name is found, names do not fit y, or a table lacks numbers.
+    Raises ValueError where nothing of that name is found, a file is not what its name says, names do not fit y, or a
+    table lacks numbers or the names of its columns.
     """
     shipped = {"breast-cancer": sklearn_datasets.load_breast_cancer, "wine": sklearn_datasets.load_wine}
     folder = os.environ.get("PGMODELS_DATA")
     names: tuple[str, ...] | None
     path = Path(name)
     if path.suffix.lower() in (".npz", *_TABLES) and name not in shipped and not path.is_file():
-        raise ValueError(f"data: there is no file {name}.")
+        fault = f"{name} is a folder" if path.is_dir() else f"there is no file {name}"
+        raise ValueError(f"data: {fault}. Give the path of a .npz, .csv or .parquet file.")
     if path.suffix.lower() in _TABLES:
         X, y, names = _read_table(path, columns, target)
         return Dataset(path.stem, X, y, names)
@@ -71,6 +78,7 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         X, y, names = _read_npz(Path(folder) / f"{name}.npz")
     else:
         X, y, names = _fetch_openml(name)
+    _check(X, y, name)
     if columns is not None:
         X = X[:, _places(columns, [str(j) for j in range(X.shape[1])], name)]
     return Dataset(path.stem, np.asarray(X, dtype=float), y, names)
@@ -91,30 +99,97 @@ def split(data: Dataset, train_size: int | float, seed: int) -> Split:
 
 
 def _read_npz(path: Path) -> _Read:
-    with np.load(path) as arrays:
-        for key in ("X", "y"):
-            if key not in arrays:
-                raise ValueError(f"data: {path} has no array {key}; it must hold X (n, d) and y (n,).")
-        y = arrays["y"]
-        if "trials" in arrays:
-            y = np.column_stack([y, arrays["trials"]])
-        if y.dtype.kind in "SU":
-            return arrays["X"], *_encode(y.astype(str), path)
-        if "target_names" not in arrays:
-            return arrays["X"], y.astype(float), None
-        names = _names(arrays["target_names"])
-        if not np.isin(y, np.arange(len(names))).all():
+    arrays = _arrays(path)
+    for key in ("X", "y"):
+        if key not in arrays:
+            found = f"it has {_listed(list(arrays))}" if arrays else "it has none"
+            raise ValueError(f"data: {path} has no array {key}; {found}, and must hold X (n, d) and y (n,).")
+    X, y, trials, labels = arrays["X"], arrays["y"], arrays.get("trials"), arrays.get("target_names")
+    if y.dtype.kind in "SU":
+        if y.ndim != 1 or trials is not None:
+            raise ValueError(f"data: y of {path} is text, and must have shape (n,), without trials; got {y.shape}.")
+        return X, *_encode(y if y.dtype.kind == "U" else _decoded(y, path), path)
+    _require_numbers("y", y, path)
+    if trials is not None:
+        _require_numbers("trials", trials, path)
+        if y.ndim != 1 or trials.shape != y.shape:
+            raise ValueError(f"data: y and trials of {path} must have one shape (n,); got {y.shape}, {trials.shape}.")
+        y = np.column_stack([y, trials])
+    if labels is None:
+        return X, y.astype(float), None
+    if labels.ndim != 1 or labels.dtype.kind not in "SU":
+        raise ValueError(f"data: target_names of {path} must be text of shape (classes,); got {_kind(labels)}.")
+    names = _names(labels if labels.dtype.kind == "U" else _decoded(labels, path))
+    if not np.isin(y, np.arange(len(names))).all():
+        raise ValueError(
+            f"data: {path} has {len(names)} target_names, and a y that is not one of 0 to {len(names) - 1}."
+        )
+    return X, y.astype(float), names
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file."""
+    try:
+        with open(path, "rb") as file:
+            # NumPy takes any other file for a pickle, and what is no array in it for bytes.
+            is_archive = zipfile.is_zipfile(file)
+        if is_archive:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            if all(isinstance(array, np.ndarray) for array in arrays.values()):
+                return arrays
+        reason = "it is no archive of arrays"
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())
+    raise ValueError(f"data: {path} cannot be read as a .npz file: {reason}. Write it by numpy.savez(path, X=X, y=y).")
+
+
+def _decoded(text: np.ndarray, path: Path) -> np.ndarray:
+    """Bytes as text."""
+    try:
+        return np.char.decode(text, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data: text of {path} is not UTF-8 ({error}). Save it as text, with dtype str.") from error
+
+
+def _require_numbers(name: str, array: np.ndarray, source: Any) -> None:
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"data: {name} of {source} must hold real numbers; got {_kind(array)}.")
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+def _check(X: np.ndarray, y: np.ndarray, source: str) -> None:
+    """Raise ValueError where arrays are not inputs (n, d) and observations (n,) or (n, columns), finite."""
+    _require_numbers("X", X, source)
+    if X.ndim != 2 or 0 in X.shape:
+        raise ValueError(f"data: X of {source} must have shape (n, d), a row a datum; got {X.shape}.")
+    if y.ndim not in (1, 2) or len(y) != len(X) or y.shape[1:] in ((0,), (1,)):
+        raise ValueError(
+            f"data: y of {source} must have shape (n,), or (n, columns) with several, for X of {len(X)} rows; got "
+            f"{y.shape}."
+        )
+    for name, array in (("X", X), ("y", y)):
+        bad = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
+        if bad.size:
             raise ValueError(
-                f"data: {path} has {len(names)} target_names, and a y that is not one of 0 to {len(names) - 1}."
+                f"data: {name} of {source} is missing or not finite in row {bad[0]} ({bad.size} such rows): drop "
+                "these rows, or fill them in."
             )
-        return arrays["X"], y.astype(float), names
 
 
 def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | None) -> _Read:
     table = _frame(path)
     names = list(map(str, table.columns))
+    _check_names(names, path)
     if len(names) < 2:
-        raise ValueError(f"data: {path} has {len(names)} column; it must hold X and y.")
+        raise ValueError(
+            f"data: {path} has {len(names)} column; it must hold X and y, in columns with commas between them."
+        )
+    if not len(table):
+        raise ValueError(f"data: {path} has names of columns and no rows.")
     targets = _targets(target, names, path)
     inputs = [j for j in range(len(names)) if j not in targets]
     if not inputs:
@@ -130,17 +205,63 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
     return X, observed[0] if len(observed) == 1 else np.column_stack(observed), None
 
 
+def _check_names(names: Sequence[str], path: Path) -> None:
+    """Raise ValueError where some column has no name, or the name of another."""
+    if "" in names:
+        raise ValueError(
+            f"data: column {names.index('')} of {path} has no name. Give it one in the first line, or leave it out: "
+            "pandas writes row numbers without a name, and with index=False none."
+        )
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise ValueError(f"data: {path} has several columns {twice[0]!r}: give each a name of its own.")
+
+
 def _frame(path: Path) -> pd.DataFrame:
     """The table in a file, whatever its columns hold."""
     try:
-        return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        return _read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except ImportError as error:
         raise ValueError(
             f"data: {path} is a Parquet file, which needs the package pyarrow: python -m pip install pyarrow, or save "
             "the table as .csv."
         ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data: {path} cannot be read as a table: it is not UTF-8 ({error}). Save it so.") from error
     except (ValueError, OSError) as error:
-        raise ValueError(f"data: {path} cannot be read as a table: {error}") from error
+        if str(error).startswith("data: "):
+            raise
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"data: {path} cannot be read as a table: {told}. Save it anew, a row a datum with a field a column."
+        ) from error
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A table whose names are those of the file's first line: pandas alone takes numbers for names, and renames."""
+    first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    names = [name.strip() for name in first]
+    numbers = [name for name in names if _is_number(name)]
+    # Some names may be whole numbers, such as years.
+    if len(numbers) == len(names) or not all(name.isdigit() for name in numbers):
+        raise ValueError(
+            f"data: {path} begins with numbers, {_listed(numbers)}: without a line of names its first row would be "
+            "taken for them. Put one before it, such as x0,x1,y."
+        )
+    # As pandas reads them, names that are there twice or are missing are new ones.
+    table = pd.read_csv(path, header=0, low_memory=False)
+    if not isinstance(table.index, pd.RangeIndex):
+        raise ValueError(f"data: {path} has {len(names)} names of columns, and rows with more fields than that.")
+    table.columns = pd.Index(names)
+    return table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
@@ -151,6 +272,8 @@ def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
     unknown = [name for name in wanted if name not in names]
     if unknown:
         raise ValueError(f"target: {path} has no column {unknown[0]!r}; it has {_listed(names)}.")
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"target: {target} names a column of {path} twice.")
     return [names.index(name) for name in wanted]
 
 
@@ -166,6 +289,8 @@ def _places(columns: Sequence[int | str], names: list[str], source: str) -> list
             raise ValueError(
                 f"columns: X of {source} has columns 0 to {len(names) - 1}, {_listed(names)}; got {column}."
             )
+    if len(set(found)) < len(found):
+        raise ValueError(f"columns: {','.join(map(str, columns))} names a column of X of {source} twice.")
     return found
 
 
@@ -202,6 +327,9 @@ def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]
         raise ValueError(
             f"data: y of {path} is missing in row {missing[0]} ({missing.size} such rows): drop these rows."
         )
+    nested = next((label for label in labels if pd.api.types.is_list_like(label)), None)
+    if nested is not None:
+        raise ValueError(f"data: y of {path} must hold numbers or text; got {type(nested).__name__}.")
     codes, names = pd.factorize(labels.astype(str), sort=True)
     if len(names) > _MOST_CLASSES:
         raise ValueError(
@@ -223,6 +351,12 @@ def _fetch_openml(name: str) -> _Read:
             f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz, .csv or .parquet file, "
             f"not in the folder PGMODELS_DATA, and OpenML gave none ({type(error).__name__}: {error})."
         ) from error
+    if not isinstance(bunch.target, pd.Series):
+        raise ValueError(f"data: {name} of OpenML has not one column that is y: save it as .csv, and name --target.")
     X = pd.get_dummies(bunch.data).to_numpy(float)
+    if bunch.target.isna().any():
+        raise ValueError(f"data: y of {name} of OpenML is missing in some rows: save it as .csv without these.")
     codes, names = pd.factorize(bunch.target, sort=True)
+    if len(names) > _MOST_CLASSES and pd.api.types.is_numeric_dtype(bunch.target):
+        return X, bunch.target.to_numpy(float), None
     return X, codes.astype(float), _names(names)
