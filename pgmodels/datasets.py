@@ -129,21 +129,19 @@ def _read_npz(path: Path) -> _Read:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file."""
-    fault = f"data: {path} cannot be read as a .npz file: {{}}. Write it with numpy.savez(path, X=X, y=y)."
     try:
         with open(path, "rb") as file:
-            # NumPy takes any other file for a pickle.
-            if not zipfile.is_zipfile(file):
-                raise ValueError(fault.format("it is no archive of arrays"))
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        # NumPy gives what is no array as bytes.
-        other = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
-        if other:
-            raise ValueError(fault.format(f"{other[0]} is no array"))
-        return arrays
+            # NumPy takes any other file for a pickle, and what is no array in it for bytes.
+            is_archive = zipfile.is_zipfile(file)
+        if is_archive:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            if all(isinstance(array, np.ndarray) for array in arrays.values()):
+                return arrays
+        reason = "it is no archive of arrays"
     except _DAMAGED as error:
-        raise ValueError(str(error) if str(error).startswith("data: ") else fault.format(error)) from error
+        reason = " ".join(str(error).split())
+    raise ValueError(f"data: {path} cannot be read as a .npz file: {reason}. Write it by numpy.savez(path, X=X, y=y).")
 
 
 def _decoded(text: np.ndarray, path: Path) -> np.ndarray:
