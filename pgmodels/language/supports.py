@@ -24,6 +24,13 @@ class Support(ABC):
         """Whether an observation is one of a list of numbers, however long."""
         return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
 
+    @property
+    def is_whole_line(self) -> bool:
+        """Whether an observation can be any real number."""
+        pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
+        ends = [end for piece in pieces for end in (piece.low, piece.high)]
+        return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
@@ -179,6 +186,13 @@ class Real(Support):
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.normal(0.3, 1.5, n)
+
+
+class AnyNumber(Real):
+    """A number that nothing is known of; the examples are positive, so that they may be scales and exposures."""
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.gamma(2.0, 0.8, n)
 
 
 class Positive(Support):
