@@ -25,8 +25,8 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     values = predictive.support.values()
     chunks = slices(len(X), len(f) * size)
     if values is None:
-        moments = [likelihood.moments(y[rows], f[:, rows], size) for rows in chunks]
-        return np.concatenate([_error(draws, np.asarray(given[0])) for given in moments if given is not None])
+        means = (np.asarray(predictive.moments_given(rows, f[:, rows])[0]) for rows in chunks)
+        return np.concatenate([_error(draws, mean) for mean in means])
     columns = []
     for value in values[1:] if len(values) == 2 else values:
         label = np.full(len(X), value) if y.ndim == 1 else np.column_stack([np.full(len(X), value), y[:, 1:]])

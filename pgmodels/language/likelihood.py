@@ -12,7 +12,8 @@ import numpy as np
 
 from pgmodels.language.algebra import as_expression
 from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.supports import Classes, Given, Positive, Support, Undeclared
+from pgmodels.language.moments import gaussian_moments, is_gaussian
+from pgmodels.language.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.language.weights import Weighted
 from pgmodels.parameters import Parameter, as_declared, as_parameter
@@ -49,7 +50,10 @@ class Likelihood(Module):
         return trace(self.function, size, self.symbols)
 
     def support(self, size: int) -> Support:
-        """What y can be: as declared, class indices where the formula reads f[y], else whatever the formula allows."""
+        """What y can be: as declared, else what the formula allows.
+
+        Class indices where it reads f[y], a real number where it is Gaussian in y.
+        """
         if isinstance(self.function, Weighted):
             return Given(self.unweighted.support(size), Positive())
         if self.declared_support is not None:
@@ -57,7 +61,10 @@ class Likelihood(Module):
         formula = self.formula(size)
         if _selects_by_label(formula):
             return Classes(size)
-        return Undeclared(max(columns_of(formula), default=0) + 1)
+        columns = max(columns_of(formula), default=0)
+        if is_gaussian(formula):
+            return Given(Real(), *[AnyNumber()] * columns) if columns else Real()
+        return Undeclared(columns + 1)
 
     @property
     def unweighted(self) -> "Likelihood":
@@ -69,12 +76,18 @@ class Likelihood(Module):
         return replace(self, function=Weighted(self.unweighted.function, self.unweighted.support(size).num_columns))
 
     def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
-        """E[y | f] and Var[y | f] by their formulas, shapes (..., n); None where the likelihood gives none."""
-        if self.conditional_mean is None or self.conditional_variance is None:
-            return None
+        """E[y | f] and Var[y | f], shapes (..., n): by their formulas, or those of a formula that is Gaussian in y.
+
+        None where the likelihood gives none.
+        """
         env = Environment(y, f, self.values)
-        mean = trace(self.conditional_mean, size, self.symbols).evaluate(env)[..., 0]
-        variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
+        if self.conditional_mean is not None and self.conditional_variance is not None:
+            mean = trace(self.conditional_mean, size, self.symbols).evaluate(env)[..., 0]
+            variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
+        elif is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line:
+            mean, variance = gaussian_moments(self.unweighted.formula(size), env)
+        else:
+            return None
         return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
 
     def columns(self, size: int, *formulas: Formula | None) -> set[int]:

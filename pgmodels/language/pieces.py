@@ -92,9 +92,9 @@ def cover(
         centre = np.broadcast_to(centre, low.shape)
         height = log_mass(centre[None, :])[0]
     # The deviation of a Gaussian with this height, in logarithms, for densities may over- and underflow.
-    log_scale = np.nan_to_num(-height, neginf=0.0, posinf=0.0) + np.log(0.4)
+    log_scale = np.clip(np.nan_to_num(-height, neginf=0.0, posinf=0.0) + np.log(0.4), -600.0, 600.0)
     s = standard[:, None]
-    y, log_p, log_slope = evaluate(centre + np.exp(np.clip(log_scale, -600.0, 600.0)) * np.sinh(s))
+    y, log_p, log_slope = evaluate(centre + np.exp(log_scale) * np.sinh(s))
     return y, log_p, log_slope + log_scale + np.log(np.cosh(s))
 
 

@@ -28,7 +28,7 @@ _SINH = np.sinh(_STANDARD)
 
 
 class SamplingWarning(UserWarning):
-    """Draws of y are approximate: their grid leaves out some probability."""
+    """Draws or moments of y are approximate: their grid leaves out some probability."""
 
 
 @double_precision
@@ -51,24 +51,14 @@ def draw_observations(
     """
     f = np.asarray(f, dtype=np.float64)
     size = f.shape[-1]
-    support = likelihood.support(size)
-    if isinstance(support, Undeclared):
-        raise ValueError(
-            f"{likelihood.name} does not say what y can be, so y cannot be drawn: declare it, as in "
-            "@pgm.likelihood(support=pgm.Counts())."
-        )
-    if is_normalised(likelihood, size) is not True:
-        raise ValueError(
-            f"the formula of {likelihood.name} does not sum to 1 over y, so y cannot be drawn: write it with the "
-            "factors free of f that it leaves out."
-        )
+    support = require_normalised(likelihood, size, "y cannot be drawn")
     n, columns = f.shape[-2], support.num_given
     given = None
     if support.num_columns > 1:
         known = np.empty((n, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64)
         given = support.others(known.reshape(n, columns))
-    listed, open_ended = _pieces_given(likelihood, support, given, n)
-    items = _Items(likelihood, f, given, parameters or {})
+    listed, open_ended = pieces_given(likelihood, support, given, n)
+    items = Items(likelihood, f, given, parameters or {})
     u = rng.random(items.count)
     drawn, elsewhere = np.full(items.count, np.nan), np.zeros(items.count)
     if listed:
@@ -84,7 +74,23 @@ def draw_observations(
     return drawn.reshape(f.shape[:-1])
 
 
-def _pieces_given(
+def require_normalised(likelihood: Likelihood, size: int, lacking: str) -> Support:
+    """The support, over which the formula is normalised, or ValueError saying what is therefore ``lacking``."""
+    support = likelihood.support(size)
+    if isinstance(support, Undeclared):
+        raise ValueError(
+            f"{likelihood.name} does not say what y can be, so {lacking}: declare it, as in "
+            "@pgm.likelihood(support=pgm.Counts())."
+        )
+    if is_normalised(likelihood, size) is not True:
+        raise ValueError(
+            f"the formula of {likelihood.name} does not sum to 1 over y, so {lacking}: write it with the factors free "
+            "of f that it leaves out."
+        )
+    return support
+
+
+def pieces_given(
     likelihood: Likelihood, support: Support, given: np.ndarray | None, n: int
 ) -> tuple[list[Piece], Piece | None]:
     """What the first column of n data can be, the others given: pieces to list, and one to invert."""
@@ -110,7 +116,7 @@ def _pieces_given(
     return listed, (inverted[0] if inverted else None)
 
 
-class _Items:
+class Items:
     """The data of all draws in one list, evaluated a chunk at a time on a grid of candidates for y."""
 
     def __init__(
@@ -167,14 +173,14 @@ class _Items:
         """Warn of items whose grid misses probability."""
         if self.left_out > _REPORTED:
             warn(
-                f"the grid that draws y of {self.likelihood.name} misses up to {self.left_out:.2g} of the probability: "
+                f"the grid of y of {self.likelihood.name} misses up to {self.left_out:.2g} of the probability: "
                 "far tails, or detail finer than the grid, are left out.",
                 SamplingWarning,
             )
 
 
 def _draw_listed(
-    items: _Items, listed: list[Piece], alone: bool, rows: np.ndarray, u: np.ndarray
+    items: Items, listed: list[Piece], alone: bool, rows: np.ndarray, u: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws of numbers that are listed, and their probability; NaN where y is not among them, unless they are alone."""
     grids, masses = [], []
@@ -196,7 +202,7 @@ def _pick(p: np.ndarray, u: np.ndarray) -> np.ndarray:
     return (cumulative <= u * cumulative[-1]).sum(axis=0)
 
 
-def _draw_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def _draw_counts(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
     """Whole steps up from the least, as many as carry the mass; large counts on a coarser grid."""
     drawn = np.full(len(u), np.nan)
     waiting = np.arange(len(u))
@@ -222,7 +228,7 @@ def _draw_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, e
     return drawn
 
 
-def _invert_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def _invert_counts(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
     """Counts too large to list: the probabilities at whole steps, linear in between; the first without moments."""
     given = items.moments(rows)
     least = items.ends(piece, rows)[0]
@@ -235,7 +241,7 @@ def _invert_counts(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray,
     return least + np.round(_invert(items, density, grid, u, elsewhere, least) - least)
 
 
-def _draw_real(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def _draw_real(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
     """Numbers of an interval, by the density on a grid about the conditional mean or where it is highest."""
 
     def draw(places: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -250,7 +256,7 @@ def _draw_real(items: _Items, piece: Piece, rows: np.ndarray, u: np.ndarray, els
 
 
 def _invert(
-    items: _Items, density: np.ndarray, grid: np.ndarray, u: np.ndarray, elsewhere: np.ndarray, least: Any = None
+    items: Items, density: np.ndarray, grid: np.ndarray, u: np.ndarray, elsewhere: np.ndarray, least: Any = None
 ) -> np.ndarray:
     """Invert the distribution function of a density, linear between the points of a grid (points, rows).
 

@@ -25,6 +25,13 @@ class Support(ABC):
         """Whether an observation is one of a list of numbers, however long."""
         return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
 
+    @property
+    def is_whole_line(self) -> bool:
+        """Whether an observation can be any real number."""
+        pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
+        ends = [end for piece in pieces for end in (piece.low, piece.high)]
+        return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
+
     def __repr__(self) -> str:
         # Of a function its name: its own words have its address, and differ between processes.
         written = {name: getattr(value, "__qualname__", repr(value)) for name, value in vars(self).items()}
@@ -215,6 +222,13 @@ class Real(Support):
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.normal(0.3, 1.5, n)
+
+
+class AnyNumber(Real):
+    """A number that nothing is known of; the examples are positive, so that they may be scales and exposures."""
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.gamma(2.0, 0.8, n)
 
 
 class Positive(Support):

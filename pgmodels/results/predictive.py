@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 from pgmodels.arrays import as_numbers, check_finite
 from pgmodels.integration import padded_chunks
 from pgmodels.language.density import log_density, log_integral
+from pgmodels.language.expectation import expectations
 from pgmodels.language.likelihood import Formula, Likelihood
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.sampling import draw_observations
@@ -71,13 +72,14 @@ class Predictive(Portable):
     @property
     def mean(self) -> np.ndarray:
         """E[y], (m,). Of the first column of y where it has several, given the others."""
-        self._require_columns("the mean", self.likelihood.conditional_mean)
+        self._require_columns("the mean", self.likelihood.conditional_mean or self.likelihood.function)
         return self._moments[0]
 
     @property
     def variance(self) -> np.ndarray:
         """Var[y], (m,)."""
-        self._require_columns("the variance", self.likelihood.conditional_mean, self.likelihood.conditional_variance)
+        declared = (self.likelihood.conditional_mean, self.likelihood.conditional_variance)
+        self._require_columns("the variance", *declared if all(declared) else (self.likelihood.function,))
         return self._moments[1]
 
     @cached_property
@@ -188,31 +190,44 @@ class Predictive(Portable):
     @double_precision
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         levels = self.nodes.levels[:3]
-        found = self._integrated_moments(levels[-1])
+        found = self._integrated_moments(levels[-1], self._given_moments)
         if found is not None:
             if len(levels) > 1:
-                self._warn_unsure(found, self._integrated_moments(levels[-2]))
+                self._warn_unsure(found, self._integrated_moments(levels[-2], self._given_moments))
             return found
         values = self.support.values()
-        if values is None and self._has_survival:
+        if values is not None:
+            mean = self.probabilities @ values
+            return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
+        if self._has_survival:
             self._require_normalised("moments")
             self._require_columns("the mean", self.likelihood.function)
             return self._moments_of_times(levels[-1])
-        if values is None:
-            raise ValueError(
-                f"{self.likelihood.name} gives no mean of y: declare it with "
-                "@pgm.likelihood(mean=lambda y, f: ..., variance=lambda y, f: ...), or a support with few values."
-            )
-        mean = self.probabilities @ values
-        return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
+        # Of each node by quadrature over y, hundreds of times as dear.
+        found = self._integrated_moments(levels[0], self._expectations)
+        assert found is not None
+        self._warn_heavy(found)
+        return found
 
-    def _integrated_moments(self, level: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance of y from those given f; None where the likelihood gives none."""
-        y = self._observations(0.0)
+    def moments_given(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
+        """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
+        return self._given_moments(rows, f) or self._expectations(rows, f)
+
+    def _given_moments(self, rows: Any, f: np.ndarray) -> tuple[Any, Any] | None:
+        """Those that the likelihood gives, None where it gives none."""
+        return self.given.moments(as_array(self._observations(0.0)[rows]), as_array(f), self.nodes.num_latents)
+
+    def _expectations(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
+        """Those of the formula."""
+        others = None if self.support.num_columns == 1 else self._observations(0.0)[rows, 1:]
+        return expectations(self.likelihood, f, others, self.nodes.values)
+
+    def _integrated_moments(self, level: int, moments: Callable[..., Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance of y from those given f; None where there are none."""
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(np.arange(self.nodes.num_rows), level):
             f, log_weights = self.nodes.at(rows, level)
-            given = self.given.moments(as_array(y[rows]), as_array(f), self.nodes.num_latents)
+            given = moments(rows, f)
             if given is None:
                 return None
             mean_f, variance_f = (np.asarray(part) for part in given)
@@ -255,6 +270,16 @@ class Predictive(Portable):
             before = is_before(self._integrate(self._beyond(np.exp(middle)), every, level))
             low, high = np.where(before, middle, low), np.where(before, high, middle)
         return 0.5 * (low + high)
+
+    def _warn_heavy(self, found: tuple[np.ndarray, np.ndarray]) -> None:
+        """Warn where moments are NaN for heavy tails."""
+        bad = np.isnan(found).any(axis=0).sum()
+        if bad:
+            warn(
+                f"the mean or the variance of y by {self.likelihood.name} is not resolved in {bad} rows, and NaN: its "
+                "tails are so heavy that rare large values are most of it; take quantiles.",
+                PredictionWarning,
+            )
 
     def _warn_unsure(self, found: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Warn where moments still change with the number of nodes."""
