@@ -1,5 +1,7 @@
 """The Gibbs engine inside NumPyro's MCMC."""
 
+from contextlib import nullcontext
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -7,6 +9,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import pgmodels as pgm
+from pgmodels.latent.rows import filled_size
 from tests.registry import CASES
 from tests.statistical.reference import z_scores
 
@@ -65,3 +68,58 @@ def test_misuse_is_refused():
         sampler.run(jax.random.key(0))
     with jax.enable_x64(True), pytest.raises(ValueError, match="without arguments"):
         sampler.run(jax.random.key(0), X)
+
+
+# Rows are filled up to more than these.
+ROWS = 20
+
+
+@pytest.fixture(scope="module")
+def filled():
+    """A kernel, and draws by gibbs, whose means at the first and the last data are far apart."""
+    assert filled_size(ROWS) > ROWS
+    X = np.linspace(-1.5, 1.5, ROWS)[:, None]
+    y = np.where(X[:, 0] > 0.3, 1.0, 0.0)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    draws = pgm.gibbs(model, X, y, num_samples=500, num_warmup=50, num_chains=2, seed=7)
+    return pgm.GibbsKernel(model, X, y), draws
+
+
+def sampler_of(kernel, num_chains, method):
+    options = {"num_warmup": 0, "num_samples": 400, "progress_bar": False}
+    return MCMC(kernel, num_chains=num_chains, chain_method=method, **options)
+
+
+# On one device chains that are to be parallel follow each other.
+@pytest.mark.parametrize(
+    ("num_chains", "method"),
+    [(1, "sequential"), (2, "parallel"), (2, "vectorized"), pytest.param(2, "sequential", marks=pytest.mark.slow)],
+)
+def test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on(filled, num_chains, method):
+    kernel, draws = filled
+    with jax.enable_x64(True):
+        warns = (num_chains, method) == (2, "parallel") and jax.local_device_count() == 1
+        with pytest.warns(UserWarning, match="not enough devices") if warns else nullcontext():
+            sampler = sampler_of(kernel, num_chains, method)
+
+        def run(seed, first):
+            sampler.run(jax.random.key(seed), extra_fields=("number",))
+            numbers = sampler.get_extra_fields(group_by_chain=True)["number"]
+            assert np.array_equal(numbers, np.tile(np.arange(first, first + 400), (num_chains, 1)))
+            found = np.asarray(sampler.get_samples(group_by_chain=True)["f"])
+            assert found.shape == (num_chains, 400, ROWS, 1)
+            assert np.array_equal(sampler.get_samples()["f"], found.reshape(-1, ROWS, 1))
+            assert len(np.unique(found[:, 0, 0, 0])) == num_chains
+            return found
+
+        found = run(3, 1)
+        sampler.post_warmup_state = sampler.last_state
+        following = run(4, 401)
+        sampler.post_warmup_state = None
+        assert np.array_equal(run(3, 1), found)
+    assert not np.any(found == following)
+    # Each mean is over some 200 independent draws at least.
+    for each in (found, following):
+        mean, deviation = each.mean(axis=(0, 1)), np.sqrt(draws.variance)
+        assert np.all(np.abs(mean - draws.mean) < 0.4 * deviation)
+    assert np.ptp(draws.mean) > 2.0 * deviation.max()
