@@ -95,7 +95,8 @@ def test_example_runs_as_it_stands(name, tmp_path):
     for file, picture in written.items():
         committed = imread(FIGURES / file)
         stale = f"{file} has changed: run the example and commit its figures"
-        assert picture.shape == committed.shape, stale
+        # The bounding box of text differs by a pixel with the version of matplotlib.
+        assert np.abs(np.subtract(picture.shape, committed.shape)).max() <= 2, stale
         # Pixels differ with the machine's arithmetic. What is missing takes nearly all of its colour with it.
         for share, expected in zip(_shares(picture), _shares(committed), strict=True):
             assert abs(share - expected) <= expected / 2, stale
