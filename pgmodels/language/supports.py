@@ -376,7 +376,13 @@ class Given(Support):
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
 
     def check(self, y: np.ndarray) -> None:
-        self.observed.check(self._observed(y))
+        try:
+            self.observed.check(self._observed(y))
+        except ValueError as error:
+            if self.observed.num_columns > 1:
+                raise
+            # What the message does with y is for that column.
+            raise ValueError(f"column 0 of y: {error}") from None
         for j, part in enumerate(self.covariates, self.observed.num_columns):
             try:
                 part.check(y[:, j])
