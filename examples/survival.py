@@ -37,6 +37,9 @@ print(f"Learned: {fitted.model.likelihood}, the data were made with 2.2; {fitted
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, cavi=fitted))
 
+later = draws.predict((np.array([[45.0], [75.0]]) - 55.0) / 15.0).survival(2.0)[:, 0]
+print(f"No event within 2 years: {later[0]:.0%} at age 45, {later[1]:.0%} at age 75")
+
 grid = np.linspace(30.0, 80.0, 101)
 f = draws.draw_marginals((grid[:, None] - 55.0) / 15.0, common_noise=True)[..., 0]
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")

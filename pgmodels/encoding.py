@@ -19,7 +19,8 @@ _MISSING = ("NoneType", "NAType", "NaTType")
 _DAYS = '(numpy.asarray({}, dtype="datetime64[us]") - numpy.datetime64("2000-01-01")) / numpy.timedelta64(1, "D")'
 # Periods count from their start, and times with a zone in UTC.
 _DAYS_OF_OBJECTS = (
-    '((pandas.to_datetime([getattr(t, "start_time", t) for t in {}], utc=True, format="ISO8601") '
+    '((pandas.to_datetime([getattr(t, "start_time", t) for t in numpy.asarray({}, dtype=object)], utc=True, '
+    'format="ISO8601") '
     '- pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta(days=1)).to_numpy()'
 )
 _DURATIONS = 'numpy.asarray({}, dtype="timedelta64[us]") / numpy.timedelta64(1, "D")'

@@ -211,3 +211,73 @@ def test_what_weights_cannot_do_is_refused():
     assert again.elbo == result.elbo
     with pytest.raises(ValueError, match="rows have weights, which data simulated from the model do not"):
         simulate_calibration(result, 2)
+
+
+HOLES = np.flatnonzero(~KEPT)
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "LogisticSoftmax", "exposed", "StudentT"])
+@pytest.mark.parametrize("hole", [np.nan, np.inf, -7.5])
+def test_rows_of_weight_0_may_hold_anything(name, hole):
+    model, y = CASES[name]
+    X_holed, y_holed = X.copy(), y.copy()
+    X_holed[HOLES[0]] = hole
+    y_holed[HOLES] = hole
+    given, data = model.given(X_holed, y_holed, WEIGHTS)
+    assert given.is_weighted
+    expected = model.given(X, y, WEIGHTS)[1]
+    np.testing.assert_array_equal(data.X, expected.X)
+    np.testing.assert_array_equal(data.y, expected.y)
+    # Elsewhere they are looked at, and rows are counted as they were given.
+    row = int(np.flatnonzero(KEPT)[-1])
+    y_holed[row] = np.nan
+    count = np.isnan(y_holed[row]).sum()
+    with pytest.raises(ValueError, match=rf"y must be finite; got nan in row {row}.*\({count} such"):
+        model.given(X_holed, y_holed, WEIGHTS)
+    X_holed[row] = np.nan
+    with pytest.raises(ValueError, match=rf"X must be finite; got nan in row {row}, column 0 \(1 such"):
+        model.given(X_holed, y_holed, WEIGHTS)
+    with pytest.raises(ValueError, match="y must be finite"):
+        model.given(X, y_holed)
+
+
+def test_engines_leave_holes_out():
+    model, y = CASES["Bernoulli"]
+    holed = np.where(KEPT, y, np.nan)
+    few = {"num_samples": 3, "num_warmup": 0, "num_chains": 1}
+    for engine, options in ((pgm.cavi, {}), (pgm.gibbs, few)):
+        found, expected = (engine(model, X, labels, weights=WEIGHTS, **options) for labels in (holed, y))
+        np.testing.assert_array_equal(found.mean, expected.mean)
+
+
+def test_a_class_of_rows_of_weight_0_is_unseen():
+    model, y = CASES["LogisticSoftmax"]
+    weights = np.where(y == 1, 0.0, 1.0)
+    with pytest.warns(pgm.DataWarning, match="y has no observation of class 1 out of 3"):
+        model.given(X, y, weights)
+    # And what only such rows hold is no class of its own.
+    model.given(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.append(np.ones(N - 1), np.nan), "weights must be finite and >= 0; got nan in row 9"),
+        ([*np.ones(N - 1), None], "weights must be finite and >= 0; got nan in row 9"),
+        (np.append(np.ones(N - 1), -0.5), "weights must be finite and >= 0; got -0.5 in row 9.*0 leaves it out"),
+        (np.append(np.ones(N - 1), np.inf), "weights must be finite and >= 0; got inf in row 9"),
+        (np.ones(N - 1), r"weights must have shape \(10,\), one for each row of X; got shape \(9,\)\.$"),
+        (np.ones((N, 1)), r"weights must have shape \(10,\).*got shape \(10, 1\)\. Use weights.ravel\(\)"),
+        (2.0, r"weights must have shape \(10,\).*got shape \(\)"),
+        (np.zeros(N), "weights are all 0"),
+        (["1"] * N, "weights must be numeric; got '1' of type str in row 0"),
+        (np.ones(N, dtype="timedelta64[D]"), "weights holds dates or times"),
+    ],
+)
+def test_weights_that_are_none_say_so(weights, message):
+    model, y = CASES["Bernoulli"]
+    with pytest.raises(ValueError, match=message):
+        model.given(X, y, weights)
+    for call in (pgm.cavi, pgm.gaussian_vi, pgm.svi, pgm.fit, pgm.integrate, pgm.gibbs, pgm.nuts):
+        with pytest.raises(ValueError, match=message):
+            call(model, X, y, weights=weights)

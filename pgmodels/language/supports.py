@@ -10,6 +10,8 @@ import numpy as np
 from pgmodels.encoding import level_codes
 from pgmodels.language.pieces import Piece
 
+_SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
+
 
 class Support(ABC):
     """The set that an observation lies in. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
@@ -194,7 +196,7 @@ class SuccessesOfTrials(Support):
         if bad.size:
             remedy = "The columns are (successes, trials), not (successes, failures)."
             if (y[:, 0] >= y[:, 1]).all():
-                remedy = "The columns look swapped: they are (successes, trials), as in y = numpy.fliplr(y)."
+                remedy = f"The columns look swapped: they are (successes, trials). {_SWAP}"
             raise ValueError(
                 f"y must hold successes <= trials; got {y[bad[0], 0]:g} successes of {y[bad[0], 1]:g} trials in row "
                 f"{bad[0]}. {remedy}"
@@ -305,7 +307,7 @@ class Censored(Support):
         if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
             raise ValueError(
                 "y must hold (time, event), and its columns look swapped: the first holds nothing but 0 and 1, the "
-                f"second {others[0]:g} and the like. Use y = numpy.fliplr(y)."
+                f"second {others[0]:g} and the like. {_SWAP}"
             )
         bad = np.flatnonzero(y[:, 0] <= 0)
         if bad.size:
@@ -390,7 +392,13 @@ class Given(Support):
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
 
     def check(self, y: np.ndarray) -> None:
-        self.observed.check(self._observed(y))
+        try:
+            self.observed.check(self._observed(y))
+        except ValueError as error:
+            if self.observed.num_columns > 1:
+                raise
+            # What the message does with y is for that column.
+            raise ValueError(f"column 0 of y: {error}") from None
         for j, part in enumerate(self.covariates, self.observed.num_columns):
             try:
                 part.check(y[:, j])

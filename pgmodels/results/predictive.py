@@ -240,8 +240,8 @@ class Predictive(Portable):
     def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a time to an event by the trapezoid rule in its logarithm; infinite where they are.
 
-        The window leaves out what is below exp(_TAIL) of the probability above it; there a tail is a power of time,
-        whose rest is that of its slope.
+        Beyond the window, where later events have exp(_TAIL) of the probability, the tail is a power of time, so that
+        what the rule would add there is a geometric series.
         """
         every = np.arange(self.nodes.num_rows)
         start = self._log_time_where(lambda log_survival: log_survival > _START, level)
@@ -254,9 +254,10 @@ class Predictive(Portable):
         for power in (1, 2):
             term = log_p + power * u
             slope = (term[-1] - term[-2]) / step
-            rest = np.where(slope < -_FLAT, term[-1] - np.log(np.maximum(-slope, _FLAT)), np.inf)
+            falls = slope < -_FLAT
+            rest = np.where(falls, term[-1] - np.log(np.expm1(np.where(falls, -slope, 1.0) * step)), np.inf)
             with np.errstate(over="ignore"):
-                moments.append(np.exp(np.logaddexp(logsumexp(term, axis=0) + np.log(step), rest)))
+                moments.append(np.exp(np.logaddexp(logsumexp(term, axis=0), rest) + np.log(step)))
         mean, square = moments
         finite = np.isfinite(square)
         return mean, np.where(finite, square - np.where(finite, mean, 0.0) ** 2, np.inf)
