@@ -78,5 +78,6 @@ def made():
         try:
             found[name] = make()
         except AttributeError as error:
-            assert "'numpyro.distributions' has no attribute" in str(error)
+            if "'numpyro.distributions' has no attribute" not in str(error):
+                raise
     return found

@@ -1,0 +1,82 @@
+"""Runs with priors of NumPyro's, killed and taken up by another process that hashes otherwise."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference import svi_checkpoint
+from pgmodels.inference.gibbs import checkpoint
+
+ROOT = Path(__file__).parents[1]
+X = np.linspace(-1.0, 2.0, 12)[:, None]
+Y = np.sin(2.0 * X[:, 0]) + 0.3
+
+
+def gibbs(folder, seed):
+    # NumPyro keeps the names of this distribution's fields, and of those that it is made of, in sets.
+    model = pgm.Model(pgm.Gaussian(dist.TruncatedNormal(0.5, 0.7, low=0.1, high=4.0)), pgm.GP(pgm.RBF(2.0, 1.0)))
+    draws = pgm.gibbs(model, X, Y, num_samples=110, num_warmup=0, num_chains=2, seed=seed, checkpoint=folder)
+    return draws.hyperparameters | {"f": draws.latents, "log likelihood": draws.log_likelihood_trace}
+
+
+def svi(folder, seed):
+    kernel = pgm.RBF(dist.HalfCauchy(1.5), dist.LogNormal(0.1, 0.5))
+    model = pgm.Model(pgm.Gaussian(dist.TruncatedNormal(0.5, 0.7, low=0.1)), pgm.GP(kernel, form=pgm.Inducing(4)))
+    options = {"batch_size": 4, "learn": True, "tolerance": 1e-9, "max_passes": 200, "seed": seed}
+    with pytest.warns(pgm.ConvergenceWarning):
+        found = pgm.svi(model, pgm.ArrayRows(X, Y), checkpoint=folder, **options)
+    mean, variance = found.predict_latent(X)
+    return found.fit.values | {"mean of f": mean, "variance of f": variance, "bounds": found.elbo_trace}
+
+
+ENGINES = {"gibbs": (gibbs, checkpoint, "Checkpoint"), "svi": (svi, svi_checkpoint, "SviCheckpoint")}
+
+
+def run(engine, folder, seed, killed):
+    """What a run finds, and how often it saves; or it kills its process when it has saved once."""
+    found, module, kind = ENGINES[engine]
+    saves = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_INTERVAL", 0.0)
+        save = getattr(module, kind).save
+
+        def counted(self, *arguments, **options):
+            save(self, *arguments, **options)
+            saves.append(1)
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        patched.setattr(getattr(module, kind), "save", counted)
+        return found(folder, seed) | {"saves": len(saves)}
+
+
+def process(engine, folder, hashing, seed, killed):
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=hashing)
+    call = f"run('{engine}', '{folder}', {seed}, {killed})"
+    command = f"import jax, numpy; from tests.test_resume import run; numpy.savez('{folder}.npz', **{call})"
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=ROOT, env=environment, stderr=subprocess.PIPE, check=False
+    )
+    return done.returncode, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("engine", ["gibbs", pytest.param("svi", marks=pytest.mark.slow)])
+def test_another_process_ends_a_killed_run_as_if_nothing_had_happened(tmp_path, engine):
+    whole = run(engine, tmp_path / "whole", jax.random.key(4), False)
+    folder = tmp_path / "killed"
+    code, errors = process(engine, folder, "1", "4", True)
+    assert code == -signal.SIGKILL, errors
+    code, errors = process(engine, folder, "12", "jax.random.key(4)", False)
+    assert code == 0, errors
+    with np.load(f"{folder}.npz") as found:
+        assert found["saves"] == whole.pop("saves") - 1 > 0
+        for name, values in whole.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
