@@ -239,6 +239,25 @@ def test_comparisons_are_given_what_can_be(name):
         pgm.compare(gibbs=draws, X=[[0.0], [0.0], [np.nan]], y=np.ones((3, 2)))
 
 
+def test_predictors_are_made_of_what_can_be():
+    # Here Φ f, over which predictions integrate, is made of covariates before anything else is.
+    @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Real()))
+    def varying(y, f):
+        z = f[0] + y[1] * f[1]
+        return pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** (1 - y[0])
+
+    gps = [pgm.GP(pgm.RBF(1.0, 1.0)), pgm.GP(pgm.RBF(0.5, 1.0))]
+    vi = pgm.cavi(pgm.Model(varying(), gps), X, np.column_stack([COUNTS > 2, TRIALS / 5.0]).astype(float))
+    for covariates, message in (
+        ([[1.0], [2.0]], r"covariates must have shape \(3, 1\)"),
+        ([1.0, np.nan, 2.0], "covariates must be finite; got nan in row 1"),
+        (["1", "2", "3"], "covariates must be numeric; got '1'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            vi.predict(X_NEW, covariates)
+    assert vi.predict(X_NEW, [0.5, 1.0, -1.0]).probabilities.shape == (3, 2)
+
+
 def test_mixtures_check_before_their_parts():
     # An integrated result has its parts' nodes made of covariates; no engine is run for the check of what comes first.
     from pgmodels.results.integrated import IntegratedApproximation
