@@ -94,10 +94,9 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
         return sum(program._cache_size() for program in self._programs.values())
 
 
-# Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, which is as much again
-# and which nothing else empties: traces, and operations run one by one. A program holds 7 MB with that: 22 fits, each
-# of another size and kernel, 1.1 GB (153 programs), and 0.4 GB where 70 are kept. All that README's first model shows
-# needs 45 programs.
+# Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, as much again, which
+# nothing else empties: traces, and operations run one by one. With that a program holds 7 MB: 22 fits, each of another
+# size and kernel, 1.1 GB in 153 programs, and 0.4 GB where 70 are kept. All that README's first model shows needs 45.
 PROGRAMS_KEPT = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()

@@ -252,7 +252,7 @@ def test_what_makes_no_sense_is_refused():
         ({"num_replicates": 2.0}, "got 2.0"),
         ({"num_replicates": True}, "got True"),
         ({"num_draws": 99}, "num_draws must be a whole number >= 100"),
-        ({"seed": -1}, "seed must be a whole number >= 0"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
     ):
         with pytest.raises(ValueError, match=match):
             pgm.diagnose(result(), **bad)
