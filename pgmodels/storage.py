@@ -42,7 +42,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     one that unpacks to a thousand times its size, is not of this package. Raises UnreadableFileError, FileNotFoundError
     where there is no file.
     """
-    with _faults_of(path), zipfile.ZipFile(path) as archive:
+    with _faults_of(path, "npz"), zipfile.ZipFile(path) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         _check_sizes(archive.infolist(), path.stat().st_size)
         found = {name: _header(archive, entry) for name, entry in entries.items()}
@@ -61,7 +61,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def read_document(path: Path) -> dict[str, Any]:
     """A document in JSON. Raises UnreadableFileError, FileNotFoundError where there is no file."""
-    with _faults_of(path):
+    with _faults_of(path, "JSON"):
         return _decoded(path.read_bytes())
 
 
@@ -99,7 +99,7 @@ def make_folder(folder: Path, option: str) -> None:
 
 
 @contextmanager
-def _faults_of(path: Path) -> Iterator[None]:
+def _faults_of(path: Path, kind: str) -> Iterator[None]:
     """Within the context, whatever zipfile, NumPy and JSON raise on bytes that are not theirs is one error."""
     try:
         yield
@@ -108,7 +108,6 @@ def _faults_of(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UnreadableFileError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        kind = "npz" if path.suffix == ".npz" else "JSON"
         raise UnreadableFileError(f"{path} is damaged, cut off or no {kind} file ({error})") from error
 
 
