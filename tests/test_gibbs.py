@@ -202,7 +202,7 @@ def test_refuses_bad_counts(binary, name, value):
 
 @pytest.mark.parametrize("seed", [None, 1.5, "zero", True])
 def test_refuses_bad_seeds(binary, seed):
-    with pytest.raises(ValueError, match=r"seed must be a whole number from 0 to 2\*\*63 - 1, or one JAX key such as jax.random.key\(0\)"):
+    with pytest.raises(ValueError, match=r"seed must be a whole number .*, or one JAX key such as jax.random.key\(0\)"):
         gibbs(*binary, num_samples=1, num_warmup=0, seed=seed)
 
 

@@ -82,5 +82,6 @@ def test_predictors_that_combine_latents(run):
 
 def test_the_rules(run):
     names = run("The rules")
-    for name in ("ordered", "zero_inflated", "label_noise"):
-        assert pgm.derive(names[name]()).augmentation.rules, name
+    for name, size in {"ordered": 1, "zero_inflated": 2, "label_noise": 1}.items():
+        model = pgm.Model(names[name](), pgm.GP(pgm.RBF(), size=size))
+        assert pgm.derive(model).augmentation.rules, name

@@ -237,6 +237,8 @@ def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, 
 @pytest.mark.parametrize("name", ["cavi", "own formula", "local formula"])
 def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
+    # Once more: programs may have been forgotten since.
+    pgm.cavi(result.model, X, result.y)
     sizes = cavi_module.condition.cache_size(), drive._stretch.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
     assert (cavi_module.condition.cache_size(), drive._stretch.cache_size()) == sizes
