@@ -3,9 +3,11 @@
 import argparse
 import inspect
 import io
+import math
 import runpy
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +16,14 @@ from typing import Any
 from rich.console import Console
 
 from pgmodels.derivation import derive
+from pgmodels.interruption import INTERRUPTED
 from pgmodels.kernels import stationary as kernels
 from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.processes import side_by_side
 from pgmodels.progress import progress_board, progress_told, shows_progress
+from pgmodels.seeds import NUM_SEEDS
 from pgmodels.threads import num_cores
 from pgmodels.validation import DEFAULT_STUDIES, Study, validate
 
@@ -52,11 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return options.run(options)
-    except ValueError as error:
-        Console(stderr=True).print(f"pgmodels: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+    except Exception as error:
+        told = _of_script(error, options.likelihood) or (str(error) if isinstance(error, ValueError) else None)
+        if told is None:
+            raise
+        Console(stderr=True).print(f"pgmodels: {told}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 2
+
+
+def _of_script(error: Exception, likelihood: str | None) -> str | None:
+    """What is to be said of an error within the user's script, with the script's part of the traceback."""
+    path = (likelihood or "").rpartition(":")[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if not path or not (frames or (isinstance(error, SyntaxError) and error.filename == path)):
+        return None
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return f"likelihood: {path} raised {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,18 +108,18 @@ def _add_validate(commands: Any) -> None:
     command.add_argument("--kernel", default="RBF", choices=KERNELS)
     command.add_argument(
         "--variance",
-        type=float,
+        type=_positive,
         help="hold the kernel's variance at this value; learned otherwise, under a LogNormal(0, 1) prior unless it is "
         "in the units of a real y",
     )
-    command.add_argument("--lengthscale", type=float, help="hold the kernel's lengthscale at this value")
+    command.add_argument("--lengthscale", type=_positive, help="hold the kernel's lengthscale at this value")
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
     )
-    command.add_argument("--num-samples", type=int, default=1000, help="draws of each chain")
-    command.add_argument("--num-warmup", type=int, default=200)
-    command.add_argument("--num-chains", type=int, default=4)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--num-samples", type=_whole(1), default=1000, help="draws of each chain")
+    command.add_argument("--num-warmup", type=_whole(0), default=200)
+    command.add_argument("--num-chains", type=_whole(1), default=4)
+    command.add_argument("--seed", type=_whole(0, NUM_SEEDS - 1), default=0)
     command.add_argument(
         "--output", type=Path, default=Path("pgmodels-results"), help="folder for reports, tables and draws"
     )
@@ -113,7 +130,9 @@ def _add_validate(commands: Any) -> None:
 def _add_derive(commands: Any) -> None:
     command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
-    command.add_argument("--latents", type=int, help="the number of latent GPs, for a formula that does not fix it")
+    command.add_argument(
+        "--latents", type=_whole(1), help="how many latent GPs, for a formula that does not fix it"
+    )
     command.add_argument("--verify", action="store_true", help="check the derivation numerically too")
     command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
     command.set_defaults(run=_run_derive)
@@ -177,7 +196,10 @@ def _validated(
 
 def _run_derive(options: argparse.Namespace) -> int:
     likelihood = _named(options.likelihood)(None)
-    size = options.latents or likelihood.num_latents or 1
+    fixed = likelihood.num_latents
+    if options.latents is not None and fixed not in (None, options.latents):
+        raise ValueError(f"--latents: {options.likelihood} has {fixed}, and takes no other number; leave it out.")
+    size = fixed or options.latents or 1
     derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
     if options.graph is not None:
         graph = derivation.graph
@@ -211,14 +233,54 @@ def _named(text: str) -> Any:
 def _from_script(path: Path, function: str) -> Any:
     if not path.is_file():
         raise ValueError(f"likelihood: there is no script {path}.")
-    found = runpy.run_path(str(path), run_name="pgmodels_script")
+    try:
+        found = runpy.run_path(str(path), run_name="pgmodels_script")
+    except SystemExit as error:
+        raise ValueError(
+            f"likelihood: {path} ends the process (exit status {error.code}) before it has defined {function}: do that "
+            "under if __name__ == '__main__'."
+        ) from error
     if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
     return found[function]
 
 
+def _whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Reads a whole number between two."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}; got {_shortened(text)}")
+        return value
+
+    return read
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0; got {_shortened(text)}")
+    return value
+
+
 def _size(text: str) -> int | float:
     try:
-        return float(text) if "." in text else int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"a number of rows or a share such as 0.8; got {text!r}") from error
+        value = float(text) if "." in text else int(text)
+    except ValueError:
+        value = 0
+    if not (0.0 < value < 1.0 if isinstance(value, float) else value >= 1):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of rows, 1 or more, or a share between 0 and 1, such as 0.8; got {_shortened(text)}"
+        )
+    return value
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
