@@ -3,6 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pgmodels import interruption as _interruption
+
+if _interruption.is_command():
+    # Loading what follows takes a second or more, in which a command may be interrupted too.
+    _interruption.obey_at_once()
+
 from pgmodels import report as _report  # noqa: F401  registers what is shown of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.batches.array import ArrayRows

@@ -3,7 +3,7 @@
 import argparse
 import inspect
 import io
-import os
+import math
 import runpy
 import shlex
 import sys
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pgmodels import installation
 from pgmodels.derivation import derive
+from pgmodels.interruption import INTERRUPTED
 from pgmodels.kernels import stationary as kernels
 from pgmodels.language import likelihoods
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
@@ -49,50 +50,31 @@ STARTS: dict[str, dict[str, float]] = {
     "HeteroscedasticGaussian": {"precision": 1.0},
 }
 
-# As shells say it of a command that a signal has ended: SIGINT, SIGPIPE.
-_INTERRUPTED, _UNREAD = 130, 141
-
-
-def command() -> None:
-    """The process of the command line, which ends here."""
-    status = main()
-    if status == _INTERRUPTED:
-        # Threads of XLA may be in the middle of a program, and crash where the interpreter is taken down around them.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    sys.exit(status)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Returns the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted, 141 where nobody reads
-    what it prints any more.
-    """
-    try:
-        try:
-            return _run(arguments)
-        finally:
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # What is left to print goes nowhere, also when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _UNREAD
-
-
-def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line; the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return options.run(options)
-    except ValueError as error:
-        # One line, however narrow the screen.
-        console = Console(stderr=True, soft_wrap=True)
-        console.print(f"pgmodels: {error}", style="red", markup=False, highlight=False)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        told = _of_script(error, options.likelihood) or (str(error) if isinstance(error, ValueError) else None)
+        if told is None:
+            raise
+        Console(stderr=True).print(f"pgmodels: {told}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
+
+
+def _of_script(error: Exception, likelihood: str | None) -> str | None:
+    """What is to be said of an error within the user's script, with the script's part of the traceback."""
+    path = (likelihood or "").rpartition(":")[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if not path or not (frames or (isinstance(error, SyntaxError) and error.filename == path)):
+        return None
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return f"likelihood: {path} raised {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -146,7 +128,7 @@ def _add_validate(commands: Any) -> None:
     command.add_argument("--num-samples", type=_whole(1), default=1000, help="draws of each chain")
     command.add_argument("--num-warmup", type=_whole(0), default=200)
     command.add_argument("--num-chains", type=_whole(1), default=4)
-    command.add_argument("--seed", type=_whole(0, NUM_SEEDS), default=0)
+    command.add_argument("--seed", type=_whole(0, NUM_SEEDS - 1), default=0)
     command.add_argument(
         "--output", type=Path, default=Path("pgmodels-results"), help="folder for reports, tables and draws"
     )
@@ -157,9 +139,7 @@ def _add_validate(commands: Any) -> None:
 def _add_derive(commands: Any) -> None:
     command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
-    command.add_argument(
-        "--latents", type=_whole(1), help="the number of latent GPs, for a formula that does not fix it"
-    )
+    command.add_argument("--latents", type=_whole(1), help="how many latent GPs, for a formula that does not fix it")
     command.add_argument("--verify", action="store_true", help="check the derivation numerically too")
     command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
     command.set_defaults(run=_run_derive)
@@ -225,8 +205,8 @@ def _run_derive(options: argparse.Namespace) -> int:
     likelihood = _named(options.likelihood)(None)
     fixed = likelihood.num_latents
     if options.latents is not None and fixed not in (None, options.latents):
-        raise ValueError(f"--latents must be {fixed} for {likelihood.name}, or left out; got {options.latents}.")
-    size = options.latents or fixed or 1
+        raise ValueError(f"--latents: {options.likelihood} has {fixed}, and takes no other number; leave it out.")
+    size = fixed or options.latents or 1
     derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
     if options.graph is not None:
         graph = derivation.graph
@@ -262,48 +242,52 @@ def _from_script(path: Path, function: str) -> Any:
         raise ValueError(f"likelihood: there is no script {path}.")
     try:
         found = runpy.run_path(str(path), run_name="pgmodels_script")
-    except Exception as error:  # of the user's code: any
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f" in line {lines[-1]}" if lines else ""
-        raise ValueError(f"likelihood: {path} fails{where} with {type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        raise ValueError(
+            f"likelihood: {path} ends the process (exit status {error.code}) before it has defined {function}: do that "
+            "under if __name__ == '__main__'."
+        ) from error
     if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
     return found[function]
 
 
-def _size(text: str) -> int | float:
-    """Rows, or a share of them."""
-    share = _number(text)
-    if "." in text and 0.0 < share < 1.0:
-        return share
-    if text.isdecimal() and share >= 1.0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"must be a number of rows or a share between 0 and 1, such as 0.8; got {text!r}")
-
-
-def _whole(least: int, below: int | None = None) -> Callable[[str], int]:
-    """Reads a whole number within limits."""
+def _whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Reads a whole number between two."""
 
     def read(text: str) -> int:
-        # Python reads out no number of thousands of digits.
-        value = int(text) if len(text) < 100 and text.removeprefix("-").isdecimal() else None
-        if value is None or value < least or (below is not None and value >= below):
-            limits = f">= {least}" if below is None else f"from {least} to {below - 1}"
-            raise argparse.ArgumentTypeError(f"must be a whole number {limits}; got {text!r}")
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}; got {_shortened(text)}")
         return value
 
     return read
 
 
 def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a finite number > 0; got {text!r}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0; got {_shortened(text)}")
     return value
 
 
-def _number(text: str) -> float:
+def _size(text: str) -> int | float:
     try:
-        return float(text)
+        value = float(text) if "." in text else int(text)
     except ValueError:
-        return float("nan")
+        value = 0
+    if not (0.0 < value < 1.0 if isinstance(value, float) else value >= 1):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of rows, 1 or more, or a share between 0 and 1, such as 0.8; got {_shortened(text)}"
+        )
+    return value
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

@@ -1,7 +1,9 @@
 """Work in processes of its own, side by side."""
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -22,7 +24,8 @@ def side_by_side(work: Callable[..., R], jobs: Sequence[tuple[Any, ...]], hear: 
 
     ``work`` is a function of a module; what it takes, tells and returns is pickled. What it tells is heard here, as
     ``hear(place of the job, *told)``. Its exception is raised here when it is its turn. That, or an interruption, ends
-    the processes that still run. Raises RuntimeError where a process ends without a result. In the main thread alone.
+    the processes that still run, and so does the end of this one, however it comes. Raises RuntimeError where a process
+    ends without a result. In the main thread alone.
     """
     # A forked process would lack the threads of what has computed here.
     context = multiprocessing.get_context("spawn")
@@ -80,9 +83,18 @@ def _listen(
 
 def _run(sending: Connection, work: Callable[..., Any], job: tuple[Any, ...]) -> None:
     """Within the process: do the job, and tell the outcome."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         outcome = _Outcome(work(lambda *told: sending.send(told), *job))
     except Exception as error:
         error.add_note(f"It was raised in a process of its own:\n{traceback.format_exc()}")
         outcome = _Outcome(None, error)
     sending.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """End this process with the one that started it: what is killed ends nothing itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

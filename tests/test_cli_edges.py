@@ -44,21 +44,21 @@ def test_a_mistaken_option_is_named_before_any_work(option, value, monkeypatch, 
 def test_no_latents_are_refused(likelihood, value, capsys):
     with pytest.raises(SystemExit):
         main(["derive", likelihood, f"--latents={value}"])
-    assert "argument --latents: must be a whole number >= 1" in capsys.readouterr().err
+    assert "argument --latents: must be a whole number from 1" in capsys.readouterr().err
 
 
 def test_latents_that_do_not_fit_are_refused(capsys):
     assert main(["derive", "Bernoulli", "--latents", "2"]) == 2
-    assert capsys.readouterr().err == "pgmodels: --latents must be 1 for Bernoulli, or left out; got 2.\n"
+    assert "--latents: Bernoulli has 1" in capsys.readouterr().err
 
 
 def test_a_script_that_fails_says_where(tmp_path, capsys):
     script = tmp_path / "own.py"
     script.write_text("import math\n\n\ndef call():\n    return math.sqrt(-1)\n\n\ncall()\n")
     assert main(["derive", f"{script}:own"]) == 2
-    assert capsys.readouterr().err == (
-        f"pgmodels: likelihood: {script} fails in line 5 with ValueError: math domain error\n"
-    )
+    told = capsys.readouterr().err
+    assert told.startswith(f"pgmodels: likelihood: {script} raised ValueError: math domain error\n")
+    assert "line 5, in call" in told
 
 
 @pytest.mark.parametrize("arguments", [("derive", "Bernoulli"), ("--help",)])
