@@ -352,8 +352,8 @@ class Predictive(Portable):
         if self.covariates is None and missing:
             raise ValueError(
                 f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
-                "predict was not given: predict(X_new, covariates=...) takes the columns of y after the first, of "
-                f"shape ({self.nodes.num_rows}, {self.support.num_columns - 1})."
+                "was not given: covariates= takes the columns of y after the first, of shape "
+                f"({self.nodes.num_rows}, {self.support.num_columns - 1}), or of one row for a figure."
             )
 
     def _check_covariates(self, covariates: Any) -> np.ndarray | None:
