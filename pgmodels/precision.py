@@ -26,7 +26,7 @@ def check_process() -> None:
         raise RuntimeError(
             "this process was forked from one in which pgmodels had computed, and JAX would wait here for ever for the "
             "threads that a fork leaves behind. Start processes afresh: multiprocessing.get_context('spawn'), "
-            "ProcessPoolExecutor(mp_context=...) with it, or joblib.Parallel as it is."
+            "concurrent.futures.ProcessPoolExecutor(mp_context=...) with it, or joblib.Parallel as it is."
         )
 
 

@@ -37,7 +37,7 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
         return X
     raise ValueError(
         f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
-        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs of X and y)."
+        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
     )
 
 

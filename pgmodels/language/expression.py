@@ -130,7 +130,7 @@ class Expression(ABC):
     def __bool__(self) -> bool:
         raise TypeError(
             f"the formula branches on {self.text()!r}, which has no value while the formula is read: write it with "
-            "powers of indicators, such as sigmoid(f) ** (y == 1), instead of if, and, or, min, max."
+            "powers of indicators, such as pgm.sigmoid(f) ** (y == 1), instead of if, and, or, min, max."
         )
 
     __iter__ = None

@@ -278,8 +278,8 @@ class Comparison(Expression):
         if not (left.latent_free and right.latent_free):
             raise ValueError(
                 f"a formula compares latent values ({left.text()} {operator} {right.text()}): comparisons are "
-                "indicators of the data, and must be free of f. For a kink write abs, as in exp(-abs(y - f)) or "
-                "(f + abs(f)) / 2 for max(f, 0); for a smooth step sigmoid or normal_cdf."
+                "indicators of the data, and must be free of f. For a kink write abs, as in pgm.exp(-abs(y - f)) "
+                "or (f + abs(f)) / 2 for max(f, 0); for a smooth step pgm.sigmoid or pgm.normal_cdf."
             )
         self.operator = operator
         self.left = left

@@ -50,13 +50,14 @@ class Marginal:
     def density(self, at: Any) -> np.ndarray:
         """The density of a hyperparameter of one number at given values, smoothed in logarithms where it is positive.
 
-        Raises ValueError for a hyperparameter with several entries: take those of ``Marginal(values[:, i], mass)``.
+        Raises ValueError for a hyperparameter with several entries: take one, as in
+        ``pgm.Marginal(marginal.values[:, 0], marginal.mass)``.
         """
         at = as_numbers(at, "at")
         if self.values.size != len(self.values):
             raise ValueError(
                 f"density is of one number; this hyperparameter has shape {self.values.shape[1:]}: take an entry, as "
-                "in Marginal(values[:, 0], mass)."
+                "in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
             )
         values, is_positive = self.values.ravel(), bool(np.all(self.values > 0))
         inside = at > 0 if is_positive else np.full(at.shape, True)

@@ -441,8 +441,8 @@ class Predictive(Portable):
         if self.covariates is None and missing:
             raise ValueError(
                 f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
-                f"predict was not given: predict(X_new, covariates=...) takes the columns of y from y[{len(observed)}] "
-                f"on, of shape ({self.nodes.num_rows}, {self.support.num_given})."
+                f"was not given: covariates= takes the columns of y from y[{len(observed)}] on, of shape "
+                f"({self.nodes.num_rows}, {self.support.num_given}), or of one row for a figure."
             )
 
     def _require_normalised(self, what: str) -> None:
