@@ -5,6 +5,8 @@ from itertools import groupby
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 import pytest
 
 import pgmodels as pgm
@@ -85,3 +87,24 @@ def test_the_rules(run):
     for name, size in {"ordered": 1, "zero_inflated": 2, "label_noise": 1}.items():
         model = pgm.Model(names[name](), pgm.GP(pgm.RBF(), size=size))
         assert pgm.derive(model).augmentation.rules, name
+
+
+def test_a_kernel_of_your_own(run):
+    names = run("A kernel of your own")
+    kernel = names["Projected"](np.array([[1.0, -2.0], [0.5, 0.3]]))
+    x = np.array([[0.7, 0.2]])
+    np.testing.assert_allclose(kernel(x, x + 0.5), np.exp(-0.5 * (0.5**2 + 0.4**2)), rtol=1e-6)
+
+
+# Half a minute. There are fewer rows than classes, and steps enough for few.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.DataWarning", "ignore::pgmodels.ConvergenceWarning")
+def test_size(run, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal([6.0, 12.0, 900.0], [3.0, 5.0, 400.0], (600, 3))
+    late = (X[:, 1] + rng.standard_normal(600) > 14.0).astype(int)
+    pd.DataFrame({"month": X[:, 0], "hour": X[:, 1], "distance": X[:, 2], "late": late}).to_parquet(
+        tmp_path / "flights.parquet"
+    )
+    names = run("Size", X=X, y=rng.integers(0, 1000, 600), X_new=X[:5])
+    assert names["vi"].predict(X[:2]).probabilities.shape == (2, 1000)
