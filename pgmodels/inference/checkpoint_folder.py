@@ -25,9 +25,11 @@ class CheckpointFolder:
             self.path = Path(checkpoint)
         except TypeError as error:
             raise ValueError(f"checkpoint must be the path of a folder; got {checkpoint!r}.") from error
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"checkpoint must name a folder; {self.path} is a file. Name another, or delete this one.")
         try:
+            if self.path.exists() and not self.path.is_dir():
+                raise ValueError(
+                    f"checkpoint must name a folder; {self.path} is a file. Name another, or delete this one."
+                )
             self.path.mkdir(parents=True, exist_ok=True)
             # Rights alone do not say it: of a file system that can only be read, for one.
             with tempfile.TemporaryFile(dir=self.path):
