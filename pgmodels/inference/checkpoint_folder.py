@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgmodels.storage import UnreadableFileError, read_arrays, read_document
+from pgmodels.storage import read_arrays, read_document
 
 # The file of each engine that says what is in the folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
@@ -57,7 +57,7 @@ class CheckpointFolder:
             document = read_document(self.file)
         except FileNotFoundError:
             return None
-        except UnreadableFileError as error:
+        except ValueError as error:
             self.refuse(str(error))
         return self._checked(self.file, document)
 
@@ -67,7 +67,7 @@ class CheckpointFolder:
             document, arrays = read_arrays(path)
         except FileNotFoundError:
             self.refuse(f"{path} is missing")
-        except UnreadableFileError as error:
+        except ValueError as error:
             self.refuse(str(error))
         return self._checked(path, document), arrays
 
