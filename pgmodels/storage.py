@@ -17,11 +17,14 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays in NumPy's npz format, with a document that says their types and shapes too."""
+    """Arrays in NumPy's npz format, with a document that says their types and shapes too; ValueError for objects."""
+    objects = [name for name, array in arrays.items() if array.dtype.hasobject]
+    if objects:
+        raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays does not.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
     with _in_one_step(path) as file:
-        np.savez(file, allow_pickle=False, **{_DOCUMENT: text}, **arrays)
+        np.savez(file, **{_DOCUMENT: text}, **arrays)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:

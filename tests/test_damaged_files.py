@@ -444,6 +444,15 @@ def test_a_kill_while_a_file_is_written_leaves_the_former_one(tmp_path, moment):
     assert storage.read_arrays(path)[0]["kind"] == "new"
 
 
+def test_objects_are_not_written_and_nothing_else_is(tmp_path):
+    with pytest.raises(ValueError, match="rows holds Python objects"):
+        storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.array([None])})
+    assert not list(tmp_path.iterdir())
+    storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.arange(3)})
+    with np.load(tmp_path / "fit.npz") as stored:
+        assert sorted(stored.files) == ["pgmodels", "rows"]
+
+
 def test_a_run_with_a_key_of_another_kind_is_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
     options = {"seed": jax.random.key(4, impl="rbg")}
