@@ -17,16 +17,15 @@ _DOCUMENT = "pgmodels"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-class UnreadableFileError(OSError):
-    """A file is not what this package wrote: what is wrong with it."""
-
-
 def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays in NumPy's npz format, with a document that says their types and shapes too."""
+    """Arrays in NumPy's npz format, with a document that says their types and shapes too; ValueError for objects."""
+    objects = [name for name, array in arrays.items() if array.dtype.hasobject]
+    if objects:
+        raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays does not.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
     with written_whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{_DOCUMENT: text}, **arrays)
+        np.savez(file, **{_DOCUMENT: text}, **arrays)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
@@ -39,7 +38,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The document and the arrays of a file, in the memory that the file has on disk.
 
     Sizes are looked at before anything is read: arrays are stored as they are, so that a file that says otherwise, as
-    one that unpacks to a thousand times its size, is not of this package. Raises UnreadableFileError, FileNotFoundError
+    one that unpacks to a thousand times its size, is not of this package. Raises ValueError, FileNotFoundError
     where there is no file.
     """
     with _faults_of(path, "npz"), zipfile.ZipFile(path) as archive:
@@ -47,7 +46,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         _check_sizes(archive.infolist(), path.stat().st_size)
         found = {name: _header(archive, entry) for name, entry in entries.items()}
         if _DOCUMENT not in entries:
-            raise UnreadableFileError(f"{path} is no file that pgmodels wrote")
+            raise ValueError("it is not of pgmodels")
         del found[_DOCUMENT]
         document = _decoded(_read(archive, entries.pop(_DOCUMENT)).tobytes())
         # Files of the first versions have no table.
@@ -60,7 +59,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A document in JSON. Raises UnreadableFileError, FileNotFoundError where there is no file."""
+    """A document in JSON. Raises ValueError, FileNotFoundError where there is no file."""
     with _faults_of(path, "JSON"):
         return _decoded(path.read_bytes())
 
@@ -103,12 +102,12 @@ def _faults_of(path: Path, kind: str) -> Iterator[None]:
     """Within the context, whatever zipfile, NumPy and JSON raise on bytes that are not theirs is one error."""
     try:
         yield
-    except (FileNotFoundError, UnreadableFileError):
+    except FileNotFoundError:
         raise
     except OSError as error:
-        raise UnreadableFileError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        raise UnreadableFileError(f"{path} is damaged, cut off or no {kind} file ({error})") from error
+        raise ValueError(f"{path} is damaged, cut off or no {kind} file ({error})") from error
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
@@ -122,7 +121,7 @@ def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
 
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
-    """Type and shape of an array; ValueError where it is not of numbers, or its bytes are not as many as these take."""
+    """Type and shape of an array; ValueError for objects, or another number of bytes than that takes."""
     with archive.open(entry) as stream:
         shape, _, dtype = _HEADERS[npy.read_magic(stream)](stream)
         left = entry.file_size - stream.tell()

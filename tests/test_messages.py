@@ -44,8 +44,8 @@ ENDINGS = {".csv", ".npz", ".parquet", ".py"}
 WORDS = {"linear_response", "posterior_predictive", "log_likelihood", "target_names", "y_test"}
 # Results that compare takes by names of the user's choice.
 LABELS = {"gibbs", "cavi"}
-# Modules that write other languages: DOT and HTML.
-WRITERS = ("pgmodels/augmentation/graph.py", "pgmodels/report/report.py")
+# Modules that write other languages: DOT, HTML, and code that test_text_and_dates.py runs.
+WRITERS = ("pgmodels/augmentation/graph.py", "pgmodels/report/report.py", "pgmodels/encoding.py")
 
 
 @cache
@@ -157,7 +157,7 @@ def callables(name):
 @cache
 def parameters():
     """The names of all parameters of public callables."""
-    found = {"shape", "axis"}
+    found = {"shape", "axis", "index"}
     for value in [getattr(pgm, name) for name in pgm.__all__] + [m for ms in methods().values() for m in ms]:
         try:
             found |= set(inspect.signature(value).parameters)
@@ -233,7 +233,7 @@ def words(text):
     """Words with an underscore that are no parameter and no attribute; those of dotted names are looked at there."""
     known = parameters() | attributes() | set(pgm.__all__) | WORDS
     for word in re.findall(r"(?<![\w.\]])([a-z]+(?:_[a-z0-9]+)+)(?![\w(=]|\.\w)", text):
-        if word not in known and not hasattr(dist.constraints, word):
+        if word not in known and HELD not in word.split("_") and not hasattr(dist.constraints, word):
             yield word
 
 
@@ -250,7 +250,10 @@ def options():
 
 
 def command_line(text):
-    yield from (option for option in re.findall(r"(?<![\w-])--(?!held)[a-z][\w-]*", text) if option not in options())
+    # XLA has options of its own.
+    yield from (
+        option for option in re.findall(r"(?<![\w-])--(?!held|xla_)[a-z][\w-]*", text) if option not in options()
+    )
 
 
 def files(text):
@@ -258,7 +261,7 @@ def files(text):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     yield from (name for name in re.findall(r"pgmodels\[(\w+)\]", text) if name not in extras)
-    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in readme)
+    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in readme + "XLA_FLAGS")
     for path in re.findall(r"\b[\w/]+\.(?:py|md|toml)\b", text):
         if path != "script.py" and not list(ROOT.glob(path)):
             yield path

@@ -1,6 +1,10 @@
 """The Gibbs engine inside NumPyro's MCMC."""
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -123,3 +127,35 @@ def test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on(f
         mean, deviation = each.mean(axis=(0, 1)), np.sqrt(draws.variance)
         assert np.all(np.abs(mean - draws.mean) < 0.4 * deviation)
     assert np.ptp(draws.mean) > 2.0 * deviation.max()
+
+
+TWO_DEVICES = """
+import numpyro
+numpyro.set_host_device_count(2)
+numpyro.enable_x64()
+import jax, numpy as np, pgmodels as pgm
+from numpyro.infer import MCMC
+from tests.registry import CASES
+X, y = CASES["bernoulli"].data(20, seed=3)
+kernel, found = pgm.GibbsKernel(CASES["bernoulli"].model(), X, y), []
+for method in ("parallel", "sequential"):
+    sampler = MCMC(kernel, num_warmup=3, num_samples=5, num_chains=2, chain_method=method, progress_bar=False)
+    for seed in (1, 2):
+        sampler.run(jax.random.key(seed), extra_fields=("number",))
+        numbers = sampler.get_extra_fields(group_by_chain=True)["number"]
+        assert np.all(numbers[:, -1] == {1: 8, 2: 13}[seed])
+        sampler.post_warmup_state = sampler.last_state
+        found.append(np.asarray(sampler.get_samples(group_by_chain=True)["f"]))
+assert found[0].shape == (2, 5, 20, 1)
+np.testing.assert_allclose(found[:2], found[2:], rtol=1e-9, atol=1e-9)
+"""
+
+
+@pytest.mark.slow
+def test_chains_on_two_devices_are_those_that_follow_each_other():
+    root = Path(__file__).parents[1]
+    environment = dict(os.environ, PYTHONPATH=str(root))
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES], cwd=root, env=environment, stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -146,7 +146,7 @@ SHIFTED = np.array([1.0, 2.0, 3.0] * 4)
 # What provokes a message, what of it is code, and how the code is used; ``{}`` stands for it.
 REMEDIES = {
     "a sparse X": (lambda: check(sparse.csr_matrix(X)), r"use (\S+\(\))\.", "check({})", {"X": sparse.csr_matrix(X)}),
-    "complex numbers": (lambda: check(X + 0j), r"use (X\.real)", "check({})", {"X": X + 0j}),
+    "complex numbers": (lambda: check(X + 0j), r"use (numpy\.real\(X\))", "check({})", {"X": X + 0j}),
     "a masked X": (
         lambda: check(np.ma.masked_less(X, -0.5)),
         r"use (X\.filled\(\.\.\.\))",
@@ -174,11 +174,11 @@ REMEDIES = {
         r"Use (np\.column_stack)",
         "check(y={}([COUNTS, EXPOSURE]), model=EXPOSED)",
     ),
-    "labels 1 and 2": (lambda: check(y=LABELS), r": (y = \(y == 2\).*)\.$", "{}\ncheck(y=y)", {"y": LABELS}),
+    "labels 1 and 2": (lambda: check(y=LABELS), r": (y = \(numpy\.asarray\(y\) == 2\).*)\.$", "{}\ncheck(y=y)", {"y": LABELS}),
     "labels from 1": (
         lambda: check(y=SHIFTED, model=of(pgm.LogisticSoftmax(3), size=3)),
-        r"with (np\.unique.*\]), or",
-        "check(y={}, model=of(pgm.LogisticSoftmax(3), size=3))",
+        r"new data alike: (y = \[.*\])\.$",
+        "{}\ncheck(y=y, model=of(pgm.LogisticSoftmax(3), size=3))",
         {"y": SHIFTED},
     ),
     "a kernel's class": (lambda: pgm.GP(pgm.RBF), r"mean (RBF\(\))\?", "pgm.GP(pgm.{})"),

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgmodels.storage import UnreadableFileError, make_folder, read_arrays, read_document
+from pgmodels.storage import make_folder, read_arrays, read_document
 
 # The file of each engine that says what is in the folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
@@ -24,8 +24,6 @@ class CheckpointFolder:
             self.path = Path(checkpoint)
         except TypeError as error:
             raise ValueError(f"checkpoint must be the path of a folder; got {checkpoint!r}.") from error
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"checkpoint must name a folder; {self.path} is a file. Name another, or delete this one.")
         make_folder(self.path, "checkpoint")
         for other, name in _FILES.items():
             if other != engine and (self.path / name).exists():
@@ -45,7 +43,7 @@ class CheckpointFolder:
             document = read_document(self.file)
         except FileNotFoundError:
             return None
-        except UnreadableFileError as error:
+        except ValueError as error:
             self.refuse(str(error))
         return self._checked(self.file, document)
 
@@ -55,7 +53,7 @@ class CheckpointFolder:
             document, arrays = read_arrays(path)
         except FileNotFoundError:
             self.refuse(f"{path} is missing")
-        except UnreadableFileError as error:
+        except ValueError as error:
             self.refuse(str(error))
         return self._checked(path, document), arrays
 

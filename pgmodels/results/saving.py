@@ -32,7 +32,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.storage import UnreadableFileError, read_arrays, write_arrays
+from pgmodels.storage import read_arrays, write_arrays
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 3
@@ -257,7 +257,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
     """The document and the arrays of a result, or ValueError."""
     try:
         document, arrays = read_arrays(path)
-    except UnreadableFileError as error:
+    except ValueError as error:
         raise ValueError(
             f"{error}: it is no result that pgmodels saved. Give a file that result.save(path) wrote, and save the "
             "result again where it is still there."

@@ -164,8 +164,7 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (state, moments, nothing_seen(schedule, chains), records))
 
 
-@partial(compiled, lightly=True, on_one_thread=True, static_argnames="moves")
-def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
+def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
     """Chains at independent draws, a key each, all at the same hyperparameters: of the surrogate, else of the prior."""
     about = target.about(vector)
 
@@ -182,6 +181,9 @@ def start_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any
         return State(chain, about if target.held is None else None, own)
 
     return jax.vmap(one, out_axes=0)(keys)
+
+
+start_chains = compiled(started_chains, static_argnames="moves", lightly=True, on_one_thread=True)
 
 
 @partial(compiled, on_one_thread=True)

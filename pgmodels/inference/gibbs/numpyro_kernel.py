@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from numpyro.infer.mcmc import MCMCKernel
 
 from pgmodels.inference.cavi import nearly_converged
-from pgmodels.inference.gibbs.iteration import State, iterate, start_chains
+from pgmodels.inference.gibbs.iteration import State, iterate, start_chains, started_chains
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.inference.gibbs.sampler import as_key
@@ -21,8 +21,9 @@ _TUNING_ITERATIONS = 120
 
 
 class GibbsKernelState(NamedTuple):
-    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name; ``engine`` the rest.
+    """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name.
 
+    ``engine`` holds what the next iteration needs, in the sizes of compiled code: its latents may have more rows.
     Of several chains every array has an axis over them first, the ``number`` of the iteration too: NumPyro takes
     states apart and together along it.
     """
@@ -66,7 +67,9 @@ class GibbsKernel(MCMCKernel):
         keys = rng_key if several else rng_key[None]
         fitted = run.target.fitted
         vector = as_array(run.unknowns.start()) if fitted is None else fitted.middle
-        engine = start_chains(run.target, run.schedule.moves, vector, keys)
+        # Chains in parallel are started by a program of NumPyro's, of which this is a part.
+        start = started_chains if isinstance(keys, jax.core.Tracer) else start_chains
+        engine = start(run.target, run.schedule.moves, vector, keys)
         state = self._state(engine, jnp.zeros(len(keys), int))
         return state if several else _single(state)
 
