@@ -24,8 +24,9 @@ def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, n
         raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays does not.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
+    entries: dict[str, Any] = {_DOCUMENT: text, **arrays}
     with written_whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **{_DOCUMENT: text}, **arrays)
+        np.savez(file, **entries)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
@@ -126,7 +127,7 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
         shape, _, dtype = _HEADERS[npy.read_magic(stream)](stream)
         left = entry.file_size - stream.tell()
     if dtype.hasobject:
-        raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded (allow_pickle=False)")
+        raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded")
     taken = dtype.itemsize
     for length in shape:
         taken *= length

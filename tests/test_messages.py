@@ -44,8 +44,13 @@ ENDINGS = {".csv", ".npz", ".parquet", ".py"}
 WORDS = {"linear_response", "posterior_predictive", "log_likelihood", "target_names", "y_test"}
 # Results that compare takes by names of the user's choice.
 LABELS = {"gibbs", "cavi"}
-# Modules that write other languages: DOT, HTML, and code that test_text_and_dates.py runs.
-WRITERS = ("pgmodels/augmentation/graph.py", "pgmodels/report/report.py", "pgmodels/encoding.py")
+# Modules that write other languages: DOT, HTML, options of XLA, and code that test_text_and_dates.py runs.
+WRITERS = (
+    "pgmodels/augmentation/graph.py",
+    "pgmodels/report/report.py",
+    "pgmodels/installation.py",
+    "pgmodels/encoding.py",
+)
 
 
 @cache
@@ -250,10 +255,7 @@ def options():
 
 
 def command_line(text):
-    # XLA has options of its own.
-    yield from (
-        option for option in re.findall(r"(?<![\w-])--(?!held|xla_)[a-z][\w-]*", text) if option not in options()
-    )
+    yield from (option for option in re.findall(r"(?<![\w-])--(?!held)[a-z][\w-]*", text) if option not in options())
 
 
 def files(text):
@@ -261,7 +263,7 @@ def files(text):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     yield from (name for name in re.findall(r"pgmodels\[(\w+)\]", text) if name not in extras)
-    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in readme + "XLA_FLAGS")
+    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in readme)
     for path in re.findall(r"\b[\w/]+\.(?:py|md|toml)\b", text):
         if path != "script.py" and not list(ROOT.glob(path)):
             yield path

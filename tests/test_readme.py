@@ -91,7 +91,7 @@ def test_the_rules(run):
 
 def test_a_kernel_of_your_own(run):
     names = run("A kernel of your own")
-    kernel = names["Projected"](np.array([[1.0, -2.0], [0.5, 0.3]]))
+    kernel = names["Projected"](pgm.Parameter(np.array([[1.0, -2.0], [0.5, 0.3]]), positive=False))
     x = np.array([[0.7, 0.2]])
     np.testing.assert_allclose(kernel(x, x + 0.5), np.exp(-0.5 * (0.5**2 + 0.4**2)), rtol=1e-6)
 

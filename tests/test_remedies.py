@@ -174,7 +174,12 @@ REMEDIES = {
         r"Use (np\.column_stack)",
         "check(y={}([COUNTS, EXPOSURE]), model=EXPOSED)",
     ),
-    "labels 1 and 2": (lambda: check(y=LABELS), r": (y = \(numpy\.asarray\(y\) == 2\).*)\.$", "{}\ncheck(y=y)", {"y": LABELS}),
+    "labels 1 and 2": (
+        lambda: check(y=LABELS),
+        r": (y = \(numpy\.asarray\(y\) == 2\).*)\.$",
+        "{}\ncheck(y=y)",
+        {"y": LABELS},
+    ),
     "labels from 1": (
         lambda: check(y=SHIFTED, model=of(pgm.LogisticSoftmax(3), size=3)),
         r"new data alike: (y = \[.*\])\.$",
