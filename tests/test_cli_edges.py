@@ -14,7 +14,9 @@ from pgmodels.cli import main
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "pgmodels"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+# XLA says on stderr what it thinks of programs from the cache that these tests share.
+UNSHARED = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+ENVIRONMENT = {**UNSHARED, "PYTHONPATH": str(ROOT)}
 
 
 def start(*arguments, **options):

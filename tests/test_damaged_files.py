@@ -169,7 +169,7 @@ def test_what_is_no_such_file_of_arrays_is_refused(saved, tmp_path, pattern, dam
     path = copied(saved, tmp_path, pattern)
     path.write_bytes(ARRAYS[damage](path.read_bytes()))
     monkeypatch.setattr(pickle, "load", None)
-    assert_refused(path, {"objects": "allow_pickle=False", "an announcement": "takes 8000000000"}.get(damage, ""))
+    assert_refused(path, {"objects": "pickled objects", "an announcement": "takes 8000000000"}.get(damage, ""))
 
 
 @pytest.mark.parametrize("pattern", FILES)
