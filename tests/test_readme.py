@@ -82,5 +82,20 @@ def test_predictors_that_combine_latents(run):
 
 def test_the_rules(run):
     names = run("The rules")
-    for name in ("ordered", "zero_inflated", "label_noise"):
-        assert pgm.derive(names[name]()).augmentation.rules, name
+    for name, size in (("ordered", 1), ("zero_inflated", 2), ("label_noise", 1)):
+        assert pgm.derive(pgm.Model(names[name](), pgm.GP(pgm.RBF(1.0, 1.0), size=size))).verify(seed=0).figures, name
+
+
+@pytest.mark.slow
+def test_size(run):
+    rng = np.random.default_rng(0)
+    columns = {
+        "month": rng.integers(1, 13, 900),
+        "hour": rng.integers(0, 24, 900),
+        "distance": rng.gamma(2.0, 400.0, 900),
+    }
+    late = rng.random(900) < 1 / (1 + np.exp(-0.3 * (columns["hour"] - 12.0)))
+    pd.DataFrame({**columns, "late": late.astype(int)}).to_parquet("flights.parquet")
+    X = rng.uniform(-2.0, 2.0, (2000, 2))
+    names = run("Size", X_new=np.array([[6.0, 20.0, 700.0]]), X=X, y=np.arange(2000) % 1000.0)
+    assert names["vi"].model.num_latents == 1000
