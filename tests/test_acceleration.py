@@ -14,6 +14,7 @@ from pgmodels.inference.drive import ascend
 from pgmodels.inference.problem import problem_of
 from pgmodels.latent.protocol import Sites
 from pgmodels.precision import double_precision
+from tests.covering import some
 from tests.registry import CASES
 
 
@@ -68,7 +69,9 @@ def plain(problem, state):
 
 
 @double_precision
-@pytest.mark.parametrize(("name", "faster"), [("sigmoid_poisson", 3.0), ("additive", 1.5)])
+@pytest.mark.parametrize(
+    ("name", "faster"), some([("sigmoid_poisson", 3.0), ("additive", 1.5)], ("sigmoid_poisson", 3.0))
+)
 def test_fewer_sweeps_to_a_higher_bound(name, faster):
     case = CASES[name]
     X, y = case.data(12, seed=3, scale=2.0, shift=0.3)

@@ -47,6 +47,7 @@ def drawn(folder):
     return json.loads(index.read_text())["number"] - 30 if index.exists() else -1
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     samples = 200_000
     environment = dict(os.environ, PYTHONPATH=str(ROOT))

@@ -199,7 +199,6 @@ def assert_same(ours, theirs, tolerance=0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.slow
 def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert 0 < np.sum(LABELS == 3.0) < 20
     ours = taken(batch_size=40, class_batch_size=C, max_passes=3)
@@ -208,6 +207,7 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert_same(ours, theirs, 1e-10)
 
 
+@pytest.mark.slow
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)

@@ -144,6 +144,7 @@ def test_an_exact_approximation_shows_no_error():
     assert row["wasserstein"] < 6 * np.sqrt(vi.variance.max() / 800)
 
 
+@pytest.mark.slow
 def test_a_worse_approximation_shows():
     vi, mcmc = gaussian()
     with jax.enable_x64(True):

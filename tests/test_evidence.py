@@ -37,7 +37,7 @@ def by_quadrature(X, y):
 
 @pytest.mark.parametrize(
     ("engine", "n"),
-    some([("cavi", 1), ("cavi", 2), ("cavi", 3), ("gaussian", 3), ("perturbative", 3)], ("cavi", 2), ("gaussian", 3)),
+    some([("cavi", 1), ("cavi", 2), ("cavi", 3), ("gaussian", 3), ("perturbative", 3)], ("gaussian", 3)),
 )
 def test_labels_against_quadrature(engine, n):
     model, X, y = labels(n)
@@ -53,7 +53,7 @@ def test_labels_against_quadrature(engine, n):
         assert pgm.log_evidence(pgm.correct(result), num_draws=20_000, seed=2) == found
 
 
-@pytest.mark.parametrize("engine", ["cavi", "gaussian"])
+@pytest.mark.parametrize("engine", some(["cavi", "gaussian"], "cavi"))
 def test_of_gaussian_noise_it_is_exact(engine):
     X, y = np.array([-2.0, -1.1, 0.2, 0.9, 1.4, 2.6])[:, None], np.array([0.3, 1.2, -0.4, 0.1, 0.9, 2.0])
     result = ENGINES[engine](pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.5, 0.9), mean=0.4)), X, y)

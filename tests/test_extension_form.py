@@ -54,6 +54,7 @@ def test_learning_agrees_with_the_dense_twin(data):
     assert learned(StateSpace()).elbo == pytest.approx(learned(pgm.Dense()).elbo, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_gibbs_sweeps_agree_with_the_dense_twin(data):
     X, y = data
     line = pgm.gibbs(model_of(StateSpace()), X, y, num_samples=2000, num_warmup=50, num_chains=2, seed=1)

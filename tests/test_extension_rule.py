@@ -100,6 +100,7 @@ def minus_elbo(x):
     return -bound + 0.5 * ((v + (m - 0.4) ** 2) / 1.5 - 1 - np.log(v / 1.5))
 
 
+@pytest.mark.slow
 def test_it_has_engines(model):
     X, y = np.zeros((1, 1)), np.array([2.3])
     grid = np.linspace(-8.0, 10.0, 4001)

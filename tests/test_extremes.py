@@ -32,7 +32,8 @@ def classes(case):
     return getattr(case.likelihood().declared_support, "num_classes", 0) or case.num_classes
 
 
-@pytest.mark.parametrize("name", some([name for name in NAMES if not classes(CASES[name])], "laplace"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if not classes(CASES[name])])
 def test_one_datum(name):
     case = CASES[name]
     X, y = case.data(1, seed=1)
@@ -93,7 +94,7 @@ def test_duplicated_rows_are_as_good_as_trials():
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-@pytest.mark.parametrize("name", some(NAMES, "bernoulli", "zero_inflated"))
+@pytest.mark.parametrize("name", some(NAMES, "zero_inflated"))
 def test_latents_at_forty(name, sign):
     """σ(-40) = 4e-18: everything the engines evaluate is finite there, at a point mass and under a wide q."""
     case = CASES[name]
@@ -120,7 +121,8 @@ def test_latents_at_forty(name, sign):
             assert (np.asarray(w) >= 0).all()
 
 
-@pytest.mark.parametrize("name", some(NAMES, "probit"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_prior_that_reaches_forty(name):
     """A prior standard deviation of 20: chains start, and go, that far."""
     case = CASES[name]

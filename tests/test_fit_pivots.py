@@ -30,7 +30,7 @@ def gaussian_processes(count):
     [
         pytest.param(pgm.Bernoulli(), 1, "cavi", 60, id="one"),
         # Rows of latents that a predictor, or the sites of quadrature, couple count for each of them.
-        pytest.param(additive(), 2, "cavi", 120, id="coupled by a predictor"),
+        pytest.param(additive(), 2, "cavi", 120, id="coupled by a predictor", marks=pytest.mark.slow),
         pytest.param(
             pgm.HeteroscedasticGaussian(2.5), 2, "gaussian_vi", 120, id="coupled by sites", marks=pytest.mark.slow
         ),

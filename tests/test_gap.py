@@ -146,7 +146,7 @@ ABOVE = {"bernoulli", "binomial", "student_t", "laplace", "gaussian"}
 
 
 @pytest.mark.parametrize(
-    "name", some([name for name in SEPARATE if name not in ABOVE], "logistic_softmax", "ordered_probit", "label_noise")
+    "name", some([name for name in SEPARATE if name not in ABOVE], "logistic_softmax", "ordered_probit")
 )
 def test_other_likelihoods_against_densities_and_bounds_written_by_hand(name):
     case = CASES[name]

@@ -103,13 +103,8 @@ def test_the_bound_is_that_of_an_explicit_posterior():
     np.testing.assert_allclose(w, -2.0 * by_second, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("model", "y"),
-    [
-        pytest.param(bernoulli, LABELS, id="separate"),
-        pytest.param(varying, PAIRS, id="combined", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "y"), [(bernoulli, LABELS), (varying, PAIRS)], ids=["separate", "combined"])
 def test_every_row_an_inducing_input_is_the_dense_prior(model, y):
     # They go different ways to the same end.
     one, other = (pgm.cavi(model(form), X, y, tolerance=1e-14) for form in (pgm.Inducing(X[::-1]), pgm.Dense()))

@@ -80,6 +80,7 @@ def ess(values):
     return float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "everywhere",
     [
@@ -107,6 +108,7 @@ def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request
     np.testing.assert_allclose(variance[:, 0], exact_variance, rtol=5.0 * np.sqrt(2 / 400))
 
 
+@pytest.mark.slow
 def test_predictions_use_the_hyperparameters_of_each_draw(draws):
     values = zip(*(draws.hyperparameters[name].ravel() for name in ("lengthscale", "mean")), strict=True)
     coordinates = draws.whitened[0].reshape(-1, len(Z) + N)
@@ -125,6 +127,7 @@ def test_predictions_use_the_hyperparameters_of_each_draw(draws):
     assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * np.sqrt(variance[:, 0] / 2000))
 
 
+@pytest.mark.slow
 def test_draws_are_exported_and_saved(draws, tmp_path):
     tree = draws.to_arviz(num_draws=10)
     scale, lengthscale, mean = (draws.hyperparameters[name] for name in ("scale", "lengthscale", "mean"))
@@ -139,6 +142,7 @@ def test_draws_are_exported_and_saved(draws, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_runs_go_on(draws, tmp_path):
     first = sample(Z, 30, checkpoint=tmp_path)
     resumed = sample(Z, 70, checkpoint=tmp_path)

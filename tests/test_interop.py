@@ -128,6 +128,7 @@ def test_columns_of_y_become_covariates():
     assert (tree["posterior_predictive"]["y"].values <= y[:, 1]).all()
 
 
+@pytest.mark.slow
 def test_real_values_are_drawn_for_some_of_the_draws():
     X = np.linspace(-1.0, 1.0, 6)[:, None]
     model = Model(Gaussian(0.4), GP(RBF(1.0, 0.7)))

@@ -106,7 +106,6 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
             (planted.latents_without_their_coordinates, "bernoulli", False, "slice of latents"),
         ],
         (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
-        (planted.no_jacobian, "gaussian", True, SLICE),
     ),
 )
 def test_a_planted_error_is_found(plant, name, sampled, kernel, monkeypatch):

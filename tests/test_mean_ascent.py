@@ -80,7 +80,8 @@ def _design(G, Phi):
     return np.einsum("npl,lrn->nplr", Phi, G).reshape(-1, G[:, :, 0].size)
 
 
-@pytest.mark.parametrize("name", some(NAMES, "varying"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     """And the bound never falls on the way."""
     model, data = sparse(name, scale=3.0, shift=-0.7)

@@ -123,6 +123,7 @@ def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
                 assert pgm.cavi(pgm.Model(family(beside), GP), X, y).elbo < fitted.elbo + 1e-6
 
 
+@pytest.mark.slow
 def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path):
     model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
     draws = pgm.gibbs(model, X, GRADES, num_samples=6, num_warmup=4, num_chains=2, seed=0)

@@ -124,7 +124,7 @@ def test_an_array_of_lengthscales_has_a_prior_of_every_entry():
         np.testing.assert_allclose(float(uncertain(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", some([pgm.gibbs, pgm.nuts, pgm.fit], pgm.gibbs, pgm.fit))
+@pytest.mark.parametrize("engine", some([pgm.gibbs, pgm.nuts, pgm.fit], pgm.fit))
 def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, 0.5]), 0.3))))
     if engine is pgm.fit:

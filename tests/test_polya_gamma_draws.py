@@ -248,7 +248,8 @@ def test_draws_inside_jit_vmap_and_scan(backend):
     np.testing.assert_array_equal(draws, chains(keys, tilts))
 
 
-@pytest.mark.parametrize("backend", some(OURS, "jax"))
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", OURS)
 def test_new_values_are_not_traced_again(backend):
     traces = []
 

@@ -65,7 +65,9 @@ def quadrature(function, mean, variance, points=()):
     )[0]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "narrow"])
+@pytest.mark.parametrize(
+    "name", some([name for name in CASES if name != "narrow"], "Bernoulli", "NegativeBinomial", "StudentT")
+)
 def test_log_density_is_the_integral_of_the_likelihood(name):
     lik, law, y, tolerance = CASES[name]
 
@@ -90,7 +92,10 @@ def test_log_density_of_a_narrow_likelihood_is_exact(spread, y):
     np.testing.assert_allclose(got, expected, atol=1e-7, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["NegativeBinomial", "SigmoidPoisson", "StudentT", "Laplace", "Bernoulli"])
+@pytest.mark.parametrize(
+    "name",
+    some(["NegativeBinomial", "SigmoidPoisson", "StudentT", "Laplace", "Bernoulli"], "NegativeBinomial", "StudentT"),
+)
 def test_mean_and_variance_integrate_the_conditional_moments(name):
     lik, law, _, _ = CASES[name]
     p = predictive(lik)
@@ -322,6 +327,7 @@ def test_discrete_draws_follow_their_distribution(lik, law, covariates):
     assert stats.chisquare(observed[kept], expected[kept] * N / expected[kept].sum()).pvalue > ALPHA
 
 
+@pytest.mark.slow
 def test_large_counts_are_drawn_on_a_coarse_grid():
     y = draw(NegativeBinomial(2.5), 10.0)
     # A negative binomial count is Poisson with a gamma mean, whose spread of 1e4 dwarfs the Poisson's.

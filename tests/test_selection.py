@@ -12,7 +12,6 @@ from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
 from pgmodels.unknowns import learned
-from tests.covering import some
 from tests.test_inducing import KERNEL, LABELS, N, X, bernoulli, one_scale
 
 
@@ -105,7 +104,8 @@ def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
     assert count(smooth.model) < 15 < count(enough.model) <= N
 
 
-@pytest.mark.parametrize("engine", some(["fit", "svi", "svi with weights", "gibbs"], "fit"))
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fit", "svi", "svi with weights", "gibbs"])
 def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, engine):
     monkeypatch.setattr(selection, "_FIRST", 3)
     model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
@@ -122,6 +122,7 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     assert 3 < count(found.model) <= N
 
 
+@pytest.mark.slow
 def test_what_little_variance_is_left_for_may_still_gain_a_lot():
     """Sharp edges that a smooth kernel leaves hardly any variance for, and precise data that want them."""
     inputs = np.linspace(-3.0, 3.0, 120)[:, None]

@@ -44,6 +44,7 @@ def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
         np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     """Labels of one class alone among the rows of the sample: there the latent is far from 0 and has no lengthscale."""
     rng = np.random.default_rng(5)

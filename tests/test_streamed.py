@@ -164,7 +164,8 @@ def test_the_sampler_holds_the_factor(monkeypatch):
     assert_close((found.span.A, found.residual), (held.span.A, held.residual), ORDER)
 
 
-@pytest.mark.parametrize("engine", some([pgm.cavi, pgm.gaussian_vi], pgm.cavi))
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
     monkeypatch.setattr(cavi_engine, "step", sweeps_alone)
     held = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)

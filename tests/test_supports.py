@@ -120,6 +120,7 @@ class Stated(pgm.Censored):
         return given
 
 
+@pytest.mark.slow
 def test_draws_of_positive_numbers_and_times_follow_their_distribution():
     assert stats.kstest(draw(exponential(), 3.0), stats.expon(scale=np.exp(3.0)).cdf).pvalue > ALPHA
     times = draw(log_logistic(), 0.4)

@@ -46,6 +46,7 @@ def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
+@pytest.mark.slow
 def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_path):
     options = {"batch_size": 160, "tolerance": 0.01}
     found = pgm.svi(MODEL, X, LABELS, **options)
@@ -87,6 +88,7 @@ def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     assert_alike(short, whole)
 
 
+@pytest.mark.slow
 def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp_path):
     first = few_steps(monkeypatch, 16, 3, tmp_path)
     assert (first.fit.num_steps, len(first.elbo_trace)) == (36, 3)
@@ -247,7 +249,8 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     assert model.gps[0].kernel == kernel
 
 
-@pytest.mark.parametrize("learns", some(["svi", "fit"], "svi"))
+@pytest.mark.slow
+@pytest.mark.parametrize("learns", ["svi", "fit"])
 def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
     def learn(rows, Z):
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), form=pgm.Inducing(Z)))

@@ -42,7 +42,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("size", some([90, 30], 30))
-@pytest.mark.parametrize("name", some(CASES, "bernoulli", "log_poisson"))
+@pytest.mark.parametrize("name", some(CASES, "log_poisson"))
 def test_steps_end_at_the_variational_gaussian(name, size):
     model, y = CASES[name]
     exact = pgm.gaussian_vi(model, X, y, tolerance=1e-12)
@@ -56,6 +56,7 @@ def test_steps_end_at_the_variational_gaussian(name, size):
         np.testing.assert_allclose((ours - theirs) / deviation**power, 0.0, atol=atol)
 
 
+@pytest.mark.slow
 def test_precisions_below_zero_are_among_them():
     model, y = CASES["student_t"]
     exact = pgm.gaussian_vi(model, X, y)
@@ -158,6 +159,7 @@ def test_a_step_that_leaves_no_precision_is_bent():
     )
 
 
+@pytest.mark.slow
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="gaussian_vi")
@@ -169,6 +171,7 @@ def test_values_are_those_that_fit_learns():
     assert other.elbo < exact.elbo - 0.1
 
 
+@pytest.mark.slow
 def test_weights_are_powers_and_predictions_are_of_one_row():
     weights = RNG.integers(0, 3, 90)
     model = pgm.Model(pgm.Bernoulli(), gp())

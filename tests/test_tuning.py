@@ -17,7 +17,7 @@ from pgmodels.inference.gibbs.moves.slice_unknowns import SliceUnknowns
 from pgmodels.inference.gibbs.moves.sweep import Sweep, SweepInfo
 from pgmodels.inference.gibbs.record import Keep
 from pgmodels.inference.gibbs.run import GibbsRun, Settings
-from pgmodels.inference.gibbs.schedule import MOVES
+from pgmodels.inference.gibbs.schedule import MOVES, first_schedule
 from pgmodels.inference.gibbs.tuning import default_schedule, pilot_schedule, tune
 from tests.registry import CASES
 
@@ -56,15 +56,24 @@ def repeats(schedule, kind):
 WITHOUT_GRADIENT = tuple(move for move in MOVES if not isinstance(move, Hamiltonian))
 
 
-@pytest.mark.parametrize(("size", "n", "tried"), [(3, 100, True), (1, 100, False)])
-def test_hamiltonian_steps_are_tried_where_they_cost_no_more(size, n, tried):
-    held = default_schedule(MOVES, prior_of(size, n))
-    kinds = [
-        (bool(repeats(schedule, Hamiltonian)), repeats(schedule, SliceUnknowns))
-        for schedule in (held, pilot_schedule(held, 0), pilot_schedule(pilot_schedule(held, 0), 1))
-    ]
-    assert kinds == ([(False, 1), (True, 0), (True, 1)] if tried else [(False, 2)] * 3)
-    assert repeats(default_schedule(WITHOUT_GRADIENT, prior_of(size, n)), Hamiltonian) is None
+def has(schedule, kind):
+    """Whether iterations make moves of a kind."""
+    return bool(repeats(schedule, kind))
+
+
+@pytest.mark.parametrize(("cost", "tried"), [(0.5, True), (2.0, False)])
+def test_hamiltonian_steps_are_tried_where_they_cost_no_more(cost, tried, monkeypatch):
+    prior, slices = prior_of(1, 100), first_schedule(MOVES).of(SliceUnknowns)
+    in_their_place = int(slices.repeats) * SliceUnknowns().cost(prior, slices, None)
+    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, turn, seen: cost * in_their_place)
+    held = default_schedule(MOVES, prior)
+    first = pilot_schedule(held, 0)
+    second = pilot_schedule(first, 1)
+    # Until the first pilot has found how long steps are, and then together with what they are compared to.
+    found = [(has(schedule, Hamiltonian), has(schedule, SliceUnknowns)) for schedule in (held, first, second)]
+    assert found == ([(False, True), (True, False), (True, True)] if tried else [(False, True)] * 3)
+    assert all(has(schedule, Sweep) for schedule in (held, first, second))
+    assert repeats(default_schedule(WITHOUT_GRADIENT, prior), Hamiltonian) is None
 
 
 def seen_of(schedule, acceptance, jumps):
@@ -80,29 +89,40 @@ def seen_of(schedule, acceptance, jumps):
     return [Seen(jnp.asarray(40.0), jnp.asarray(steps), info, jnp.ones((4, 1)) * j) for steps, info, j in found]
 
 
-@pytest.mark.parametrize(("slowest", "chosen"), [(0.9, True), (0.001, False)])
-def test_the_move_that_goes_furthest_for_its_cost_is_kept(slowest, chosen):
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_move_whose_slowest_coordinate_goes_furthest_for_its_cost_is_kept(chosen, monkeypatch):
+    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, turn, seen: 3.0)
+    monkeypatch.setattr(SliceUnknowns, "cost", lambda self, prior, turn, seen: 2.0)
     prior = prior_of(3, 100)
     held = default_schedule(MOVES, prior)
     pilot = pilot_schedule(pilot_schedule(held, 0), 1)
-    # However far the other hyperparameter goes.
-    jumps = [[3.0, slowest], [0.8, 0.7]]
+    # A fifth further for its cost, or less far; however far the other hyperparameter goes.
+    slowest = 0.1 * 3.0 / 2.0 * (1.2 if chosen else 0.8)
+    jumps = [[3.0, slowest], [0.1, 0.7]]
     schedule = tune(prior, True, seen_of(pilot, 0.8, jumps), pilot)
+    assert (has(schedule, Hamiltonian), has(schedule, SliceUnknowns)) == (chosen, not chosen)
+    # Slice steps of the latents are beside those of the hyperparameters alone, and sweeps beside either.
+    assert has(schedule, SliceLatents) == (not chosen)
+    assert 1 <= int(schedule.of(Sweep).every) < 50
+    # The step is that which is accepted as often as wanted.
     settings = schedule.of(Hamiltonian).settings
     assert float(settings.step) == pytest.approx(choose_step(float(pilot.of(Hamiltonian).settings.step), 0.8))
-    assert (repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)) == ((1, 0) if chosen else (0, 2))
-    assert (repeats(schedule, SliceLatents) == 0, int(schedule.of(Sweep).every) == 10) == (chosen, chosen)
-    if chosen:
-        assert 3.2 <= int(settings.leapfrogs) * float(settings.step) < 3.2 + float(settings.step)
-    # Where Hamiltonian steps alone fail, slice steps come back.
-    alone = pilot_schedule(held, 0)
-    rare = tune(prior, True, seen_of(alone, 0.025, jumps), alone)
-    assert (repeats(rare, SliceUnknowns), repeats(rare, SliceLatents), int(rare.of(Sweep).every)) == (1, 4, 1)
     # The last pilot has the chosen kind, and changes it no more.
     last = tune(prior, True, seen_of(schedule, 0.8, jumps), pilot_schedule(schedule, 2))
-    assert (repeats(last, Hamiltonian), repeats(last, SliceUnknowns)) == ((1, 0) if chosen else (0, 2))
+    assert (has(last, Hamiltonian), has(last, SliceUnknowns)) == (chosen, not chosen)
 
 
+def test_where_hamiltonian_steps_alone_fail_slice_steps_come_back():
+    prior = prior_of(3, 100)
+    alone = pilot_schedule(default_schedule(MOVES, prior), 0)
+    jumps = [[3.0, 0.9], [0.8, 0.7]]
+    rare, often = (tune(prior, True, seen_of(alone, acceptance, jumps), alone) for acceptance in (0.025, 0.8))
+    assert [has(rare, kind) for kind in (Hamiltonian, SliceUnknowns, SliceLatents)] == [True, True, True]
+    assert [has(often, kind) for kind in (Hamiltonian, SliceUnknowns, SliceLatents)] == [True, False, False]
+    assert int(rare.of(Sweep).every) == 1
+
+
+@pytest.mark.slow
 def test_a_kernel_without_a_gradient_is_sampled_by_slice_steps():
     X, y = CASES["bernoulli"].data(12, seed=3)
 
@@ -128,6 +148,7 @@ def held_at_first(model, X, y, num_warmup):
     return repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)
 
 
+@pytest.mark.slow
 def test_without_warm_up_hyperparameters_take_slice_steps():
     assert held_at_first(*three_classes(9), num_warmup=200) == (0, 1)
     assert held_at_first(*three_classes(9), num_warmup=0) == (None, 2)

@@ -62,6 +62,7 @@ def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not(
     assert "too wide" in str(judge(gibbs=draws, doubled=replace(fixed, variance=2.0 * fixed.variance))["doubled"])
 
 
+@pytest.mark.slow
 def test_one_wrong_latent_is_named():
     vi, draws, _ = gaussian()
     mean = vi.mean.copy()

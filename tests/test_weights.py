@@ -111,7 +111,8 @@ def test_a_formula_to_the_power_of_its_own_column_says_the_same():
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", some(["StudentT", "mixture"], "StudentT"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["StudentT", "mixture"])
 def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):
     weighted, repeated = (found(name, way, "gaussian_vi") for way in ("weighted", "repeated"))
     assert weighted.elbo == pytest.approx(repeated.elbo, rel=1e-9)
@@ -147,7 +148,8 @@ def test_the_derivation_of_a_power_holds(name):
     assert pgm.derive(model).verify(seed=0, y=data.y).figures
 
 
-@pytest.mark.parametrize(("engine", "effective"), some([("gibbs", 1500), ("nuts", 400)], ("gibbs", 1500)))
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "effective"), [("gibbs", 1500), ("nuts", 400)])
 def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
     # One row: the posterior is an integral.
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0), mean=-0.5))
