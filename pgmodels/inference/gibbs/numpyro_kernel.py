@@ -62,7 +62,7 @@ class GibbsKernel(MCMCKernel):
             raise ValueError("GibbsKernel needs 64-bit arithmetic: call numpyro.enable_x64() first.")
         if model_args or model_kwargs or init_params is not None:
             raise ValueError(
-                "GibbsKernel holds its model and data: call MCMC.run(key) without arguments or init_params."
+                "GibbsKernel holds its model and data: call MCMC.run(key) without more arguments."
             )
         run = self._run
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
