@@ -61,9 +61,7 @@ class GibbsKernel(MCMCKernel):
         if not jax.config.read("jax_enable_x64"):
             raise ValueError("GibbsKernel needs 64-bit arithmetic: call numpyro.enable_x64() first.")
         if model_args or model_kwargs or init_params is not None:
-            raise ValueError(
-                "GibbsKernel holds its model and data: call MCMC.run(key) without more arguments."
-            )
+            raise ValueError("GibbsKernel holds its model and data: call MCMC.run(key) without more arguments.")
         run = self._run
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
         keys = rng_key if several else rng_key[None]
