@@ -48,6 +48,7 @@ def doubles():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some(CASES, "softmax"))
 def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case):
     likelihood, y = CASES[case]
@@ -199,6 +200,7 @@ def assert_same(ours, theirs, tolerance=0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_all_latents_at_a_time_are_the_steps_of_all_latents():
     assert 0 < np.sum(LABELS == 3.0) < 20
     ours = taken(batch_size=40, class_batch_size=C, max_passes=3)

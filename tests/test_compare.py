@@ -156,6 +156,7 @@ def test_a_worse_approximation_shows():
     np.testing.assert_allclose(frame.loc["narrow", "variance_error"], (mcmc.variance - vi.variance / 2).mean())
 
 
+@pytest.mark.slow
 def test_exact_sites_have_equal_weights():
     vi, _ = gaussian()
     weights = pointwise_log_likelihood(vi, vi.draw_at_data(50)[0]).sum(axis=-1)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.covering import some
-
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 FIGURES = EXAMPLES / "figures"
@@ -72,7 +70,8 @@ def test_readme_shows_figures_that_exist():
 
 
 # 20 to 40 s each, compilation for the most part; README's first model is an example too (test_readme.py).
-@pytest.mark.parametrize("name", some(SHOWN, "counts"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHOWN)
 def test_example_runs_as_it_stands(name, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8")
     # A copy: figures are written beside the script.

@@ -85,6 +85,7 @@ def test_nothing_to_learn_is_cavi():
     np.testing.assert_allclose(pgm.fit(model, X, y).elbo, pgm.cavi(model, X, y).elbo, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_parameters_of_an_unnormalised_formula_are_held():
     """Γ(y + r) / Γ(r) is missing, and depends on r: learning r from the formula would be wrong."""
 
@@ -158,6 +159,7 @@ def test_unconstrained_vector_round_trip():
         assert {name: pytest.approx(float(v)) for name, v in zip(learnable.names, values, strict=True)} == expected
 
 
+@pytest.mark.slow
 def test_an_ascent_that_is_as_exact_as_asked_for_is_not_made_again(monkeypatch):
     X = np.linspace(-2.0, 2.0, 30)[:, None]
     y = (np.sin(3.0 * X[:, 0]) > 0).astype(float)

@@ -82,6 +82,7 @@ def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypa
     assert ranks == [[None], [64], [256, 256]]
 
 
+@pytest.mark.slow
 def test_the_bound_of_inducing_inputs_has_no_steps():
     """What it gains between two vectors is its slope along the way, where ever fewer inputs tell of more than others.
 

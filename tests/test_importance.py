@@ -50,6 +50,7 @@ def gaussian():
     return exact, moved, S, shift, log_evidence
 
 
+@pytest.mark.slow
 def test_a_shifted_gaussian_is_moved_back():
     exact, moved, S, shift, log_evidence = gaussian()
     squared = shift @ np.linalg.solve(S, shift)

@@ -204,6 +204,7 @@ def test_gradients_of_the_bound():
             np.testing.assert_allclose(slope[index], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_that_say_nothing_new():
     X_flat = np.column_stack([X[:, 0], np.full(N, 0.3)])
     once = pgm.cavi(bernoulli(pgm.Inducing(X_flat[:6])), X_flat, LABELS)
@@ -327,6 +328,7 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_ends_at_the_inducing_inputs_of_its_model():
     found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS)
     assert len(found.model.gps[0].form.inputs) == 5
@@ -353,6 +355,7 @@ def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     np.testing.assert_allclose(parts, whole, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_joint_draws_of_the_sampler_at_new_inputs(sparse):
     draws = pgm.gibbs(sparse.model, X, LABELS, num_samples=400, num_warmup=0, num_chains=1)
     places = np.concatenate([X_NEW, X_NEW[:1] + 1e-4])

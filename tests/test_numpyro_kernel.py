@@ -14,6 +14,7 @@ from numpyro.infer import MCMC
 
 import pgmodels as pgm
 from pgmodels.latent.rows import filled_size
+from tests.covering import some
 from tests.registry import CASES
 from tests.statistical.reference import z_scores
 
@@ -97,7 +98,9 @@ def sampler_of(kernel, num_chains, method):
 # On one device chains that are to be parallel follow each other.
 @pytest.mark.parametrize(
     ("num_chains", "method"),
-    [(1, "sequential"), (2, "parallel"), (2, "vectorized"), pytest.param(2, "sequential", marks=pytest.mark.slow)],
+    some(
+        [(1, "sequential"), (2, "parallel"), (2, "vectorized"), (2, "sequential")], (1, "sequential"), (2, "vectorized")
+    ),
 )
 def test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on(filled, num_chains, method):
     kernel, draws = filled

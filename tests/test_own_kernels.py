@@ -119,6 +119,7 @@ def test_fit_moves_it_and_its_prior_holds_it():
     assert 0 < abs(np.log(narrow)) < 0.1
 
 
+@pytest.mark.slow
 def test_it_is_sampled_and_integrated_by_its_name():
     model = model_of(SAMPLED)
     draws = pgm.gibbs(model, X, Y, num_samples=200, num_warmup=150, num_chains=2, seed=0)
@@ -132,6 +133,7 @@ def test_it_is_sampled_and_integrated_by_its_name():
     assert log_scale.std() > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.MixingWarning", "ignore::pgmodels.DivergenceWarning")
 def test_nuts_and_to_numpyro_see_it():
     import numpyro
@@ -159,6 +161,7 @@ def test_matrices_are_learned():
     assert learned(model).names == ["W"]
 
 
+@pytest.mark.slow
 def test_matrices_are_learned_in_steps():
     gp = pgm.GP(Projected(pgm.Parameter(W, positive=False), lengthscale=pgm.Fixed(1.0)), form=pgm.Inducing(X[:8]))
     with pytest.warns(pgm.ConvergenceWarning):
@@ -166,6 +169,7 @@ def test_matrices_are_learned_in_steps():
     assert not np.allclose(vi.model.gps[0].kernel.W.value, W)
 
 
+@pytest.mark.slow
 def test_matrices_with_a_prior_are_sampled_and_named_by_entry():
     import arviz_stats as azs
 

@@ -138,6 +138,7 @@ def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
     np.testing.assert_allclose(vi.predict(X_NEW).log_density(y), twin.predict(X_NEW).log_density(y), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", some(["linear_response", "perturbative"], "linear_response"))
 def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
     fixed, twin = (pgm.correct(found(name), method=method) for name in ("additive", "single"))

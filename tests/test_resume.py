@@ -64,7 +64,9 @@ numpy.savez(sys.argv[3], **run(sys.argv[1], sys.argv[2], 4))
 """
 
 
-@pytest.mark.parametrize("engine", ["gibbs", pytest.param("svi", marks=pytest.mark.slow)])
+# That the identity of a run is the same in every process has a default test (test_identity.py).
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["gibbs", "svi"])
 def test_another_process_ends_an_interrupted_run_as_if_nothing_had_happened(tmp_path, engine):
     whole = run(engine, tmp_path / "whole", 4)
     with pytest.raises(KeyboardInterrupt):

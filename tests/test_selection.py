@@ -92,6 +92,7 @@ def count(model):
     return len(model.gps[0].form.inputs)
 
 
+@pytest.mark.slow
 def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
     monkeypatch.setattr(selection, "_FIRST", 3)
     for of in (bernoulli, rough):

@@ -22,6 +22,7 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(stages, "_LEAST", 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "objective"),
     [

@@ -139,6 +139,7 @@ def test_results_are_those_with_the_factor(pair):
     assert_close(inducing_inputs(found)[0], inducing_inputs(held)[0])
 
 
+@pytest.mark.slow
 def test_corrections_take_the_factor_as_long_as_they_need_it(pair):
     ours, theirs = (pgm.correct(result) for result in pair)
     assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance), 1e-9)

@@ -14,6 +14,7 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.mixture import MixedPredictive
 from pgmodels.results.nodes import DrawNodes, IndependentNodes
 from pgmodels.results.predictive import Predictive
+from tests.covering import some
 
 SHAPE = 2.5
 MEAN, VARIANCE = np.array([0.7, -0.4, 1.1]), np.array([0.3, 0.05, 0.8])
@@ -59,7 +60,7 @@ def mixed(values):
 
 # Far out SciPy takes the logarithm of a probability of 0.
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning:scipy")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, "constant hazard"))
 def test_times_to_an_event_are_predicted(name):
     likelihood, covariates, law_at = CASES[name]
     predictive, law = gaussian(likelihood, covariates), law_at(F)
@@ -175,6 +176,7 @@ def test_draws_predict_times():
     assert comparison.to_dataframe().loc["cavi", "negative_log_density"] == expected
 
 
+@pytest.mark.slow
 def test_times_before_data_and_of_posteriors_are_not_cut_short():
     drawn = pgm.prior_predictive(MODEL, X, num_draws=100, seed=2)
     assert drawn.covariates is None

@@ -266,6 +266,7 @@ def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
     assert learn(slice(240, 480), np.array([[0.4], [1.3], [2.9]])) == programs
 
 
+@pytest.mark.slow
 def test_inducing_inputs_are_learned_along_where_asked():
     start = np.array([[-2.9], [-2.7], [0.1], [0.2], [2.6]])
     kernel = pgm.RBF(pgm.Fixed(3.0), pgm.Fixed(0.9))

@@ -11,7 +11,6 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from tests.covering import some
 from tests.registry import CASES
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +49,9 @@ def draws():
     return {name: result.latents.ravel().tolist() for name, result in found.items()}
 
 
-@pytest.mark.parametrize("figures", some([approximations, draws], approximations))
+# Two minutes of compilation; .ci/nightly also runs the default tests compiled as users' programs are.
+@pytest.mark.slow
+@pytest.mark.parametrize("figures", [approximations, draws])
 def test_every_engine_says_the_same_to_rounding_when_it_is_compiled_as_users_programs_are(figures):
     flags = {"XLA_FLAGS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT"}
     environment = {name: value for name, value in os.environ.items() if name not in flags}

@@ -74,6 +74,7 @@ def test_one_wrong_latent_is_named():
     assert f"row 17 (x = {x})" in str(verdict)
 
 
+@pytest.mark.slow
 def test_a_biased_sampler_is_called_out():
     _, one, two = gaussian()
     moved = replace(two, whitened=tuple(v + 0.3 for v in two.whitened))

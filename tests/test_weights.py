@@ -129,6 +129,7 @@ def test_values_are_learned_as_of_repeated_rows():
         assert weighted.fit.values[name] == pytest.approx(value, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_corrections_and_gaps_are_those_of_repeated_rows():
     weighted, repeated = found("Bernoulli", "weighted"), found("Bernoulli", "repeated")
     new = [pgm.correct(result).predict_latent(X_NEW) for result in (weighted, repeated)]
