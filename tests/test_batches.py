@@ -17,7 +17,6 @@ from pgmodels.batches.rows import Scaling
 from pgmodels.batches.stream import batches
 from pgmodels.batches.survey import survey
 from pgmodels.inference import svi_checkpoint, windows
-from tests.covering import some
 from tests.registry import CASES
 
 RNG = np.random.default_rng(12)
@@ -305,7 +304,8 @@ def assert_same_result(ours, theirs):
     assert ours.fit.start_elbos == theirs.fit.start_elbos
 
 
-@pytest.mark.parametrize(("failing", "at"), some([("replace", 2), ("fsync", 4)], ("replace", 2)))
+@pytest.mark.slow
+@pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     whole = learned_from(None)

@@ -455,6 +455,7 @@ def test_objects_are_not_written_and_nothing_else_is(tmp_path):
         assert sorted(stored.files) == ["pgmodels", "rows"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_key_of_another_kind_is_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
     options = {"seed": jax.random.key(4, impl="rbg")}

@@ -53,6 +53,7 @@ def test_parts_are_those_of_their_modules():
     assert found.notes == ()
 
 
+@pytest.mark.slow
 def test_a_corrected_result_is_another_gaussian_with_the_gap_of_its_bound():
     found = pgm.diagnose(corrected(), num_replicates=3, num_draws=4000, seed=3, progress=False)
     # Moments from the same sites, of rows filled up or not.
@@ -132,6 +133,7 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
     np.testing.assert_allclose(found.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_qualifications_are_noted(monkeypatch):
     from pgmodels.diagnostics import diagnose as module
 

@@ -84,7 +84,8 @@ def case(name):
     return pgm.Model(CASES[name].likelihood(), gps), X, y
 
 
-@pytest.mark.parametrize("name", some(["bernoulli", "additive", "heteroscedastic"], "bernoulli"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bernoulli", "additive", "heteroscedastic"])
 def test_against_the_average_over_the_prior(name):
     """One latent, predictors that combine latents, and latents that multiply: q of one, of joint and of two blocks."""
     model, X, y = case(name)
@@ -116,6 +117,7 @@ def test_what_it_says():
     assert pgm.log_evidence(result, num_draws=100) == found != pgm.log_evidence(result, num_draws=100, seed=1)
 
 
+@pytest.mark.slow
 def test_what_a_gaussian_misses_is_reported():
     # Neighbours that contradict each other under noise of heavy tails: two modes, and q between them.
     X, y = np.array([[0.0], [0.1]]), np.array([-8.0, 8.0])

@@ -57,8 +57,9 @@ def test_moments_move_as_they_say():
     np.testing.assert_allclose(moved, np.einsum("lij,lj->li", covariance**2, x), atol=1e-5)
 
 
+@pytest.mark.slow
 @double_precision
-@pytest.mark.parametrize("name", some(NAMES, "sigmoid_poisson"))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_optimum_of_plain_sweeps(name):
     problem = dense_problem(name)
     start = engine.first_state(problem)

@@ -56,7 +56,8 @@ def test_one_datum_of_several_classes_leaves_the_others_to_the_prior():
 
 
 # Each compiles CAVI and the sampler for three shapes.
-@pytest.mark.parametrize("name", some(NAMES, "binomial"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_degenerate_data(name):
     """Duplicated rows, one row twelve times, and a constant y."""
     case = CASES[name]

@@ -114,6 +114,7 @@ def test_normalised_parameter_maximises_the_bound():
     assert fitted.elbo > max(elbos)
 
 
+@pytest.mark.slow
 def test_wide_prior_variance_does_not_lead_to_a_poor_optimum():
     """Logistic-softmax at prior variance 80: from q = prior CAVI ends near -170, from a tighter start near -73."""
     from sklearn.datasets import load_wine

@@ -178,6 +178,7 @@ def test_against_draws():
     assert abs(result.mean - draws.mean).mean() < 0.03 * np.sqrt(draws.variance).mean()
 
 
+@pytest.mark.slow
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
     from pgmodels.latent import blocks
 
@@ -264,6 +265,7 @@ def test_wrong_calls_are_refused():
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 
+@pytest.mark.slow
 def test_a_formula_without_an_augmentation_is_learned():
     rng = np.random.default_rng(3)
     X = np.sort(rng.uniform(-2.0, 2.0, 40))[:, None]

@@ -136,6 +136,7 @@ def test_the_bound_grows_with_nested_inducing_inputs():
     assert bounds[-1] < dense
 
 
+@pytest.mark.slow
 def test_linear_response_is_how_the_optimum_moves(sparse):
     problem = problem_of(sparse.model, Data(X, LABELS))
 
@@ -243,6 +244,7 @@ def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     assert found.log_evidence > sparse.elbo
 
 
+@pytest.mark.slow
 def test_gibbs_samples_the_sparse_model():
     scale = 0.6
     y = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]

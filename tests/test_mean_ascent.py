@@ -12,7 +12,6 @@ from pgmodels.inference import mean_ascent
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import problem_of
-from tests.covering import some
 from tests.registry import CASES
 
 
@@ -41,7 +40,8 @@ def converged(problem, tolerance=1e-12, step=engine.step):
     return ascend(step, problem, engine.init(problem), tolerance, 3000)
 
 
-@pytest.mark.parametrize("name", some(NAMES, "heteroscedastic"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_the_mean_is_best(name, monkeypatch):
     """Where a general optimiser ends, given the bound of the case, which knows nothing of ours; the rest stays."""
     # Near by, for there may be other optima where the bound is not concave.
@@ -97,6 +97,7 @@ def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     assert len(found.trace) <= len(plain.trace)
 
 
+@pytest.mark.slow
 def test_classes_that_are_sure():
     """Few sweeps where precisions are far above the bound's curvature; plain ones take 120."""
     rng = np.random.default_rng(0)

@@ -211,6 +211,7 @@ def test_what_is_not_normalised_has_no_mean():
         _ = predictive(half()).mean
 
 
+@pytest.mark.slow
 def test_fit_learns_the_scale_of_a_normal_pdf_and_compare_measures_its_means():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(40, 1))

@@ -110,6 +110,7 @@ def test_numbers_that_nothing_would_learn_are_refused(value):
 SAMPLED = Own(dist.LogNormal(0.0, 1.0), shift=pgm.Fixed(0.2))
 
 
+@pytest.mark.slow
 def test_fit_moves_it_and_its_prior_holds_it():
     def fitted(given):
         return pgm.fit(model_of(Own(given, shift=pgm.Fixed(0.2))), X, Y).model.gps[0].kernel.scale.value

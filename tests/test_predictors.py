@@ -168,6 +168,7 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
         np.testing.assert_allclose(gradient, whole[twin], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor():
     vi, slopes = found("varying"), np.array([0.3, -1.0, 2.0, 0.0, 1.1])
     y = np.column_stack([[1.0, 0.0, 1.0, 1.0, 0.0], slopes])

@@ -219,16 +219,16 @@ def outcome(rng: np.random.Generator) -> str:
     return "verified"
 
 
-# Eight formulas by default, intervals, mixtures and predictors among them: compilation takes seconds each.
+# Five formulas by default, intervals, mixtures and predictors among them: compilation takes seconds each.
 @pytest.mark.parametrize(
     ("chunk", "number", "least"),
-    [(57, 8, 1), *(pytest.param(chunk, FORMULAS, 6, marks=pytest.mark.slow) for chunk in range(CHUNKS))],
+    [(57, 5, 1), *(pytest.param(chunk, FORMULAS, 6, marks=pytest.mark.slow) for chunk in range(CHUNKS))],
 )
 def test_each_formula_is_verified_or_refused(chunk, number, least):
     rng = np.random.default_rng([2024, chunk])
     with jax.enable_x64(True):
         outcomes = Counter(outcome(rng) for _ in range(number))
-    # Both happen often: with shares near one half, fewer has a probability below 1e-2 (8 formulas) or 1e-3.
+    # Both happen often: with shares near one half, fewer has a probability below 1e-3 (where all are tried).
     assert min(outcomes["verified"], outcomes["refused"]) >= least
 
 

@@ -39,6 +39,7 @@ def gaussian(centre, marginals):
     )
 
 
+@pytest.mark.slow
 def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations():
     rng = np.random.default_rng(0)
     a, slope = rng.normal(size=(3, 2)), rng.normal(size=(2, 3, 2))
@@ -122,6 +123,7 @@ def two_directions():
     return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.5, 1.0), dist.LogNormal(0.0, 0.5)))), X, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "message"),
     [
@@ -149,6 +151,7 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
         pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
 
 
+@pytest.mark.slow
 def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(9, 1)), rng.negative_binomial(4.0, 0.4, 9).astype(float)

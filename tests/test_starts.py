@@ -27,6 +27,7 @@ def noisy(scale=0.5, lengthscale=1.0, mean=0.0):
     return pgm.Model(pgm.Gaussian(scale), pgm.GP(pgm.RBF(1.0, lengthscale), mean=mean))
 
 
+@pytest.mark.slow
 def test_units_of_the_data_do_not_change_what_is_learned():
     """The density of c y + d has c times the scales and an ELBO n log c lower; the rows' unit changes nothing else."""
     X, y = wave()

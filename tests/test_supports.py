@@ -7,7 +7,6 @@ from scipy import stats
 import pgmodels as pgm
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.sampling import draw_observations
-from tests.covering import some
 
 POSITIVE = pgm.Parameter(0.7)
 
@@ -221,7 +220,8 @@ LEARNED = {
 }
 
 
-@pytest.mark.parametrize("name", some(LEARNED, "tobit"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNED)
 def test_parameters_of_censored_and_exposed_models_are_learned(name, recwarn):
     family, parameter, make = LEARNED[name]
     y = make(np.sin(X[:, 0]) + 0.3).astype(float)

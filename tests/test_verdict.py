@@ -83,6 +83,7 @@ def test_a_biased_sampler_is_called_out():
     assert "one of the two has not converged, or is wrong" in str(verdict)
 
 
+@pytest.mark.slow
 def test_errors_against_an_unmixed_reference_are_provisional():
     vi, draws, _ = gaussian()
     stuck = [v + np.array([0.0, 0.0, 3.0, 3.0])[:, None, None, None] for v in draws.whitened]

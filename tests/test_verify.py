@@ -66,6 +66,7 @@ def test_prints_a_table_of_figures():
     assert [line.split("  ")[0] for line in lines[1:]] == list(verification.figures)
 
 
+@pytest.mark.slow
 def test_a_seed_repeats():
     assert check("bernoulli", seed=3) == check("bernoulli", seed=3)
     assert check("bernoulli", seed=3) != check("bernoulli", seed=4)

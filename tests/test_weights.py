@@ -76,7 +76,7 @@ def predicted(result, name):
     return predictive.log_density(y if covariates is None else np.column_stack([y, covariates]))
 
 
-@pytest.mark.parametrize("name", some(CASES, "Bernoulli", "exposed"))
+@pytest.mark.parametrize("name", some(CASES, "Bernoulli"))
 def test_whole_weights_are_repeated_rows(name):
     weighted, repeated = found(name, "weighted"), found(name, "repeated")
     places = np.unique(OFTEN, return_index=True)[1]
