@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -17,7 +18,9 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # Most of the default tests' time is compilation of programs that run for milliseconds. These make it four times
 # cheaper; the arithmetic stays that of IEEE doubles. The slow batteries run long enough to want the optimised code.
 CHEAP = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 # Where in the package an operation comes from is written into each program, at a cost, and read by nobody here.
 CHEAP_TRACES = {"JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
@@ -42,10 +45,23 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if sys.gettrace() or "debugpy" in sys.modules else 2
 
 
+def _with_flags(*flags):
+    """An environment with flags of XLA before those that are there."""
+    return {**os.environ, "XLA_FLAGS": " ".join([*flags, os.environ.get("XLA_FLAGS", "")]).strip()}
+
+
+def _is_known(*flags):
+    """Whether JAX takes flags of XLA: a process with one that it does not know is aborted."""
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(command, env=_with_flags(*flags), capture_output=True).returncode == 0
+
+
 def pytest_configure(config):
     """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
-    if config.option.markexpr == "not slow" and not config.option.compile_as_users:
-        os.environ |= CHEAP_TRACES | {"XLA_FLAGS": f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()}
+    worker = hasattr(config, "workerinput")
+    if config.option.markexpr == "not slow" and not config.option.compile_as_users and not worker:
+        known = CHEAP if _is_known(*CHEAP) else [flag for flag in CHEAP if _is_known(flag)]
+        os.environ |= CHEAP_TRACES | _with_flags(*known)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         # What one module compiles is there for the next, in whichever worker.
         folder = tempfile.mkdtemp(prefix="pgmodels-tests-")
