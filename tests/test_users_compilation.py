@@ -49,7 +49,7 @@ def draws():
     return {name: result.latents.ravel().tolist() for name, result in found.items()}
 
 
-# Two minutes of compilation; .ci/nightly also runs the default tests compiled as users' programs are.
+# Half a minute of compilation; .ci/nightly also runs the default tests compiled as users' programs are.
 @pytest.mark.slow
 @pytest.mark.parametrize("figures", [approximations, draws])
 def test_every_engine_says_the_same_to_rounding_when_it_is_compiled_as_users_programs_are(figures):
