@@ -155,7 +155,8 @@ write_table(
     "Each environment is fresh. `lowest` has the lower bound of every dependency in `pyproject.toml`, `newest` what "
     "pip takes by itself; they run the default tests, but newest-3.12 and those beside another library, installed by "
     f"the same command, the files {', '.join(SHORT)}. *changed* names what is in another version than where that "
-    "library, or pgmodels, is installed alone. GPflow from 2.10 on asks for numpy below 2, JAX and arviz-stats ask for numpy 2.",
+    "library, or pgmodels, is installed alone. GPflow from 2.10 on asks for numpy below 2, JAX and arviz-stats ask "
+    "for numpy 2.",
     seed=0,
 )
 kept = all(row["changed"] in ("", "nothing") or str(row["environment"]).startswith("gpflow") for row in rows)
