@@ -166,8 +166,7 @@ class Predictive(Portable):
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
 
-        Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn
-        from the formula.
+        Raises ValueError where y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
         rng = np.random.default_rng(as_seed(seed))
@@ -180,11 +179,15 @@ class Predictive(Portable):
         return draw_observations(self.likelihood, f, given, rng, values)
 
     def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
-        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it."""
+        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
+
+        Of counts and classes the least with at least so much probability up to it, a whole number.
+        """
         given = np.atleast_1d(as_numbers(levels, "levels"))
         if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
-        return np.quantile(self.draw(num_draws, seed), given, axis=0)
+        method = "inverted_cdf" if self.support.is_discrete else "linear"
+        return np.quantile(self.draw(num_draws, seed), given, axis=0, method=method)
 
     @cached_property
     @double_precision
