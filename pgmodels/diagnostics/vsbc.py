@@ -144,8 +144,8 @@ def simulate_calibration(
 ) -> Calibration:
     """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
 
-    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
-    y cannot be drawn from the formula, or where fewer than two replicates have a q.
+    Raises ValueError where rows have weights, where y cannot be drawn from the formula, or where fewer than two
+    replicates have a q.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
