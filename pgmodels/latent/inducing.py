@@ -159,7 +159,8 @@ class Inducing(Form):
     same.
 
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
-    columns in units in which the kernel changes alike; rows drawn at ``"uniform"``; rows one by one where the prior
+    columns in units in which the kernel changes alike, and rows where centres lie between levels, of a group or an
+    index, that no row has; rows drawn at ``"uniform"``; rows one by one where the prior
     ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
     what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
     distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred

@@ -24,7 +24,8 @@ class SparseApproximation(Portable, GaussianPredictions):
 
     It predicts, at raw inputs: ``scaling`` is what the data's were standardised by. It has no marginals at the data,
     so that corrections, diagnoses and comparisons, which go through the data, do not take it. ``elbo_trace`` holds the
-    bound of each window of steps, averaged over its batches: an estimate that has their noise.
+    bound of each window of steps, averaged over its batches, an estimate that has their noise, and after these that of
+    each pass over all rows, which has none.
     """
 
     model: Model
@@ -47,7 +48,7 @@ class SparseApproximation(Portable, GaussianPredictions):
 
     @property
     def elbo(self) -> float:
-        """The bound of the last window, averaged over its batches."""
+        """The last bound of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
