@@ -76,12 +76,12 @@ def engine_of(objective: Objective) -> Any:
 
 
 def collapsed_bound(problem: Problem, state: State) -> Any:
-    """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
+    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites held: but for Σ (h m - w s / 2) the ELBO as a function of θ.
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
     m, v, sites = jax.lax.stop_gradient(state[:3])
-    return problem.elbo(m, v, sites, problem.moments(sites)[2])
+    return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
 # What a group is held through; None for a group in its traced form.

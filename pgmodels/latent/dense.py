@@ -101,6 +101,9 @@ class DensePrior(FactoredPrior):
     def _log_normalizer(self, state: DenseState, h: Array) -> Array:
         return algebra.dense_log_normalizer(state.factor, h, self.K @ state.weights)
 
+    def _divergence(self, state: DenseState, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.dense_divergence(state.factor, state.weights, mean, variance)
+
     def _mean_and_deviation(self, state: DenseState, noise: Array) -> tuple[Array, Array]:
         moved = algebra.dense_weights(
             self.K, state.factor, jnp.zeros_like(state.weights), self.root @ noise[0], noise[1]
