@@ -68,7 +68,7 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     pairs = list(zip(_dense(problem), problem.prior.slices(), strict=True))
     expansions = tuple(expand(group, sites.columns(part)) for group, part in pairs)
     mean = jnp.concatenate([group.mean + e.mean.T for (group, _), e in zip(pairs, expansions, strict=True)], axis=1)
-    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1)
+    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1) + problem.kept()
     divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
     state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), no_memory(sites))
     return Expanded(state, expansions, *_aim(problem, state, expansions))
@@ -112,11 +112,11 @@ def expanded_bound(problem: Problem, found: Expanded) -> Any:
 
     By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation.
     """
-    mean, variance, expansions = jax.lax.stop_gradient((found.state.mean, found.state.variance, found.expansions))
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((found.state[:3], found.expansions))
     terms = [
         jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
     ]
-    return sum(terms, problem.local_bound(mean, variance))
+    return sum(terms, problem.local_bound(mean, variance) - problem.floor_loss(sites))
 
 
 class _Sweeps(NamedTuple):
