@@ -40,13 +40,15 @@ class ConvergenceWarning(UserWarning):
 class CaviState(NamedTuple):
     """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO.
 
-    The ELBO of a start, whose moments are no sites' yet, is minus infinity. ``memory`` is of the states before.
+    ``rounding`` is what that may be of the ELBO, which is minus infinity at a start, whose moments are no sites' yet.
+    ``memory`` is of the states before.
     """
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
     sites: Sites
     elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
     memory: Memory
 
 
@@ -62,7 +64,8 @@ def first_state(problem: Problem) -> CaviState:
 def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> CaviState:
     """Start from the sites at these marginals."""
     sites = problem.sites(mean, variance)
-    return CaviState(mean, variance, sites, jnp.asarray(-jnp.inf, mean.dtype), no_memory(sites))
+    none = jnp.zeros((), mean.dtype)
+    return CaviState(mean, variance, sites, none - jnp.inf, none, no_memory(sites))
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:
@@ -107,9 +110,9 @@ def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites:
 
 def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> CaviState:
     """The state that given sites imply."""
-    m, v, log_normalizer = problem.moments(sites)
+    m, v, _, divergence = problem.moments(sites)
     memory = no_memory(sites) if memory is None else memory
-    return CaviState(m, v, sites, problem.elbo(m, v, sites, log_normalizer), memory)
+    return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
 
 
 # The same, compiled.
@@ -202,7 +205,9 @@ def conclude(
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
         )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites))
+    neglect = problem.neglect(state.mean, state.variance, state.sites)
+    precision = problem.largest_precision(state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
     posterior, mean, variance = condition(problem, state.sites)
     rows = len(data.y)
     return Approximation(

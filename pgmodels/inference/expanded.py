@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.cavi import CaviState
-from pgmodels.inference.drive import Stretch, first_to_rise
+from pgmodels.inference.drive import Stretch, enough, first_to_rise
 from pgmodels.inference.problem import Problem
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.expansion import Expansion, expand
@@ -37,6 +37,11 @@ class Expanded(NamedTuple):
         """The state's."""
         return self.state.elbo
 
+    @property
+    def rounding(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.rounding
+
 
 def can_expand(problem: Problem) -> bool:
     """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
@@ -63,10 +68,9 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     pairs = list(zip(_dense(problem), problem.prior.slices(), strict=True))
     expansions = tuple(expand(group, sites.columns(part)) for group, part in pairs)
     mean = jnp.concatenate([group.mean + e.mean.T for (group, _), e in zip(pairs, expansions, strict=True)], axis=1)
-    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1)
-    log_normalizer = sum((jnp.sum(e.log_normalizer) for e in expansions), jnp.zeros(()))
-    elbo = problem.elbo(mean, variance, sites, log_normalizer)
-    state = CaviState(mean, variance, sites, elbo, no_memory(sites))
+    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1) + problem.kept()
+    divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
+    state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), no_memory(sites))
     return Expanded(state, expansions, *_aim(problem, state, expansions))
 
 
@@ -90,7 +94,7 @@ def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: 
             return expanded_at(problem, jax.tree.map(lambda *two: jnp.where(number == 0, *two), now.aim, swept))
 
         moved = first_to_rise(attempt, now, 0, 1)[0]
-        limit = tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
+        limit = enough(moved, tolerance)
         converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
         return Stretch(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
 
@@ -108,11 +112,11 @@ def expanded_bound(problem: Problem, found: Expanded) -> Any:
 
     By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation.
     """
-    mean, variance, expansions = jax.lax.stop_gradient((found.state.mean, found.state.variance, found.expansions))
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((found.state[:3], found.expansions))
     terms = [
         jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
     ]
-    return sum(terms, problem.local_bound(mean, variance))
+    return sum(terms, problem.local_bound(mean, variance) - problem.floor_loss(sites))
 
 
 class _Sweeps(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from pgmodels.inference.cavi import ConvergenceWarning
+from pgmodels.inference.cavi import MANY, ConvergenceWarning
 from pgmodels.inference.inducing import (
     settled,
     with_inputs,
@@ -17,7 +17,7 @@ from pgmodels.inference.maximum import Limits, names_of, within
 from pgmodels.inference.penalised_bound import PenalisedBound, engine_of, objective_of
 from pgmodels.inference.stages import learn
 from pgmodels.language.normalisation import is_normalised
-from pgmodels.model import Model, require_model
+from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
 from pgmodels.parameters import is_parameter
 from pgmodels.precision import double_precision
@@ -86,9 +86,9 @@ def fit(
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
     # From q(f) at the optimum: a start of its own could end in another one.
     inner = min(tolerance, _INNER_TOLERANCE)
-    result = engine_of(terms).finish(final, data, bound.optimum(inner), inner)
+    result = _result(final, data, bound, inner)
     if learnable.places:
-        _report_undetermined(bound, found.box)
+        _report_undetermined(bound, found.box, _report_floor(bound, values))
     if not found.converged:
         warn(
             f"fit did not converge: {found.message} after {found.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
@@ -113,6 +113,15 @@ def fit(
     )
 
 
+def _result(final: Model, data: Data, bound: PenalisedBound, tolerance: float) -> Approximation:
+    """The result at the values learned, without a floor of the variances."""
+    engine, optimum = engine_of(bound.given.objective), bound.optimum(tolerance)
+    if bound.lost <= tolerance * max(1.0, abs(bound.best)):
+        return engine.finish(final, data, optimum, tolerance)
+    start = optimum.state._replace(elbo=np.float64(-np.inf))
+    return engine.converge(final, data, start, MANY, tolerance, False)
+
+
 def hold_unnormalised(model: Model, engine: str) -> Model:
     """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them.
 
@@ -131,12 +140,30 @@ def hold_unnormalised(model: Model, engine: str) -> Model:
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
 
 
-def _report_undetermined(objective: PenalisedBound, box: np.ndarray) -> None:
-    """Warn of values far from every start that might as well be ten times as far."""
-    vector, best, names = objective.vector, objective.best, names_of(objective.learnable)
+def _report_floor(bound: PenalisedBound, values: list[Any]) -> set[str]:
+    """Warn of likelihood parameters that are what they are for the floor of the variances; their names."""
+    learnable = bound.learnable
+    names = set(learnable.of_likelihood.values()) if bound.lost > _FELT else set()
+    pairs = zip(learnable.names, values, strict=True)
+    held = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
+    if held:
+        warn(
+            f"fit: y has next to no noise, and {', '.join(held)} is at the floor that rounding sets: with less of it "
+            f"latents would be known to {bound.given.floor:.0e} of their prior variance. Hold it with pgm.Fixed at "
+            "what y is known to have, or give it a prior.",
+            FitWarning,
+        )
+    return names
+
+
+def _report_undetermined(objective: PenalisedBound, box: np.ndarray, reported: set[str]) -> None:
+    """Warn of values far from every start that might as well be ten times as far, but for those reported."""
+    vector, best, names = objective.vector, objective.best - objective.lost, names_of(objective.learnable)
     found = []
     low, high = within(box, _SUSPECT)
     for i in np.flatnonzero((vector < low) | (vector > high)):
+        if names[i].split("[")[0] in reported:
+            continue
         further = vector.copy()
         further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
         if not _is_felt(objective, further, best):
@@ -153,7 +180,7 @@ def _is_felt(objective: PenalisedBound, vector: np.ndarray, best: float) -> bool
     """Whether the bound at a vector is below the best by as much as is felt."""
     for tolerance in _LOOKS:
         # An ascent only raises the bound.
-        loss = objective(vector, tolerance)[0] - best
+        loss = objective.without_floor(vector, tolerance) - best
         if loss < _FELT or loss > _FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
             break
     return loss >= _FELT

@@ -52,7 +52,7 @@ class MeanFieldWarning(UserWarning):
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, those they ask for, the ELBO, and the past.
 
-    ``length`` is that of the last step.
+    ``rounding`` is what that may be of the ELBO, and ``length`` that of the last step.
     """
 
     mean: Float[Array, "n p"]
@@ -60,6 +60,7 @@ class GaussianState(NamedTuple):
     sites: Sites
     slope: Sites
     elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
     length: Float[Array, ""]
     memory: Memory
 
@@ -119,10 +120,10 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
 
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:
     """The state that given sites imply."""
-    mean, variance, log_normalizer = problem.moments(sites)
-    elbo, slope = problem.elbo_and_sites(mean, variance, sites, log_normalizer)
+    mean, variance, _, divergence = problem.moments(sites)
+    elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
     memory = no_memory(sites) if memory is None else memory
-    return GaussianState(mean, variance, sites, slope, elbo, jnp.asarray(length, mean.dtype), memory)
+    return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory)
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:

@@ -37,6 +37,10 @@ class Limits(NamedTuple):
     max_iterations: int
     tolerance: float
 
+    def enough(self, bound: PenalisedBound) -> float:
+        """A gain that counts as none, be it for rounding."""
+        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
+
 
 class Maximum(NamedTuple):
     """Where a search ended: the bound, which keeps the best vector, and how it came there.
@@ -133,7 +137,7 @@ def best_of(
     bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
     first = {name: bound(bound.vector, _START_TOLERANCE) for name, bound in bounds.items()}
     starts = {name: -value for name, (value, _) in first.items()}
-    chosen = max(starts, key=lambda name: starts[name])
+    chosen = max(starts, key=lambda name: starts[name] - bounds[name].rounding)
     bound = bounds[chosen]
     _check_start(starts[chosen])
     if not bound.learnable.places:
@@ -166,7 +170,7 @@ def best_of(
         spread = np.outer(units, units) / scaled.height * inverse
         again = left and eased.choose_again()
         if left and not again and (eased.sharpen(TIGHT) or ftol > limits.tolerance):
-            again = eased.promised(spread) > limits.tolerance * max(1.0, abs(bound.best))
+            again = eased.promised(spread) > limits.enough(bound)
         if again and are_within(bound.vector, box) and ftol > limits.tolerance:
             further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
             num_steps += further.num_steps
@@ -174,7 +178,8 @@ def best_of(
                 return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
         scaled.rescale(inverse)
         ftol = limits.tolerance
-    return Maximum(bound, box, chosen, starts, num_steps, bool(solution.success), str(solution.message))
+    still = bool(solution.success) or eased.promised(spread) <= limits.enough(bound)
+    return Maximum(bound, box, chosen, starts, num_steps, still, str(solution.message))
 
 
 def near(
@@ -218,17 +223,14 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
         # Of the start, which is known.
         return eased(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
 
-    def enough() -> float:
-        return limits.tolerance * max(1.0, abs(bound.best))
-
     def is_still() -> bool:
-        return eased.promised(spread) <= enough()
+        return eased.promised(spread) <= limits.enough(bound)
 
     def look(intermediate_result: Any) -> None:
         nonlocal before
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
         gain, before = before - bound.best, bound.best
-        if gain <= enough() or is_still():
+        if gain <= limits.enough(bound) or is_still():
             raise StopIteration
 
     while again:

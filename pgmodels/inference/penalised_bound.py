@@ -29,7 +29,7 @@ from pgmodels.inference.inducing import (
 )
 from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
-from pgmodels.latent.form import Cheapest
+from pgmodels.latent.form import TOLERANCE, Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, span_at
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import Span, low_rank_at
@@ -61,6 +61,21 @@ _LEAST_RANK = 32
 _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 
 
+# The share of a latent's prior variance that is left to noise where the likelihood's parameters are learned: of data
+# without noise these would leave the range in which rounding, of 2e-16 of that variance, can be told from noise. At the
+# optimum the noise's variance is a few times this. With many rows forms neglect as much as is said of them.
+_FLOOR = 1e-15
+
+
+def _floor(learnable: Unknowns, X: np.ndarray) -> float:
+    if not learnable.of_likelihood:
+        return 0.0
+    return _FLOOR if len(X) < _MANY_ROWS else TOLERANCE
+
+
+# Rounding below this, in nats, is no reason to refuse a value.
+_NATS = 0.1
+
 # q(f) of either engine.
 State = CaviState | gaussian_engine.GaussianState
 
@@ -76,12 +91,12 @@ def engine_of(objective: Objective) -> Any:
 
 
 def collapsed_bound(problem: Problem, state: State) -> Any:
-    """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
+    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites held: but for Σ (h m - w s / 2) the ELBO as a function of θ.
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
     m, v, sites = jax.lax.stop_gradient(state[:3])
-    return problem.elbo(m, v, sites, problem.moments(sites)[2])
+    return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
 # What a group is held through; None for a group in its traced form.
@@ -122,7 +137,9 @@ def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -
     return tuple(found)
 
 
-def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...]) -> Problem:
+def _problem(
+    objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...], floor: float
+) -> Problem:
     coupled = _coupled(objective)
 
     def group(gp: GP, own: Pivots) -> LatentPrior:
@@ -138,7 +155,7 @@ def _problem(objective: Objective, model: Model, X: Any, y: Any, live: Any, pivo
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
     widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
-    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live)
+    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live, floor)
 
 
 class _Given(Module):
@@ -150,11 +167,12 @@ class _Given(Module):
     X: Array
     y: Array
     live: Array | None
+    floor: float = eqx.field(static=True)
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.X, self.y, self.live, pivots)
+        return _problem(self.objective, model, self.X, self.y, self.live, pivots, self.floor)
 
 
 def _few_rows(given: _Given, *_: Any) -> bool:
@@ -164,8 +182,11 @@ def _few_rows(given: _Given, *_: Any) -> bool:
 @partial(compiled, lightly=_few_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
-) -> tuple[Stretch, Array, Array]:
-    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that."""
+) -> tuple[Stretch, Array, Array, Array]:
+    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that.
+
+    With what the bound loses by the floor of the variances.
+    """
     problem = given.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
         found, expanded = ascend_expanded(problem, start, tolerance, MANY)
@@ -180,7 +201,8 @@ def _ascend(
     def penalised(vector: Array) -> Array:
         return bound(given.problem(vector, pivots)) + log_prior(vector)
 
-    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector)
+    lost = problem.floor_loss(found.state.sites)
+    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
 
 
 def _ascent_of(found: Stretch) -> Ascent:
@@ -195,8 +217,9 @@ def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
 class PenalisedBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
-    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
-    that vector stands in, which sends a line search back to it.
+    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, or the bound is
+    larger by no more than rounding, of a tenth of a nat or more, a bowl about that vector stands in, which sends a line
+    search back to it. What the best value loses by the floor of the variances is ``lost``.
     """
 
     def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
@@ -207,9 +230,11 @@ class PenalisedBound:
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
         arrays = (X, resize_rows(data.y, len(X)), live)
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), *jax.tree.map(as_array, arrays))
+        floor = _floor(learnable, data.X)
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), *jax.tree.map(as_array, arrays), floor)
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
+        self.lost = 0.0
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
@@ -217,28 +242,48 @@ class PenalisedBound:
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
         """The value and its gradient, q(f) ascended to a tolerance."""
-        self.evaluations += 1
-        try:
-            pivots = self._pivots(vector)
-        except ValueError:
-            # Hyperparameters at which the kernel's matrix is none.
+        evaluated = self._evaluate(vector, tolerance)
+        if evaluated is None:
             return self.bowl(vector)
-        if self.state is None:
-            self.state = _start(self.given, as_array(vector), pivots)
-        start = self.state
-        if tolerance <= _CAREFUL:
-            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
-        value, slope = -float(bound), -np.asarray(gradient)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
+        found, value, slope, lost = evaluated
+        if float(found.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.bowl(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = found.state._replace(elbo=_NO_BOUND)
-            self.ascent = _ascent_of(found), tolerance
+            self.ascent, self.lost = (_ascent_of(found), tolerance), lost
         return value, slope
+
+    def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
+        """The value less what the bound loses by the floor of the variances; infinite where there is none."""
+        evaluated = self._evaluate(vector, tolerance)
+        return np.inf if evaluated is None else evaluated[1] - evaluated[3]
+
+    def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[Stretch, float, np.ndarray, float] | None:
+        """How q(f) came to its optimum, the value, its gradient, and what is lost by the floor; None if not finite."""
+        self.evaluations += 1
+        try:
+            pivots = self._pivots(vector)
+        except ValueError:
+            # Hyperparameters at which the kernel's matrix is none.
+            return None
+        if self.state is None:
+            self.state = _start(self.given, as_array(vector), pivots)
+        start = self.state
+        if tolerance <= _CAREFUL:
+            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
+        found, bound, gradient, lost = _ascend(self.given, vector, pivots, start, tolerance)
+        value, slope = -float(bound), -np.asarray(gradient)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return None
+        return found, value, slope, float(lost)
+
+    @property
+    def rounding(self) -> float:
+        """What rounding may have done to the best value."""
+        return 0.0 if self.state is None else float(self.state.rounding)
 
     def optimum(self, tolerance: float) -> Ascent:
         """q(f) at the best vector to a tolerance, from where it was left, or as it is where that was as exact."""
@@ -276,7 +321,7 @@ class PenalisedBound:
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
                 continue
-            known = self.best, self.vector, self.slope, self.state, self.ascent
+            known = self.best, self.vector, self.slope, self.state, self.ascent, self.lost
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
@@ -285,7 +330,7 @@ class PenalisedBound:
                 held = chosen
             else:
                 self.inputs = held
-                self.best, self.vector, self.slope, self.state, self.ascent = known
+                self.best, self.vector, self.slope, self.state, self.ascent, self.lost = known
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit

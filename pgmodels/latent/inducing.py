@@ -86,6 +86,9 @@ class InducingPrior(LowRankPrior):
     def _log_normalizer(self, state: Any, h: Array) -> Array:
         return super()._log_normalizer(state.span, h) - state.loss
 
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        return super()._divergence(state.span, w, mean, variance - self.residual)
+
     def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
         return super()._mean_and_deviation(state.span, noise)
 

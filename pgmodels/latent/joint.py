@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
-from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites, no_factor
+from pgmodels.latent.protocol import Key, LatentPrior, Moments, Posterior, Sites, no_factor
 from pgmodels.latent.rows import filled_size, resize_zeros
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
@@ -82,11 +82,17 @@ class JointPrior(Module):
         parts = zip(self.groups, self.slices(), strict=True)
         return JointPosterior(self, sites, tuple(group.condition(sites.columns(part)) for group, part in parts))
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
-        """Mean and variance given sites, and the log normaliser."""
+    def moments(self, sites: Sites) -> Moments:
+        """Those of all groups given sites."""
         pairs = zip(self.groups, self.slices(), strict=True)
-        means, variances, logs = zip(*(group.moments(sites.columns(part)) for group, part in pairs), strict=True)
-        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1), sum(logs, jnp.zeros(()))
+        parts = zip(*(group.moments(sites.columns(part)) for group, part in pairs), strict=True)
+        means, variances, logs, divergences = parts
+        return Moments(
+            jnp.concatenate(means, axis=1),
+            jnp.concatenate(variances, axis=1),
+            sum(logs, jnp.zeros(())),
+            sum(divergences, jnp.zeros(())),
+        )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance before any data."""
