@@ -29,6 +29,7 @@ from pgmodels.results.correction import (
     added_moments,
     correct_coupled,
     correct_marginals,
+    is_out_of_reach,
     mixing,
     warn_nonpositive,
 )
@@ -125,7 +126,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         response=resize_coordinates(np.asarray(found.covariance), *held),
         is_positive=positive,
         residual=residual,
-        num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(np.sum(variance <= 0)),
+        num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
     )
 
 

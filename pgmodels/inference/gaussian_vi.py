@@ -52,7 +52,7 @@ class MeanFieldWarning(UserWarning):
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, those they ask for, the ELBO, and the past.
 
-    ``length`` is that of the last step.
+    ``length`` is that of the last step, 0 where no step raised the ELBO.
     """
 
     mean: Float[Array, "n p"]
@@ -114,7 +114,8 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
         return state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
 
     moved, rises = first_to_rise(attempt, state, first, _HALVINGS - 1)
-    return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, state)
+    stays = state._replace(length=jnp.zeros_like(state.length))
+    return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
 
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:
@@ -256,11 +257,18 @@ def _conclude(
     result = conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
     if not found.converged or not _is_stalled(problem, found.state):
         return result
+    if problem.joint:
+        remedy = (
+            "Look for extreme values in y, a likelihood scale close to zero, or a formula without a finite derivative."
+        )
+    else:
+        remedy = (
+            "Some precisions may be below zero there: latents that are not factorised together hold them at zero. With "
+            f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and are."
+        )
     warn(
         f"gaussian_vi did not converge: after {len(found.trace) - 1} iterations no step raises the ELBO, and it is not "
-        "at its optimum, where some precisions are below zero: latents that are not factorised together hold them at "
-        f"zero. With pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and "
-        "are.",
+        f"at its optimum. {remedy}",
         ConvergenceWarning,
     )
     return replace(result, converged=False)
@@ -320,14 +328,18 @@ def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: i
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short although sites that stay positive are far from those that the marginals ask for."""
-    if problem.joint or float(state.length) > _SHORT:
+    """Whether steps are short, or of no length, although sites are far from those that the marginals ask for."""
+    if float(state.length) > _SHORT:
         return False
-    m, v, (h, w) = np.asarray(state.mean), np.asarray(state.variance), map(np.asarray, state.sites)
-    wanted_h, wanted_w = map(np.asarray, state.slope)
-    by_mean = (wanted_h - wanted_w * m) - (h - w * m)
-    by_precision = np.maximum(wanted_w, 0.0) - w
-    return bool(max(np.max(np.abs(by_mean) * np.sqrt(v)), np.max(np.abs(by_precision) * v)) > _STILL)
+    m, sites = state.mean, state.sites
+    wanted = state.slope if problem.joint else positive(state.slope, m)
+    by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
+    by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
+    v = np.diagonal(v, axis1=1, axis2=2) if problem.joint else v
+    scale = np.sqrt(np.maximum(v, 0.0))
+    squares = scale[:, :, None] * scale[:, None, :] if problem.joint else v
+    largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
+    return not largest <= _STILL
 
 
 def _is_held(state: GaussianState) -> bool:

@@ -15,6 +15,7 @@ from jax import Array
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.scaled import Scaled, product, total, total_along
 from pgmodels.language.symbols import Constant
+from pgmodels.root import safe_sqrt
 
 _COMPARISONS: dict[str, Callable[..., Array]] = {
     "==": jnp.equal,
@@ -215,7 +216,7 @@ class Power(Expression):
         if isinstance(self.exponent, Constant):
             value = self.exponent.value
             if value == 0.5:
-                return jnp.sqrt(base)
+                return safe_sqrt(base)
             return base ** int(value) if value == int(value) else base**value
         return base ** self.exponent.evaluate(env)
 

@@ -12,6 +12,7 @@ from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, norma
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.objectives.protocol import Objective, sites_from
 from pgmodels.precision import as_array
+from pgmodels.root import safe_sqrt
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
@@ -75,7 +76,7 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
+        half = safe_sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
         return self._average(*self._rule(len(m)), m, half, y, parameters)
 
     def _rule(self, count: int) -> tuple[Any, Any]:
@@ -134,14 +135,15 @@ class Quadrature(Objective):
     def _between_kinks(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """One predictor: the pieces of the real line between the kinks, which move with the marginals."""
         v = v.reshape(m.shape)
-        deviation = jnp.sqrt(v)[:, 0]
+        deviation = safe_sqrt(v)[:, 0]
+        unit = jnp.where(deviation > 0.0, deviation, 1.0)
         env = Environment(y, jnp.zeros_like(m), parameters)
         places = []
         for kink in self.kinks:
             scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in kink)
             # A predictor that the factor does not read here has its kink nowhere.
             there = -shift / jnp.where(scale == 0, 1.0, scale)
-            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / deviation))
+            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / unit))
         inner = jnp.sort(jnp.clip(jnp.stack(places), -_REACH, _REACH), axis=0)
         ends = jnp.concatenate([jnp.full((1, len(m)), -_REACH), inner, jnp.full((1, len(m)), _REACH)])
         x, w = (as_array(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
@@ -181,6 +183,9 @@ def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
 def root_of_each(V: Any) -> Any:
     """The lower Cholesky root of small matrices (n, P, P), entry by entry: no batch of them reaches LAPACK."""
     size = V.shape[-1]
+    # Without any variance the root is 0, and its derivative too: sites there say nothing.
+    varies = (jnp.trace(V, axis1=1, axis2=2) > 0.0)[:, None, None]
+    V = jnp.where(varies, V, jnp.eye(size))
     jitter = _JITTER * jnp.trace(V, axis1=1, axis2=2)
     rows: list[list[Any]] = []
     for p in range(size):
@@ -192,4 +197,4 @@ def root_of_each(V: Any) -> Any:
         rows.append([*row, jnp.sqrt(jnp.maximum(left, jitter))])
     zeros = jnp.zeros_like(V[:, 0, 0])
     filled = [jnp.stack(row + [zeros] * (size - len(row)), axis=-1) for row in rows]
-    return jnp.stack(filled, axis=-2)
+    return jnp.where(varies, jnp.stack(filled, axis=-2), 0.0)
