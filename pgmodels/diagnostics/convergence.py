@@ -81,7 +81,8 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         for errors, values in ((means, x[..., part]), (variances, squares)):
             deviation = values.std(axis=(0, 1))
             # What is the same in all draws has no error, and no effective size.
-            errors.append(np.where(deviation > 0.0, deviation / np.sqrt(_effective(values)), 0.0))
+            with np.errstate(invalid="ignore"):
+                errors.append(np.where(deviation > 0.0, deviation / np.sqrt(_effective(values)), 0.0))
     return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
 
 
