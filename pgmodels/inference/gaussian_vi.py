@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
+from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
@@ -22,7 +24,8 @@ from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
-from pgmodels.language.operations import Call
+from pgmodels.language.operations import Call, Power
+from pgmodels.language.symbols import Constant
 from pgmodels.latent.blocks import JOINT_LIMIT, choose_blocks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
@@ -75,14 +78,21 @@ def quadrature_of(model: Model, coarse: bool = False) -> Quadrature:
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """Where the absolute values in a formula turn: at the zeros of affine functions of its latent."""
+    """Where the absolute values in a formula turn, at the zeros of affine functions of its latent, and its roots.
+
+    The root of a quadratic turns at its vertex, sharply where next to nothing is added to the square.
+    """
     if expression.latent_free:
         return []
     found = [kink for child in expression.children for kink in _kinks(child)]
+    predictor = None
     if isinstance(expression, Call) and expression.name == "abs":
         predictor = affine(expression.argument)
-        if predictor is not None:
-            found.append(Kink(predictor.scale, predictor.shift))
+    elif isinstance(expression, Power) and isinstance(expression.exponent, Constant) and expression.exponent.value % 1:
+        quadratic = read_completed(expand(expression.base, 1))
+        predictor = quadratic.squares[0].predictor if quadratic and len(quadratic.squares) == 1 else None
+    if predictor is not None:
+        found.append(Kink(predictor.scale, predictor.shift))
     return found
 
 
@@ -257,13 +267,13 @@ def _conclude(
     result = conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
     if not found.converged or not _is_stalled(problem, found.state):
         return result
-    if problem.joint:
-        remedy = (
-            "Look for extreme values in y, a likelihood scale close to zero, or a formula without a finite derivative."
-        )
-    else:
-        remedy = (
-            "Some precisions may be below zero there: latents that are not factorised together hold them at zero. With "
+    remedy = (
+        "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
+        "where they are written with abs, as in abs(y - f)."
+    )
+    if not problem.joint:
+        remedy += (
+            " Precisions below zero are held at zero where latents are not factorised together. With "
             f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and are."
         )
     warn(

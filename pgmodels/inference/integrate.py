@@ -15,7 +15,7 @@ from pgmodels import generic
 from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.cavi import ConvergenceWarning
-from pgmodels.inference.correction import corrected_moments
+from pgmodels.inference.correction import check_against_prior, corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
@@ -147,6 +147,13 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 
 
 @compiled
+def _marginals(given: _Given, vector: Array, mean: Array, covariance: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
+    problem = given.problem(vector).apart()
+    return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
+
+
+@compiled
 def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
     posterior, response, _ = _corrected(given.problem(vector), sites)
@@ -255,6 +262,8 @@ class _Integration:
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
+        heaviest = int(np.argmax(support.weights))
+        self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in parts])
@@ -322,6 +331,15 @@ class _Integration:
         self.k_hats.append(math.inf if weights is None else weights.k)
         bar.advance(1, f"point {len(self.points)}")
         return -math.inf if weights is None else weights.log_mean
+
+    def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
+        """Raise ValueError where a variance at a point is none that a posterior has."""
+        prior, of_data = _marginals(self.given, as_array(vector), point.mean, point.covariance)
+        variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
+        n = len(self.data.y)
+        prior, variance, *marginals = (np.asarray(part)[:n] for part in (prior, variance, *of_data))
+        check_against_prior("integrate", model, self.data.y, prior, variance, lambda: tuple(marginals))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""

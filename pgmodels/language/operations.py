@@ -196,14 +196,15 @@ class Power(Expression):
 
     @cached_property
     def sign(self) -> int | None:
-        return 1 if self.base.sign == 1 or self._even else None
+        return 1 if self.base.sign == 1 or self.is_even else None
 
     @cached_property
     def nonnegative(self) -> bool:
-        return self.base.nonnegative or self._even
+        return self.base.nonnegative or self.is_even
 
     @cached_property
-    def _even(self) -> bool:
+    def is_even(self) -> bool:
+        """Whether it is the power by an even number, whose base may have any sign."""
         return isinstance(self.exponent, Constant) and self.exponent.value % 2 == 0
 
     @cached_property

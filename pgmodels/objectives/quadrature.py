@@ -30,6 +30,8 @@ _LEGENDRE, _REACH = 48, 9.0
 _LEAST = 1e-9
 # Added to the variances, relatively, before their root is taken: two latents of a datum may be one.
 _JITTER = 1e-13
+# Of the values of log densities, by which a straight line may seem to be bent.
+_ROUNDING = 1e-12
 # Of nodes with this much of the weight that have no finite log density, the rest says nothing.
 _MOST = 0.5
 
@@ -100,6 +102,25 @@ class Quadrature(Objective):
             return bound, *sites_from(m, by_mean, by_spread)
         W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
         return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+
+    def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """Whether each datum's log density is concave as far as chords between nodes of the coarse rule say, (n,).
+
+        Predictors have means and variances (n, P). Far and near chords: kinks lie within some of the former.
+        """
+
+        def log_density(z: Any) -> Any:
+            return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+
+        begin = m + jnp.sqrt(v) * normal_nodes(self.size, num_coarse_nodes(self.size))[0][:, None, :]
+        concave = jnp.ones(len(m), dtype=bool)
+        for share in (1.0, 0.25):
+            end = begin + share * (jnp.roll(begin, 1, axis=0) - begin)
+            ends = log_density(begin), log_density(end)
+            bend = log_density(0.5 * (begin + end)) - 0.5 * sum(ends)
+            rounding = _ROUNDING * (1.0 + sum(map(jnp.abs, ends)))
+            concave &= jnp.all((bend >= -rounding) | ~jnp.isfinite(bend), axis=0)
+        return concave
 
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory.
