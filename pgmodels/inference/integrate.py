@@ -16,7 +16,7 @@ from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.correction import check_against_prior, corrected_moments
-from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
+from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
 from pgmodels.inference.inducing import settled
@@ -56,6 +56,8 @@ _LEAST_CURVATURE = 0.1
 _DRAWS, _AT_A_TIME = 512, 256
 # They are made a little wider than the corrected Gaussian, whose tails are too light where the data say little.
 _SHARE = 0.9
+# Nats by which the interpolated density may be off where it matters, with a warning.
+_MOST_ERROR = 0.5
 # Of points whose weights are not to be trusted, this share of the mass is borne in silence.
 _BORNE = 0.05
 
@@ -252,8 +254,8 @@ class _Integration:
         size = len(self.mode)
         with progress_bar("integrate", 100, progress) as bar:
             converged = self._find_mode(bar)
-            make, spread = (grid, grid_support) if size in SPACINGS else (composite, composite_support)
-            design = make(partial(self._density, bar), size)
+            density, spread = partial(self._density, bar), grid_support if size in SPACINGS else composite_support
+            design = refined(density, grid(density, size)) if size in SPACINGS else composite(density, size)
         kept = np.isfinite(design.log_densities)
         if not kept[0]:
             raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
@@ -353,6 +355,18 @@ class _Integration:
             warn(
                 "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
                 "narrower priors, or draw with gibbs.",
+                EvidenceWarning,
+            )
+        if design.error > _MOST_ERROR:
+            raise ValueError(
+                "integrate: the density of the hyperparameters falls off too sharply to be interpolated: between the "
+                f"{len(design.points)} points it is off by {design.error:.2g} nats where its mass is. Give narrower "
+                "priors, or draw with gibbs."
+            )
+        if design.error:
+            warn(
+                "integrate: between the points the density of the hyperparameters is interpolated roughly: the log "
+                f"evidence may be off by {design.error:.2g} nats. Give narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         failed = len(self.usable) - sum(self.usable)
