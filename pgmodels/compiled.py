@@ -27,7 +27,7 @@ _USUAL: Options = {
 _ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
 # At level 0 most of the compiler's work is left out; on a GPU XLA calls that an error. The levels between this and the
 # usual one give wrong numbers, and so does that one with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two choices,
-# one in the other, one is lost in a program that uses what they give twice; see kernels.distance.safe_sqrt).
+# one in the other, one is lost in a program that uses what they give twice; see root.safe_sqrt).
 _LIGHT: Options = {"xla_backend_optimization_level": 0}
 
 R = TypeVar("R")

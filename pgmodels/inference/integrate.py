@@ -15,8 +15,8 @@ from pgmodels import generic
 from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.cavi import ConvergenceWarning
-from pgmodels.inference.correction import corrected_moments
-from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
+from pgmodels.inference.correction import check_against_prior, corrected_moments
+from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
 from pgmodels.inference.inducing import settled
@@ -56,6 +56,8 @@ _LEAST_CURVATURE = 0.1
 _DRAWS, _AT_A_TIME = 512, 256
 # They are made a little wider than the corrected Gaussian, whose tails are too light where the data say little.
 _SHARE = 0.9
+# Nats by which the interpolated density may be off where it matters, with a warning.
+_MOST_ERROR = 0.5
 # Of points whose weights are not to be trusted, this share of the mass is borne in silence.
 _BORNE = 0.05
 
@@ -144,6 +146,13 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(found.kept))) & jnp.isfinite(found.residual)
     return posterior, jnp.where(is_positive, found.covariance, 0.0), is_positive
+
+
+@compiled
+def _marginals(given: _Given, vector: Array, mean: Array, covariance: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
+    problem = given.problem(vector).apart()
+    return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
 
 
 @compiled
@@ -245,8 +254,8 @@ class _Integration:
         size = len(self.mode)
         with progress_bar("integrate", 100, progress) as bar:
             converged = self._find_mode(bar)
-            make, spread = (grid, grid_support) if size in SPACINGS else (composite, composite_support)
-            design = make(partial(self._density, bar), size)
+            density, spread = partial(self._density, bar), grid_support if size in SPACINGS else composite_support
+            design = refined(density, grid(density, size)) if size in SPACINGS else composite(density, size)
         kept = np.isfinite(design.log_densities)
         if not kept[0]:
             raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
@@ -255,6 +264,8 @@ class _Integration:
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
+        heaviest = int(np.argmax(support.weights))
+        self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in parts])
@@ -323,6 +334,15 @@ class _Integration:
         bar.advance(1, f"point {len(self.points)}")
         return -math.inf if weights is None else weights.log_mean
 
+    def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
+        """Raise ValueError where a variance at a point is none that a posterior has."""
+        prior, of_data = _marginals(self.given, as_array(vector), point.mean, point.covariance)
+        variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
+        n = len(self.data.y)
+        prior, variance, *marginals = (np.asarray(part)[:n] for part in (prior, variance, *of_data))
+        check_against_prior("integrate", model, self.data.y, prior, variance, lambda: tuple(marginals))
+
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
         if not converged:
@@ -335,6 +355,18 @@ class _Integration:
             warn(
                 "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
                 "narrower priors, or draw with gibbs.",
+                EvidenceWarning,
+            )
+        if design.error > _MOST_ERROR:
+            raise ValueError(
+                "integrate: the density of the hyperparameters falls off too sharply to be interpolated: between the "
+                f"{len(design.points)} points it is off by {design.error:.2g} nats where its mass is. Give narrower "
+                "priors, or draw with gibbs."
+            )
+        if design.error:
+            warn(
+                "integrate: between the points the density of the hyperparameters is interpolated roughly: the log "
+                f"evidence may be off by {design.error:.2g} nats. Give narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         failed = len(self.usable) - sum(self.usable)

@@ -13,6 +13,7 @@ from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
@@ -202,7 +203,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
         about = "the corrected Gaussian, joint over data and latents"
         return f[None], tuple(v[None] for v in whitened), about
     if isinstance(result, CorrectedApproximation):
-        bad = np.argwhere(~(result.variance > 0))
+        bad = np.argwhere(is_out_of_reach(result.variance))
         if bad.size:
             raise ValueError(
                 f"{len(bad)} corrected variances are not positive (first in row {bad[0][0]}), so there is nothing to "

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.kernels.distance import Inputs, safe_sqrt, scaled_squared_distance
+from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.parameters import Parameter, as_parameter
 from pgmodels.precision import as_array
+from pgmodels.root import safe_sqrt
 
 
 class Stationary(Kernel):

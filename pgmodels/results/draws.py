@@ -88,12 +88,21 @@ class Draws(Result):
     @cached_property
     def mean(self) -> np.ndarray:
         """Posterior means at the data, (n, latents)."""
-        return self.latents.mean(axis=(0, 1)) if self.moments is None else self.moments[0]
+        if self.moments is not None:
+            return self.moments[0]
+        return np.where(self._varies, self.latents.mean(axis=(0, 1)), self.latents[0, 0])
 
     @cached_property
     def variance(self) -> np.ndarray:
         """Posterior variances at the data, (n, latents)."""
-        return self.latents.var(axis=(0, 1)) if self.moments is None else self.moments[1]
+        if self.moments is not None:
+            return self.moments[1]
+        return np.where(self._varies, self.latents.var(axis=(0, 1)), 0.0)
+
+    @cached_property
+    def _varies(self) -> np.ndarray:
+        """Whether draws of a latent differ, (n, latents): of one that the prior knows sums have rounding alone."""
+        return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
         """Draws that go on from here: these and ``num_samples`` more of each chain, as one longer run would give.
