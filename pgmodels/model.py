@@ -18,7 +18,7 @@ from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
 from pgmodels.encoding import as_array_code
 from pgmodels.identity import digest
-from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
+from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
@@ -227,6 +227,7 @@ class Model(Module):
         X = self.check_inputs(X)
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
+            check_lookups(gp.kernel, X, "X")
         y = self.check_observations(y, len(X))
         self.warn_unseen(self.unseen(y))
         return Data(X, y, columns)

@@ -111,7 +111,7 @@ class IntegratedApproximation(Result):
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
-        inputs, rng = self.check_inputs(X_new), np.random.default_rng(seed)
+        inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
         parts = []
         for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
             if count:
@@ -136,7 +136,7 @@ class IntegratedApproximation(Result):
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
     def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        return generic.moments_at(self, self.check_inputs(X_new))
+        return generic.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
         """The components that predictions are made of: all but the lightest."""
