@@ -31,6 +31,7 @@ from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_paramet
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
 from pgmodels.warning import warn
+from pgmodels.writing import write_value
 
 
 class DataWarning(UserWarning):
@@ -327,7 +328,25 @@ class Model(Module):
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    """ValueError where the formula does not allow observations, by what its rules need or by its density."""
+    """ValueError where the formula does not allow observations, by what its rules need or by its density.
+
+    Also where it does not allow a real parameter below 0.
+    """
+    _check_allowed(likelihood, num_latents, y, name)
+    for own, parameter in likelihood.parameters.items():
+        if parameter.fixed or parameter.positive or parameter.constraint is not None:
+            continue
+        try:
+            _check_allowed(likelihood.with_values({own: -np.abs(parameter.value)}), num_latents, y, name)
+        except ValueError as error:
+            raise ValueError(
+                f"{own} of {likelihood.name} is a real number as it is declared, and the formula takes none below 0: "
+                f"declare {own}=pgm.Parameter({write_value(parameter.value)}, positive=True), or give it a prior on "
+                f"positive numbers. At -{own}, {error}"
+            ) from error
+
+
+def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
     # Rows that fill up are the first again, and no fault is found in them before it is found there.
     y = resize_rows(y, filled_size(len(y)))
     f = np.zeros((len(y), num_latents))

@@ -90,7 +90,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
     """Γ(y + r) / Γ(r) is missing, and depends on r: learning r from the formula would be wrong."""
 
     @pgm.likelihood
-    def counts(y, f, dispersion=pgm.Parameter(2.0)):
+    def counts(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 
     rng = np.random.default_rng(5)
