@@ -34,8 +34,9 @@ class IntegratedApproximation(Result):
     ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are of each datum's latents, ``potential``
     and ``precision`` the sites. ``support`` (S, d) and ``mass`` (S,) are what marginals of hyperparameters are made of,
     and ``owners`` (S,) the points that stand for them. ``log_evidence`` is log p(y). ``model`` has the hyperparameters'
-    mode; ``converged`` says whether its search did, ``holds_mass`` whether the points hold the mass, ``num_failed``
-    counts those without a finite evidence, and ``unreliable`` is the mass where k-hat is above its limit.
+    mode, that of their logarithms where they are positive; ``converged`` says whether its search did, ``holds_mass``
+    whether the points hold the mass, ``num_failed`` counts those without a finite evidence, and ``unreliable`` is the
+    mass where k-hat is above its limit.
     """
 
     vectors: np.ndarray
