@@ -1,8 +1,8 @@
 """Everything that the package compiles: by JAX, with options that suit what it does, and not kept without bound."""
 
 from collections.abc import Callable
-from functools import cache, partial, update_wrapper
-from typing import Any, Generic, TypeVar
+from functools import cache, partial, update_wrapper, wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
@@ -30,10 +30,16 @@ _ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
 # one in the other, one is lost in a program that uses what they give twice; see root.safe_sqrt).
 _LIGHT: Options = {"xla_backend_optimization_level": 0}
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 with jax.core.eval_context():
     _OUTSIDE = get_opaque_trace_state("flax")
+
+
+def is_traced() -> bool:
+    """Whether JAX is tracing something here and now."""
+    return get_opaque_trace_state("flax") != _OUTSIDE
 
 
 class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
@@ -62,7 +68,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function's result. Raises KeyboardInterrupt where JAX makes another error of one in a host function."""
-        if get_opaque_trace_state("flax") != _OUTSIDE:
+        if is_traced():
             return self._inner(*args, **kwargs)
         check_once()
         program = self.program(*args, **kwargs)
@@ -92,6 +98,19 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
     def cache_size(self) -> int:
         """For how many kinds of arguments it is compiled."""
         return sum(program._cache_size() for program in self._programs.values())
+
+
+def double_by_hand(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that runs with 64-bit JAX arithmetic where it is called by hand: not while JAX traces something."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if jax.config.jax_enable_x64 or is_traced():
+            return function(*args, **kwargs)
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 # Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, as much again, which

@@ -59,15 +59,17 @@ def fit(
     times as long, and does not favour long lengthscales and small variances as the former does.
 
     Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
-    L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. Starts from the values given, or from
-    values in the units of the data (see ``pgmodels.inference.starts``), whichever have the largest ELBO. Likelihood
-    parameters are learned only where the formula is normalised in y, since what it leaves out may depend on them;
-    otherwise they are held, with a FitWarning. A positive value without a prior stays within a factor of 1e6 of its
-    starts, and a FitWarning names those far out that the data do not determine. From 1,024 rows on, or 10,000 with
-    inducing inputs, the start is the optimum of a sample of the rows, where these determine the values, and steps on
-    all begin with the Hessian there. The learned model is ``.model`` of the result and ``.fit`` tells how it was found.
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser
-    stops early; raises as ``cavi`` does.
+    L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. With priors that is the mode of the values
+    themselves: log densities are of a variance or a lengthscale as it is, without the Jacobian that the mode of its
+    logarithm has, which is larger; neither is the posterior's mean or median, for which see ``integrate``. Starts from
+    the values given, or from values in the units of the data (see ``pgmodels.inference.starts``), whichever have the
+    largest ELBO. Likelihood parameters are learned only where the formula is normalised in y, since what it leaves out
+    may depend on them; otherwise they are held, with a FitWarning. A positive value without a prior stays within a
+    factor of 1e6 of its starts, and a FitWarning names those far out that the data do not determine. From 1,024 rows
+    on, or 10,000 with inducing inputs, the start is the optimum of a sample of the rows, where these determine the
+    values, and steps on all begin with the Hessian there. The learned model is ``.model`` of the result and ``.fit``
+    tells how it was found. X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. Warns with
+    ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)

@@ -62,6 +62,8 @@ def nuts(
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
     model = model.held_as(Dense()).resolve(data.X)
+    # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
+    model.prior(data.X)
     program = Program(model, data)
     sampler = MCMC(
         NUTS(program, target_accept_prob=target_accept),

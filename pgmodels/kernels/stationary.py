@@ -1,7 +1,7 @@
 """Kernels of the distance between inputs."""
 
 from abc import abstractmethod
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 from jax import Array
@@ -53,6 +53,8 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """The squared exponential kernel, variance · exp(-r²/2)."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -64,6 +66,8 @@ class RBF(Stationary):
 class Matern12(Stationary):
     """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -74,6 +78,8 @@ class Matern12(Stationary):
 @final
 class Matern32(Stationary):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
+
+    known: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -87,6 +93,8 @@ class Matern32(Stationary):
 class Matern52(Stationary):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -98,6 +106,8 @@ class Matern52(Stationary):
 @final
 class RationalQuadratic(Stationary):
     """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
+
+    known: ClassVar[bool] = True
 
     alpha: Parameter
 

@@ -16,7 +16,7 @@ from pgmodels.language.moments import gaussian_moments, is_gaussian
 from pgmodels.language.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.language.weights import Weighted
-from pgmodels.parameters import Parameter, as_declared, as_parameter
+from pgmodels.parameters import Parameter, as_declared
 from pgmodels.portable import ByValue, Module, Named, pack_function
 
 Formula = Callable[..., Expression]
@@ -146,7 +146,7 @@ class Likelihood(Module):
         return tuple((name, p.positive, p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
-        inside = [f"{name}={p!r}" for name, p in self.parameters.items()]
+        inside = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
             inside = [str(self.declared_support.num_classes)]
@@ -235,13 +235,13 @@ class LikelihoodFamily:
         default = argument.default
         declared = default if isinstance(default, Parameter) else Parameter(None)
         if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
-            declared = as_parameter(default, argument.name)
+            declared = as_declared(default, None, argument.name, positive=False)
         value = given.get(argument.name, declared)
         if value is None or (isinstance(value, Parameter) and value.value is None):
             raise ValueError(
                 f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
             )
-        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}")
+        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}", positive=False)
         if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
             raise ValueError(
                 f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
@@ -289,9 +289,10 @@ def likelihood(
     num_latents: int | None = None,
     sampler: Sampler | None = None,
 ) -> Any:
-    """Decorator: turn a formula ``def name(y, f, parameter=pgm.Parameter(2.0))`` into a likelihood.
+    """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
 
     ``y`` is the observation (``y[0]``, ``y[1]`` where it has columns), ``f`` the latent value or the vector of them.
+    Parameters are real numbers unless their default says ``positive=True`` or has a ``constraint``.
     The formula is written with pgm.sigmoid, pgm.exp, pgm.sum and so on; a factor free of f may be left out.
     ``support`` declares what y can be (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and for predictions;
     ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f]. ``sampler(rng, y, f, parameter)`` draws y (n,)

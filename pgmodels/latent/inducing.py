@@ -18,6 +18,7 @@ from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import JITTERS, RANK_MULTIPLE, ROUNDING, Form, check_gram, gram, jittered_root
 from pgmodels.latent.low_rank import LowRankPrior, LowRankState, Span, SpannedPrior, low_rank_at, own_variances, span_of
+from pgmodels.latent.new_inputs import check_new_inputs
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
@@ -230,7 +231,9 @@ class Inducing(Form):
         Z = self.choose(kernel, X)
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = span_at(kernel, Z, neglected)
-        return _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        check_new_inputs(prior, np.asarray(X), "X")
+        return prior
 
     def traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
+from pgmodels.latent.new_inputs import check_new_inputs
 from pgmodels.latent.protocol import Key, LatentPrior, Moments, Posterior, Sites, no_factor
 from pgmodels.latent.rows import filled_size, resize_zeros
 from pgmodels.latent.sparse import SparsePrior
@@ -72,6 +73,11 @@ class JointPrior(Module):
     def filled(self) -> "JointPrior":
         """The same, filled up to one of few sizes."""
         return self.resized(filled_size(self.num_rows))
+
+    def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+        """ValueError where a kernel of one's own is no covariance there: see pgmodels.latent.new_inputs."""
+        for group in self.spans().groups:
+            check_new_inputs(group, X_new, name, jointly)
 
     def slices(self) -> list[slice]:
         """The columns of each group."""

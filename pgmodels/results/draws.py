@@ -128,7 +128,7 @@ class Draws(Result):
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
-        X_new, rng = self.check_inputs(X_new), np.random.default_rng(seed)
+        X_new, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
@@ -166,7 +166,7 @@ class Draws(Result):
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
-        X_new, whitened = self.check_inputs(X_new), self._flat_whitened()
+        X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
         prior = self.prior.filled() if self.model.fills else self.prior
         pairs = zip(prior.groups, whitened, strict=True)

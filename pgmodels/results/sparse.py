@@ -56,8 +56,10 @@ class SparseApproximation(Portable, GaussianPredictions):
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, len(self.scaling.location))
 
-    def _inputs_at(self, X_new: Any) -> np.ndarray:
-        return self.scaling(self.check_inputs(X_new))
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        inputs = self.scaling(self.check_inputs(X_new))
+        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
 
     def save(self, path: Any) -> Path:
         """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path. See ``Result.save``."""
