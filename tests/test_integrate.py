@@ -325,3 +325,29 @@ def test_wrong_calls_are_refused():
     _, _, _, result = labels()
     with pytest.raises(ValueError, match="levels must be numbers between 0 and 1"):
         result.quantiles([0.0, 0.5])
+
+
+@pytest.mark.slow
+def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
+    """Additive effects of two factors in 24 cells: rank 9 of 24, the figures those of the dense form."""
+    monkeypatch.setattr("pgmodels.inference.penalised_bound._MANY_ROWS", 1)
+    cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), axis=-1).reshape(-1, 2)
+    X, trials = cells[[*range(24), 3, 17, 17]], np.array([3.0, 5.0, 0.0] * 9)
+    y = np.column_stack([np.minimum((7 * np.arange(27)) % 4, trials), trials])
+
+    def integrated(**form):
+        kernel = pgm.On(pgm.White(dist.LogNormal(-1.0, 0.7)), [0]) + pgm.On(pgm.White(pgm.Fixed(0.6)), [1])
+        return pgm.integrate(pgm.Model(pgm.Binomial(), pgm.GP(kernel, mean=-0.4, **form)), X, y)
+
+    found, dense = integrated(), integrated(form=pgm.Dense())
+    assert found.log_evidence == pytest.approx(dense.log_evidence, abs=0.02)
+    np.testing.assert_allclose(found.mean, dense.mean, atol=0.01)
+    np.testing.assert_allclose(found.variance, dense.variance, rtol=0.03)
+    new = np.array([[0.0, 5.0], [2.0, 9.0], [0.0, 5.0]])
+    for mine, other in zip(found.predict_latent(new), dense.predict_latent(new), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0.03, atol=0.01)
+    drawn = found.draw_latents(new, 4000, seed=2)[..., 0]
+    mean, variance = (part[:, 0] for part in found.predict_latent(new))
+    assert (np.abs(drawn.mean(axis=0) - mean) < 5 * np.sqrt(variance / 4000)).all()
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.15)
+    np.testing.assert_allclose(drawn[:, 0], drawn[:, 2], atol=1e-5)

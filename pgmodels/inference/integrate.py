@@ -21,12 +21,14 @@ from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.linear_response import linear_response
-from pgmodels.inference.penalised_bound import collapsed_bound
+from pgmodels.inference.penalised_bound import Pivots, collapsed_bound, pivots_at
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.low_rank import low_rank_at
 from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
@@ -73,12 +75,24 @@ class _Given(Module):
     y: Array
     live: Array | None
 
-    def problem(self, vector: Array) -> Problem:
-        """The problem at unconstrained hyperparameters."""
-        model = with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
-        return Problem(
-            self.objective, model.traced_prior(self.X, self.live), self.y, model.parameters, self.joint, self.live
-        )
+    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
+        """The problem at unconstrained hyperparameters, through pivots near them where groups have some."""
+        model = self.at(vector)
+        prior = model.traced_prior(self.X, self.live)
+        if None not in pivots:
+            pairs = zip(model.gps, pivots, strict=True)
+            prior = JointPrior(tuple(low_rank_at(gp.kernel, as_array(gp.mean.value), self.X, own, gp.size)
+                                     for gp, own in pairs if own is not None))  # fmt: skip
+        return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.live)
+
+    def at(self, vector: Array) -> Model:
+        """The model at unconstrained hyperparameters."""
+        return with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+
+    def pivots(self, vector: Any) -> tuple[Pivots, ...]:
+        """The pivots of a low-rank form at unconstrained hyperparameters, where that pays."""
+        X = np.asarray(self.X) if self.live is None else np.asarray(self.X)[np.asarray(self.live) > 0]
+        return pivots_at(self.objective, self.at(as_array(vector)), X, (None,) * len(self.model.gps))
 
 
 class _Point(NamedTuple):
@@ -97,13 +111,15 @@ class _Point(NamedTuple):
 
 
 @compiled
-def _ascend(given: _Given, vector: Array, start: Sites, tolerance: Any) -> tuple[Sites, Array, Array]:
+def _ascend(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, tolerance: Any
+) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
-    problem = given.problem(vector)
+    problem = given.problem(vector, pivots)
     state = _optimum(problem, start, tolerance)
 
     def penalised(vector: Array) -> Array:
-        return collapsed_bound(given.problem(vector), state) + given.unknowns.log_prior_unconstrained(vector)
+        return collapsed_bound(given.problem(vector, pivots), state) + given.unknowns.log_prior_unconstrained(vector)
 
     value = state.elbo + given.unknowns.log_prior_unconstrained(vector)
     return state.sites, value, jax.grad(penalised)(vector)
@@ -115,9 +131,9 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianS
 
 
 @compiled
-def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point:
+def _evaluate(given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array) -> _Point:
     """The corrected Gaussian at a point, and the weights of its draws, one a key."""
-    problem = given.problem(vector)
+    problem = given.problem(vector, pivots)
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
@@ -149,16 +165,20 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 
 
 @compiled
-def _marginals(given: _Given, vector: Array, mean: Array, covariance: Array) -> tuple[Array, tuple[Array, Array]]:
+def _marginals(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
+) -> tuple[Array, tuple[Array, Array]]:
     """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
-    problem = given.problem(vector).apart()
+    problem = given.problem(vector, pivots).apart()
     return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
 
 
 @compiled
-def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+def _predict(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+) -> tuple[Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
-    posterior, response, _ = _corrected(given.problem(vector), sites)
+    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, CoupledPosterior):
         mean, covariance = posterior.marginals_at(X_new)
@@ -168,9 +188,11 @@ def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[
 
 
 @compiled
-def _predict_jointly(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+def _predict_jointly(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, response, _ = _corrected(given.problem(vector), sites)
+    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
@@ -183,7 +205,7 @@ class _Search:
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.given, vector, self.sites, _MODE_TOLERANCE)
+        sites, bound, slope = _ascend(self.given, vector, self.given.pivots(vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             # A bowl about the best point sends a line search back.
@@ -324,7 +346,8 @@ class _Integration:
     def _density(self, bar: ProgressBar, point: np.ndarray, near: int | None) -> float:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
-        found = _evaluate(self.given, as_array(self._vectors(point)), start, self.keys)
+        vector = as_array(self._vectors(point))
+        found = _evaluate(self.given, vector, self.given.pivots(vector), start, self.keys)
         ratios = np.asarray(found.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         weights = smoothed(ratios) if usable else None
@@ -336,7 +359,9 @@ class _Integration:
 
     def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
         """Raise ValueError where a variance at a point is none that a posterior has."""
-        prior, of_data = _marginals(self.given, as_array(vector), point.mean, point.covariance)
+        prior, of_data = _marginals(
+            self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
+        )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
         n = len(self.data.y)
@@ -419,7 +444,8 @@ def _given_again(result: IntegratedApproximation) -> _Given:
     return given_of(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
-def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, Sites]:
-    """The hyperparameters and the sites of a point, at the rows of what is given."""
+def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, tuple[Pivots, ...], Sites]:
+    """The hyperparameters, the pivots and the sites of a point, at the rows of what is given."""
     parts = (resize_zeros(part[point], len(given.X)) for part in (result.potential, result.precision))
-    return as_array(result.vectors[point]), Sites(*map(as_array, parts))
+    vector = as_array(result.vectors[point])
+    return vector, given.pivots(vector), Sites(*map(as_array, parts))

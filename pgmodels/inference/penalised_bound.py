@@ -108,7 +108,7 @@ def _coupled(objective: Objective) -> bool:
     return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
 
 
-def _pivots(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
+def pivots_at(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
     """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
 
     The latter are taken here and now, where there are rows enough for it to pay.
@@ -294,7 +294,7 @@ class PenalisedBound:
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        found = _pivots(self.given.objective, self.at(vector).bare(), self.X, self.inputs)
+        found = pivots_at(self.given.objective, self.at(vector).bare(), self.X, self.inputs)
         if all(own is None for own in found):
             self.dense = np.array(vector)
         return found

@@ -178,7 +178,8 @@ def _draw_at(
     before = np.where(index > 0, np.cumsum(mass, axis=0)[index - 1, columns], 0.0)
     share = np.clip((u * total - before) / np.maximum(mass[index, columns], 1e-300), 0.0, 1.0)
     cell = np.maximum(index - len(p), 0)
-    drawn = _within(*(values[cell + step, columns] for values in (density, grid) for step in (0, 1)), share)
+    (p_low, p_high), (low_end, high_end) = ((v[cell, columns], v[cell + 1, columns]) for v in (density, grid))
+    drawn = _within(p_low, p_high, low_end, high_end, share)
     if piece.is_discrete:
         drawn = np.clip(low + np.round(drawn - low), left + 0.5, right - 0.5)
         drawn = np.where(index < len(p), points[np.minimum(index, len(p) - 1), columns], drawn)

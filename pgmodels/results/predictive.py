@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import logsumexp
@@ -189,7 +189,7 @@ class Predictive(Portable):
         given = np.atleast_1d(as_numbers(levels, "levels"))
         if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
-        method = "inverted_cdf" if self.support.is_discrete else "linear"
+        method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if self.support.is_discrete else "linear"
         return np.quantile(self.draw(num_draws, seed), given, axis=0, method=method)
 
     @cached_property
