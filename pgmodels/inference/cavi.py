@@ -14,11 +14,11 @@ from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
-from pgmodels.inference.inducing import settled
+from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
@@ -204,7 +204,11 @@ def conclude(
         )
     warn_inaccurate(problem.prior, problem.largest_precision(state.sites))
     posterior, mean, variance = condition(problem, state.sites)
-    rows = len(data.y)
+    rows, variance = len(data.y), np.asarray(variance)
+    residual = _residual(problem.prior)
+    if residual is not None:
+        precisions = problem.precisions(state.sites)
+        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance[:rows])
     return Approximation(
         model=model,
         X=data.X,
@@ -212,7 +216,7 @@ def conclude(
         columns=data.columns,
         posterior=posterior.resized(rows),
         mean=np.asarray(mean)[:rows],
-        variance=np.asarray(variance)[:rows],
+        variance=variance[:rows],
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
@@ -220,6 +224,11 @@ def conclude(
         method=engine,
         objective=engine,
     )
+
+
+@partial(compiled, lightly=True)
+def _residual(prior: JointPrior) -> Array | None:
+    return prior.residual_variances()
 
 
 @partial(compiled, lightly=True)
