@@ -258,7 +258,10 @@ def test_too_few_inducing_inputs_are_said_with_what_they_cost():
         gp = pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(X[:: 300 // count]))
         return pgm.Model(pgm.Gaussian(0.5), gp)
 
-    for engine in (pgm.cavi, pgm.gaussian_vi):
+    def streamed(model, X, y):
+        return pgm.svi(model, pgm.ArrayRows(X, y), batch_size=300)
+
+    for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
         with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as told:
             found = engine(model(50), X, y)
         (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in told)

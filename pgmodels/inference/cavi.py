@@ -203,20 +203,21 @@ def conclude(
             ConvergenceWarning,
         )
     warn_inaccurate(problem.prior, problem.largest_precision(state.sites))
-    posterior, mean, variance = condition(problem, state.sites)
-    rows, variance = len(data.y), np.asarray(variance)
+    posterior, *moments = condition(problem, state.sites)
+    rows = len(data.y)
+    mean, variance = (np.asarray(part)[:rows] for part in moments)
     residual = _residual(problem.prior)
     if residual is not None:
         precisions = problem.precisions(state.sites)
-        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance[:rows])
+        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance)
     return Approximation(
         model=model,
         X=data.X,
         y=data.y,
         columns=data.columns,
         posterior=posterior.resized(rows),
-        mean=np.asarray(mean)[:rows],
-        variance=variance[:rows],
+        mean=mean,
+        variance=variance,
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,

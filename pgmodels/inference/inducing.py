@@ -101,7 +101,11 @@ def warn_left_out(model: Model, residual: np.ndarray, precisions: np.ndarray, va
     - Σ w residual / 2 (math: section 4), about what it lacks.
     """
     nats = 0.5 * float(np.sum(np.maximum(precisions, 0.0) * residual))
-    share = float(np.mean(residual / np.maximum(variances, np.finfo(float).tiny)))
+    warn_costly(model, nats, float(np.mean(residual / np.maximum(variances, np.finfo(float).tiny))))
+
+
+def warn_costly(model: Model, nats: float, share: float) -> None:
+    """Warn where inducing inputs leave too much: in nats, and of the latents' variance at the data."""
     if nats > _NATS and share > _SHARE:
         chosen = [gp.form.inputs for gp in model.gps if isinstance(gp.form, Inducing)]
         count = sum(Z if isinstance(Z, int) else len(Z) for Z in chosen)
