@@ -1,5 +1,7 @@
 """How inducing inputs are chosen: by the prior, by chance, and by what the data say."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,3 +244,28 @@ def test_steps_on_batches_know_groups():
     model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(INTERCEPTS, mean=0.0, form=pgm.Inducing(30)))
     for found in (pgm.svi(model, X, y), pgm.svi(model, pgm.ArrayRows(X, y))):
         assert exact - 0.2 < found.elbo < exact + 1e-3
+
+
+def test_too_few_inducing_inputs_are_said_with_what_they_cost():
+    rng = np.random.default_rng(8)
+    X = np.arange(300.0)[:, None]
+    K = 0.5 * np.exp(-0.5 * ((X - X.T) / 3.0) ** 2)
+    y = np.linalg.cholesky(K + 1e-9 * np.eye(300)) @ rng.standard_normal(300) + 0.5 * rng.standard_normal(300)
+    C = K + 0.25 * np.eye(300)
+    exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+    def model(count):
+        gp = pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(X[:: 300 // count]))
+        return pgm.Model(pgm.Gaussian(0.5), gp)
+
+    def streamed(model, X, y):
+        return pgm.svi(model, pgm.ArrayRows(X, y), batch_size=300)
+
+    for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
+        with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as told:
+            found = engine(model(50), X, y)
+        (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in told)
+        # The term that is known beside what the other terms make of it.
+        assert nats == pytest.approx(exact - found.elbo, rel=0.5)
+    # Spaced by two thirds of a lengthscale they leave next to nothing, and nothing is said.
+    assert exact - 1.0 < pgm.cavi(model(150), X, y).elbo < exact

@@ -14,11 +14,11 @@ from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
-from pgmodels.inference.inducing import settled
+from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
@@ -208,16 +208,21 @@ def conclude(
     neglect = problem.neglect(state.mean, state.variance, state.sites)
     precision = problem.largest_precision(state.sites)
     warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
-    posterior, mean, variance = condition(problem, state.sites)
+    posterior, *moments = condition(problem, state.sites)
     rows = len(data.y)
+    mean, variance = (np.asarray(part)[:rows] for part in moments)
+    residual = _residual(problem.prior)
+    if residual is not None:
+        precisions = problem.precisions(state.sites)
+        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance)
     return Approximation(
         model=model,
         X=data.X,
         y=data.y,
         columns=data.columns,
         posterior=posterior.resized(rows),
-        mean=np.asarray(mean)[:rows],
-        variance=np.asarray(variance)[:rows],
+        mean=mean,
+        variance=variance,
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
@@ -225,6 +230,11 @@ def conclude(
         method=engine,
         objective=engine,
     )
+
+
+@partial(compiled, lightly=True)
+def _residual(prior: JointPrior) -> Array | None:
+    return prior.residual_variances()
 
 
 @partial(compiled, lightly=True)

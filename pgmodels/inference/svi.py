@@ -232,7 +232,7 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
     found = _learned(model, prior, inputs, sample, source, settings, options)
     outcome = found.outcome
     if outcome.converged and options.objective == "cavi" and options.sample is None:
-        outcome = arrive(found.whole, outcome, source, settings, options.progress)
+        outcome = arrive(found.whole, found.model, outcome, source, settings, options.progress)
     return SparseApproximation(
         model=found.model,
         posterior=posterior(found.whole, outcome.naturals, outcome.vector, as_array(sample.X[:1])),

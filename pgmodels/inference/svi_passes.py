@@ -15,34 +15,41 @@ from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.devices import split_rows, where_rows_are
+from pgmodels.inference.inducing import warn_costly
 from pgmodels.inference.natural_gradient import Sparse, penalised_bound, places
 from pgmodels.inference.naturals import Naturals, divergence_between, solved
 from pgmodels.inference.svi_rows import Source
 from pgmodels.inference.windows import Outcome, Settings
+from pgmodels.model import Model
 from pgmodels.progress import progress_bar
 from pgmodels.warning import warn
 
 
 class _Image(NamedTuple):
-    """The bound of q, the q to which a step on all rows leads, and what it gains at least: KL(q || that).
+    """The bound of q, the q to which a step on all rows leads, what it gains at least, and what q leaves out.
 
-    The q that is optimal beside q's marginals maximises a bound that touches q's, which falls off as KL does.
+    It gains KL(q || that) at least: the q that is optimal beside q's marginals maximises a bound that touches q's and
+    falls off as KL does. For what is left out see ``Sparse.left_out``.
     """
 
     bound: float
     naturals: tuple[Naturals, ...]
     gain: float
+    left_out: np.ndarray
 
 
-def arrive(whole: Sparse, outcome: Outcome, source: Source, settings: Settings, progress: bool | None) -> Outcome:
+def arrive(
+    whole: Sparse, model: Model, outcome: Outcome, source: Source, settings: Settings, progress: bool | None
+) -> Outcome:
     """Steps on all rows from where stochastic ones ended, until one gains next to nothing or no passes are left.
 
     Means are carried on from the last few steps, as in ``pgmodels.inference.acceleration``, while the bound rises by
     it; else the step itself counts, and those before are forgotten. The bounds of all rows follow on the trace. Warns
-    where q did not come to the optimum.
+    where q did not come to the optimum, or ``model`` has too few inducing inputs.
     """
     best = now = outcome.naturals
     safe, memory, trace, gain, converged = None, _forgotten(now), list[float](), None, False
+    left_out = np.zeros(2)
     left = settings.passes_left(len(outcome.trace)) // len(whole.objective.blocks)
     with progress_bar("svi, all rows", left, progress) as bar:
         for _ in range(left):
@@ -56,12 +63,14 @@ def arrive(whole: Sparse, outcome: Outcome, source: Source, settings: Settings, 
             best, gain = image.naturals, image.gain
             trace.append(image.bound)
             converged = gain <= settings.enough(source.num_rows, image.bound)
+            left_out = image.left_out
             if converged:
                 break
             memory, now, goes_further = _further(memory, now, best)
             safe = best if goes_further else None
     if not converged:
         warn_gaining(settings, gain)
+    warn_costly(model, *left_out.tolist())
     return Outcome(best, outcome.vector, np.append(outcome.trace, trace), converged)
 
 
@@ -97,25 +106,32 @@ def _further(
 
 def _look(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, source: Source, settings: Settings) -> _Image:
     """A pass over all rows for each block of the objective, which are updated in turn."""
-    begun, bounds = naturals, []
+    begun, first = naturals, _pass(whole, naturals, vector, source, settings)
     for index in range(len(whole.objective.blocks)):
-        bound, targets = _pass(whole, naturals, vector, source, settings)
-        bounds.append(bound)
+        seen = first if index == 0 else _pass(whole, naturals, vector, source, settings)
         moving = places(whole, index)
-        naturals = tuple(targets[k] if k in moving else each for k, each in enumerate(naturals))
-    return _Image(float(bounds[0]), naturals, float(_divergence(begun, naturals)))
+        naturals = tuple(seen.targets[k] if k in moving else each for k, each in enumerate(naturals))
+    return _Image(float(first.bound), naturals, float(_divergence(begun, naturals)), np.asarray(first.left_out))
 
 
-def _pass(
-    whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, source: Source, settings: Settings
-) -> tuple[Array, tuple[Naturals, ...]]:
-    """The bound and the optimal q beside q's marginals, of all rows."""
+class _Seen(NamedTuple):
+    """What a pass finds of q: its bound, the optimal q beside its marginals, and what it leaves out."""
+
+    bound: Array
+    targets: tuple[Naturals, ...]
+    left_out: Float[Array, "2"]
+
+
+def _pass(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, source: Source, settings: Settings) -> _Seen:
+    """A pass over all rows."""
     total = None
     for batches, count, size in _chunks(source, settings):
         here = whole if size == settings.batch_size else replace(whole, split=split_rows(size))
-        found = here.split.at_hand(_means(here, (naturals, vector), *here.split.place(batches), count))
-        found = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, found)
-        total = found if total is None else jax.tree.map(jnp.add, total, found)
+        seen = here.split.at_hand(_means(here, (naturals, vector), *here.split.place(batches), count))
+        seen = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, seen)
+        total = seen if total is None else jax.tree.map(jnp.add, total, seen)
+    if total is None:
+        raise ValueError("a pass over the data has no rows: give the same rows in every pass.")
     return total
 
 
@@ -150,16 +166,17 @@ def _means(
     X: Float[Array, "most b d"],
     y: Array,
     count: Array,
-) -> tuple[Array, tuple[Naturals, ...]]:
-    """The bound and the optimal q, each averaged over so many batches."""
+) -> _Seen:
+    """What is seen of q, averaged over so many batches."""
     naturals, vector = at
 
-    def add(index: Array, total: tuple[Array, tuple[Naturals, ...]]) -> tuple[Array, tuple[Naturals, ...]]:
+    def add(index: Array, total: _Seen) -> _Seen:
         bound, (batch, moments) = penalised_bound(whole, naturals, vector, X[index], y[index])
-        found = whole.split.total(bound), whole.targets(batch, moments.mean, moments.variance)
-        return jax.tree.map(jnp.add, total, found)
+        targets = whole.targets(batch, moments.mean, moments.variance)
+        seen = _Seen(whole.split.total(bound), targets, whole.left_out(batch, moments))
+        return jax.tree.map(jnp.add, total, seen)
 
-    nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals)
+    nothing = _Seen(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
     return jax.tree.map(lambda leaf: leaf / count, jax.lax.fori_loop(0, count, add, nothing))
 
 
