@@ -336,12 +336,13 @@ class _Integration:
 
     def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
         """Raise ValueError where a variance at a point is none that a posterior has."""
-        prior, of_data = _marginals(self.given, as_array(vector), point.mean, point.covariance)
+        prior, (m, v) = _marginals(self.given, as_array(vector), point.mean, point.covariance)
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
         n = len(self.data.y)
-        prior, variance, *marginals = (np.asarray(part)[:n] for part in (prior, variance, *of_data))
-        check_against_prior("integrate", model, self.data.y, prior, variance, lambda: tuple(marginals))
+        check_against_prior(
+            "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
+        )
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
