@@ -212,8 +212,9 @@ def integrate(
     a grid for up to three numbers and a central composite design for more, the latents' posterior is that of
     ``gaussian_vi`` with linear response, and the evidence is weighed with ``num_draws`` draws of it, made from
     ``seed``, the same at all points. What has no prior is held. Warns with EvidenceWarning where the points do not hold
-    the mass, or weights are not reliable. Raises ValueError for bad data, where nothing has a prior, and for priors on
-    parameters of a formula that may leave out a factor that depends on them.
+    the mass, or weights are not reliable. A grid has further points until the density that is interpolated between them
+    agrees with it at fresh ones. Raises ValueError where it cannot, for bad data, where nothing has a prior, and for
+    priors on parameters of a formula that may leave out a factor that depends on them.
     Source: Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
