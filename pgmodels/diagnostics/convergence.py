@@ -75,7 +75,8 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if draws < 4:
         nothing = np.full(latents.shape[2:], np.nan)
         return nothing, nothing
-    means, variances = [], []
+    means: list[np.ndarray] = []
+    variances: list[np.ndarray] = []
     for part in slices(x.shape[-1], chains * draws):
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
         for errors, values in ((means, x[..., part]), (variances, squares)):

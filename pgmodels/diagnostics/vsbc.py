@@ -132,7 +132,7 @@ class Calibration:
 
 def _inside_intervals(z: np.ndarray) -> np.ndarray:
     """1 where z is inside the central intervals of a standard normal, else 0, an axis of intervals first."""
-    return np.stack([_indicator(z, -ndtri(0.5 + level / 2.0), ndtri(0.5 + level / 2.0)) for level in LEVELS])
+    return np.stack([_indicator(z, ndtri(0.5 - level / 2.0), ndtri(0.5 + level / 2.0)) for level in LEVELS])
 
 
 def _indicator(z: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -167,6 +167,7 @@ def simulate_calibration(
     known = np.asarray(approximation.prior.marginals()[1])[: len(y)] == 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
+    z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)
     finite = (np.isfinite(z) | known).all(axis=(1, 2))
     if finite.sum() < 2:
         raise ValueError(

@@ -124,7 +124,8 @@ def check_against_prior(
         f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
-    if bool(np.all(quadrature_of(model).is_concave(*map(as_array, marginals()), as_array(y), model.parameters))):
+    mean, spread = map(as_array, marginals())
+    if bool(np.all(quadrature_of(model).is_concave(mean, spread, as_array(y), model.parameters))):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 

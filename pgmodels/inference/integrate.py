@@ -234,8 +234,9 @@ def integrate(
     a grid for up to three numbers and a central composite design for more, the latents' posterior is that of
     ``gaussian_vi`` with linear response, and the evidence is weighed with ``num_draws`` draws of it, made from
     ``seed``, the same at all points. What has no prior is held. Warns with EvidenceWarning where the points do not hold
-    the mass, or weights are not reliable. Raises ValueError for bad data, where nothing has a prior, and for priors on
-    parameters of a formula that may leave out a factor that depends on them.
+    the mass, or weights are not reliable. A grid has further points until the density that is interpolated between them
+    agrees with it at fresh ones. Raises ValueError where it cannot, for bad data, where nothing has a prior, and for
+    priors on parameters of a formula that may leave out a factor that depends on them.
     Source: Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
@@ -359,14 +360,15 @@ class _Integration:
 
     def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
         """Raise ValueError where a variance at a point is none that a posterior has."""
-        prior, of_data = _marginals(
+        prior, (m, v) = _marginals(
             self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
         n = len(self.data.y)
-        prior, variance, *marginals = (np.asarray(part)[:n] for part in (prior, variance, *of_data))
-        check_against_prior("integrate", model, self.data.y, prior, variance, lambda: tuple(marginals))
+        check_against_prior(
+            "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
+        )
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
