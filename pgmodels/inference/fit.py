@@ -68,7 +68,10 @@ def fit(
     logarithm has, which is larger; neither is the posterior's mean or median, for which see ``integrate``. Starts from
     the values given, or from values in the units of the data (see ``pgmodels.inference.starts``), whichever have the
     largest ELBO. Likelihood parameters are learned only where the formula is normalised in y, since what it leaves out
-    may depend on them; otherwise they are held, with a FitWarning. A positive value without a prior stays within a
+    may depend on them; otherwise they are held, with a FitWarning. ``num_starts`` is from how many starts the first
+    steps are made, the best of which goes on: left out, one of each kind, which are several where kernels add up or
+    stand side by side, where a noise varies and where a period is learned, and more where the optimum is one that the
+    data do not determine; beyond those there are they are random. A positive value without a prior stays within a
     factor of 1e6 of its starts, and a FitWarning names those far out that the data do not determine. From 1,024 rows
     on, or 10,000 with inducing inputs, the start is the optimum of a sample of the rows, where these determine the
     values, and steps on all begin with the Hessian there. The learned model is ``.model`` of the result and ``.fit``

@@ -354,8 +354,8 @@ def _of_period(kernel: ModelOrKernel, X: np.ndarray, h: np.ndarray, w: np.ndarra
 def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The periods of the highest peaks of a spectrum, the highest first.
 
-    That of y = h / w by weighted least squares, about a parabola, on the waves that fit into the range of x twice or
-    more, up to one for each two distinct rows (Lomb 1976, Scargle 1982).
+    That of y = h / w by weighted least squares, about a parabola and the higher peaks, on the waves that fit into the
+    range of x twice or more, up to one for each two distinct rows (Lomb 1976, Scargle 1982).
     """
     order, span, count = w > 0, float(np.ptp(x)), len(np.unique(x))
     if span == 0.0 or count < 8:
@@ -366,15 +366,19 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
     y = y - basis @ (basis.T @ y)
     # A wave more or less over the range is what data tell apart.
     frequencies = np.arange(2.0, max(count / 2.0, 3.0), 1.0 / _OVERSAMPLED) / span
-    powers = []
-    for frequency in frequencies:
-        angle = 2.0 * np.pi * frequency * (x - x.min())
-        waves = root[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        waves = waves - basis @ (basis.T @ waves)
-        powers.append(y @ waves @ np.linalg.lstsq(waves, y, rcond=1e-10)[0])
-    inner = np.array([-np.inf, *powers, -np.inf])
-    peaks = np.flatnonzero((inner[1:-1] >= inner[:-2]) & (inner[1:-1] > inner[2:]))
-    return 1.0 / frequencies[peaks[np.argsort(-np.array(powers)[peaks])][:_NUM_PERIODS]]
+    angles = 2.0 * np.pi * np.outer(frequencies, x - x.min())
+    waves = root[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    periods = []
+    for _ in range(_NUM_PERIODS):
+        # The highest peak, and what is left without it: other peaks beside it are its own.
+        rest = waves - basis @ (basis.T @ waves)
+        U, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+        powers = np.sum(((y @ U) ** 2)[..., None, :] * (sizes > 1e-6 * sizes.max())[..., None, :], axis=(-1, -2))
+        best = int(np.argmax(powers))
+        periods.append(1.0 / frequencies[best])
+        basis = np.column_stack([basis, U[best]])
+        y = y - basis @ (basis.T @ y)
+    return np.array(periods)
 
 
 def _of_lengthscale(kernel: Stationary, value: np.ndarray) -> Stationary:
