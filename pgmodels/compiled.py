@@ -109,7 +109,7 @@ def double_by_hand(function: Callable[P, Any]) -> Callable[P, Any]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
-        if jax.config.jax_enable_x64 or is_traced():
+        if jax.config.jax_enable_x64 or is_traced():  # type: ignore[attr-defined]
             return function(*args, **kwargs)
         with jax.enable_x64(True):
             return np.asarray(function(*args, **kwargs))

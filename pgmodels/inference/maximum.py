@@ -157,14 +157,14 @@ def best_of(
     _check_start(starts[tried[0]])
     if not bounds[tried[0]].learnable.places:
         return Maximum(bounds[tried[0]], box, tried[0], starts, 0, True, "nothing to learn")
-    units = {name: steps(bounds[name].learnable, data.X) for name in tried}
+    scales = {name: steps(bounds[name].learnable, data.X) for name in tried}
     first_steps = dict.fromkeys(tried, 0)
     for name in tried if len(tried) > 1 else []:
-        first_steps[name] = _first_steps(bounds[name], box, units[name], min(_FIRST_STEPS, limits.max_iterations), bar)
+        first_steps[name] = _first_steps(bounds[name], box, scales[name], min(_FIRST_STEPS, limits.max_iterations), bar)
     chosen = min(tried, key=lambda name: bounds[name].best)
     bound, num_steps = bounds[chosen], first_steps[chosen]
     size = max(1.0, abs(bound.best))
-    scaled = _Scaled.at_best(bound, box, units[chosen])
+    scaled = _Scaled.at_best(bound, box, scales[chosen])
     eased, units = scaled.eased, scaled.units
     again, ftol = num_steps < limits.max_iterations, max(_FIRST_ROUND, limits.tolerance)
     ended = partial(Maximum, bound, box, chosen, starts, num_tried=len(tried))
