@@ -6,6 +6,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
+import numpy as np
 
 from pgmodels.installation import check_once
 
@@ -100,15 +101,18 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
         return sum(program._cache_size() for program in self._programs.values())
 
 
-def double_by_hand(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that runs with 64-bit JAX arithmetic where it is called by hand: not while JAX traces something."""
+def double_by_hand(function: Callable[P, Any]) -> Callable[P, Any]:
+    """A function that computes with 64-bit JAX arithmetic where it is called by hand, not while JAX traces something.
+
+    It returns NumPy's array then: JAX has no doubles outside.
+    """
 
     @wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if jax.config.jax_enable_x64 or is_traced():
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if jax.config.jax_enable_x64 or is_traced():  # type: ignore[attr-defined]
             return function(*args, **kwargs)
         with jax.enable_x64(True):
-            return function(*args, **kwargs)
+            return np.asarray(function(*args, **kwargs))
 
     return wrapped
 

@@ -242,10 +242,14 @@ class Model(Module):
         """A DataWarning of classes without an observation, where there are any."""
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
+            free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
+            word = "it is the prior's word: fine in a fold."
+            if free:
+                word = f"it is the prior's word, but for {', '.join(free)}, which fit may drive away: give a prior."
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
-                "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
-                "class and recode the labels, or add data of it.",
+                f"posterior is proper, and of that class {word} Otherwise drop the class and recode the labels, or add "
+                "data of it.",
                 DataWarning,
             )
 

@@ -194,7 +194,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
-    models = candidates(whole.learnable.model, few, _at_constants(whole))
+    begun = candidates(whole.learnable.model, few, _at_constants(whole))
+    models = {name: start.model for name, start in begun.items() if start.kind == "level"}
     states = {name: started(whole.start(model)) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
     tried = {name: advance(whole, state, *rows, held, 0, settings.sweep * _TRIED) for name, state in states.items()}

@@ -143,7 +143,7 @@ class Likelihood(Module):
     @property
     def symbols(self) -> Symbols:
         """The parameters' names, whether each is positive, and how many numbers it has: None where it is one number."""
-        return tuple((name, p.positive, p.length) for name, p in self.parameters.items())
+        return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
         inside = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
