@@ -64,7 +64,7 @@ _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 # The share of a latent's prior variance that is left to noise where the likelihood's parameters are learned: of data
 # without noise these would leave the range in which rounding, of 2e-16 of that variance, can be told from noise. At the
 # optimum the noise's variance is a few times this. With many rows forms neglect as much as is said of them.
-_FLOOR = 1e-15
+_FLOOR = 1e-14
 
 
 def _floor(learnable: Unknowns, X: np.ndarray) -> float:
