@@ -60,13 +60,15 @@ def fit(
 
     Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
     L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. Starts from the values given, or from
-    values in the units of the data (see ``pgmodels.inference.starts``), whichever have the largest ELBO. Likelihood
-    parameters are learned only where the formula is normalised in y, since what it leaves out may depend on them;
-    otherwise they are held, with a FitWarning. A positive value without a prior stays within a factor of 1e6 of its
-    starts, and a FitWarning names those far out that the data do not determine. From 1,024 rows on, or 10,000 with
-    inducing inputs, the start is the optimum of a sample of the rows, where these determine the values, and steps on
-    all begin with the Hessian there. The learned model is ``.model`` of the result and ``.fit`` tells how it was found.
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser
+    values in the units of the data (see ``pgmodels.inference.starts``), whichever have the largest ELBO. Of y
+    without noise the likelihood's scale ends at a floor, some 1e-7 of a latent's prior deviation (with many rows
+    1e-5), that a FitWarning names. Likelihood parameters are learned only where the formula is normalised in y,
+    since what it leaves out may depend on them; otherwise they are held, with a FitWarning. A positive value
+    without a prior stays within a factor of 1e6 of its starts, and a FitWarning names those far out that the data
+    do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a sample of
+    the rows, where these determine the values, and steps on all begin with the Hessian there. The learned model is
+    ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns), ``weights`` (n,)
+    as in ``cavi``. Warns with ConvergenceWarning where the optimiser
     stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()

@@ -229,9 +229,8 @@ class PenalisedBound:
         self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
-        arrays = (X, resize_rows(data.y, len(X)), live)
-        floor = _floor(learnable, data.X)
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), *jax.tree.map(as_array, arrays), floor)
+        X, y, live = jax.tree.map(as_array, (X, resize_rows(data.y, len(X)), live))
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), X, y, live, floor=_floor(learnable, data.X))
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
