@@ -13,7 +13,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
-from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
+from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, expansions_at, is_simple
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -190,10 +190,12 @@ def _ascend(
     problem = given.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
         found, expanded = ascend_expanded(problem, start, tolerance, MANY)
-        bound = partial(expanded_bound, found=expanded)
+        bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
         found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
         bound = partial(collapsed_bound, state=found.state)
+        if can_expand(problem):
+            bound = partial(expanded_bound, state=found.state, expansions=expansions_at(problem, found.state.sites))
 
     def log_prior(vector: Array) -> Array:
         return given.learnable.log_prior(given.learnable.constrain(vector))
