@@ -63,11 +63,18 @@ def _dense(problem: Problem) -> list[DensePrior]:
     return [group for group in problem.prior.groups if isinstance(group, DensePrior)]
 
 
+def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
+    """Those of the groups' moments at sites."""
+    pairs = zip(_dense(problem), problem.prior.slices(), strict=True)
+    return tuple(expand(group, sites.columns(part)) for group, part in pairs)
+
+
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     """The state that sites imply."""
-    pairs = list(zip(_dense(problem), problem.prior.slices(), strict=True))
-    expansions = tuple(expand(group, sites.columns(part)) for group, part in pairs)
-    mean = jnp.concatenate([group.mean + e.mean.T for (group, _), e in zip(pairs, expansions, strict=True)], axis=1)
+    expansions = expansions_at(problem, sites)
+    mean = jnp.concatenate(
+        [group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)], axis=1
+    )
     variance = jnp.concatenate([e.variance.T for e in expansions], axis=1) + problem.kept()
     divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
     state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), no_memory(sites))
@@ -107,12 +114,13 @@ def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: 
     return jax.lax.while_loop(unfinished, advance, (begun, first))
 
 
-def expanded_bound(problem: Problem, found: Expanded) -> Any:
+def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
     """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
 
-    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation.
+    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation, which loses
+    the digits that potentials have beyond the pull of the sites.
     """
-    (mean, variance, sites), expansions = jax.lax.stop_gradient((found.state[:3], found.expansions))
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
     terms = [
         jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
     ]

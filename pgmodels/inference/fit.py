@@ -67,16 +67,19 @@ def fit(
     themselves: log densities are of a variance or a lengthscale as it is, without the Jacobian that the mode of its
     logarithm has, which is larger; neither is the posterior's mean or median, for which see ``integrate``. Starts from
     the values given, or from values in the units of the data (see ``pgmodels.inference.starts``), whichever have the
-    largest ELBO. Likelihood parameters are learned only where the formula is normalised in y, since what it leaves out
-    may depend on them; otherwise they are held, with a FitWarning. ``num_starts`` is from how many starts the first
-    steps are made, the best of which goes on: left out, one of each kind, which are several where kernels add up or
-    stand side by side, where a noise varies and where a period is learned, and more where the optimum is one that the
-    data do not determine; beyond those there are they are random. A positive value without a prior stays within a
-    factor of 1e6 of its starts, and a FitWarning names those far out that the data do not determine. From 1,024 rows
-    on, or 10,000 with inducing inputs, the start is the optimum of a sample of the rows, where these determine the
-    values, and steps on all begin with the Hessian there. The learned model is ``.model`` of the result and ``.fit``
-    tells how it was found. X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. Warns with
-    ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
+    largest ELBO. Of y without noise the likelihood's scale ends at a floor, some 1e-7 of a latent's prior deviation
+    (with many rows 1e-5), that a FitWarning names. Likelihood parameters are learned only where the formula is
+    normalised in y, since what it leaves out may depend on them; otherwise they are held, with a FitWarning.
+
+    ``num_starts`` is the number of starts from which the first steps are made; the best of them goes on. Left out, it is
+    one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period
+    is learned, and more where the data do not determine the optimum. Starts beyond the named ones are random.
+
+    A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names those far out
+    that the data do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a
+    sample of the rows, where these determine the values, and steps on all begin with the Hessian there. The learned
+    model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns), ``weights``
+    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)

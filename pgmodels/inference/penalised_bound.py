@@ -13,7 +13,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
-from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
+from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, expansions_at, is_simple
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -64,7 +64,7 @@ _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 # The share of a latent's prior variance that is left to noise where the likelihood's parameters are learned: of data
 # without noise these would leave the range in which rounding, of 2e-16 of that variance, can be told from noise. At the
 # optimum the noise's variance is a few times this. With many rows forms neglect as much as is said of them.
-_FLOOR = 1e-15
+_FLOOR = 1e-14
 
 
 def _floor(learnable: Unknowns, X: np.ndarray) -> float:
@@ -190,10 +190,12 @@ def _ascend(
     problem = given.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
         found, expanded = ascend_expanded(problem, start, tolerance, MANY)
-        bound = partial(expanded_bound, found=expanded)
+        bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
         found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
         bound = partial(collapsed_bound, state=found.state)
+        if can_expand(problem):
+            bound = partial(expanded_bound, state=found.state, expansions=expansions_at(problem, found.state.sites))
 
     def log_prior(vector: Array) -> Array:
         return given.learnable.log_prior(given.learnable.constrain(vector))
@@ -229,9 +231,8 @@ class PenalisedBound:
         self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
         X, live = model.filled(data.X)
-        arrays = (X, resize_rows(data.y, len(X)), live)
-        floor = _floor(learnable, data.X)
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), *jax.tree.map(as_array, arrays), floor)
+        X, y, live = jax.tree.map(as_array, (X, resize_rows(data.y, len(X)), live))
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), X, y, live, floor=_floor(learnable, data.X))
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
