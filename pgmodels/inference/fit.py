@@ -71,7 +71,7 @@ def fit(
     (with many rows 1e-5), that a FitWarning names. Likelihood parameters are learned only where the formula is
     normalised in y, since what it leaves out may depend on them; otherwise they are held, with a FitWarning.
 
-    ``num_starts`` is the number of starts from which the first steps are made; the best of them goes on. Left out, it is
+    ``num_starts`` is from how many starts the first steps are made; the best of them goes on. Left out, it is
     one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period
     is learned, and more where the data do not determine the optimum. Starts beyond the named ones are random.
 
