@@ -274,6 +274,7 @@ def test_rows_that_are_gone_in_a_later_pass_are_noticed():
         [next(stream) for _ in range(12)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
 def test_classes_that_no_row_has_are_warned_of():
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(2.0, 1.2), size=3, form=pgm.Inducing(Z)))
