@@ -1,6 +1,6 @@
 """Kinks of log densities however they are written, and corrected variances that no data can give."""
 
-import warnings
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -161,25 +161,15 @@ def test_integrate_takes_an_even_root_for_what_it_is():
     np.testing.assert_allclose(found[1], found[2], rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_correct_itself_refuses(monkeypatch):
-    """The derivatives of a rule that knows of no kink."""
-    known = with_abs().model
-    monkeypatch.setattr(engine, "_kinks", lambda expression: [])
-
-    class Unknowing(type(engine.quadrature_of(known))):
-        """With an identity of its own."""
-
-    formula = known.likelihood.formula(1)
-    monkeypatch.setattr(engine, "quadrature_of", lambda model, coarse=False: Unknowing(formula, 1))
+    """A correction that gives one datum more variance than the prior has."""
     from pgmodels.inference import correction
 
-    monkeypatch.setattr(correction, "quadrature_of", engine.quadrature_of)
-    x = np.linspace(0.0, 3.0, 30)[:, None]
-    y = np.sin(2.0 * x[:, 0]) + 0.1 * np.random.default_rng(0).laplace(size=30)
-    with warnings.catch_warnings():
-        # Its derivatives are not those of its values.
-        warnings.simplefilter("ignore", pgm.ConvergenceWarning)
-        result = pgm.gaussian_vi(pgm.Model(pgm.Laplace(0.05), pgm.GP(pgm.RBF(1.0, 0.7))), x, y)
-    with pytest.raises(ValueError, match=r"above the prior's.*log-concave likelihood allows none"):
-        pgm.correct(result)
+    corrected = with_abs()
+    variance = corrected.variance.copy()
+    variance[3] = 1.2
+    monkeypatch.setitem(correction._METHODS, "linear_response", lambda result: replace(corrected, variance=variance))
+    with pytest.raises(
+        ValueError, match=r"1 of \d+ .*above the prior's \(first in row 3.*log-concave likelihood allows"
+    ):
+        pgm.correct(corrected.uncorrected)
