@@ -60,10 +60,11 @@ def _dense(problem: Problem) -> list[DensePrior]:
 
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     """The state that sites imply."""
-    pairs = list(zip(_dense(problem), problem.prior.slices(), strict=True))
-    expansions = tuple(expand(group, sites.columns(part)) for group, part in pairs)
-    mean = jnp.concatenate([group.mean + e.mean.T for (group, _), e in zip(pairs, expansions, strict=True)], axis=1)
-    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1)
+    groups, side_by_side = _dense(problem), problem.prior.side_by_side
+    pairs = zip(groups, problem.prior.sites_by_group(sites), strict=True)
+    expansions = tuple(expand(group, own) for group, own in pairs)
+    mean = side_by_side([group.mean + e.mean.T for group, e in zip(groups, expansions, strict=True)])
+    variance = side_by_side([e.variance.T for e in expansions])
     log_normalizer = sum((jnp.sum(e.log_normalizer) for e in expansions), jnp.zeros(()))
     elbo = problem.elbo(mean, variance, sites, log_normalizer)
     state = CaviState(mean, variance, sites, elbo, no_memory(sites))
@@ -133,15 +134,15 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
 
     def image(moments: Sites) -> Sites:
         sites = problem.sites(*moments)
-        by_mean = (sites.potential - h - (sites.precision - w) * moments.potential).T
-        by_precision = (sites.precision - w).T
-        parts = list(zip(expansions, squares, problem.prior.slices(), strict=True))
-        mean = jnp.concatenate([e.times(by_mean[part]) for e, _, part in parts])
-        fall = jnp.concatenate([e.times_squares(square, by_precision[part]) for e, square, part in parts])
+        by_mean = sites.potential - h - (sites.precision - w) * moments.potential
+        moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
+        parts = list(zip(expansions, squares, moves, strict=True))
+        mean = problem.prior.side_by_side([e.times(own.potential.T).T for e, _, own in parts])
+        fall = [e.times_squares(square, own.precision.T).T for e, square, own in parts]
         # Of one datum by itself v / (1 + v dw), and never below zero.
-        share = fall.T / state.variance
+        share = problem.prior.side_by_side(fall) / state.variance
         variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
-        return Sites(state.mean + mean.T, variance)
+        return Sites(state.mean + mean, variance)
 
     def is_near(now: _Sweeps) -> Bool[Array, ""]:
         return now.move <= _LEFT**2 * now.first

@@ -76,6 +76,7 @@ def fit(
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = hold_unnormalised(model.resolve(data.X), "fit")
+    model.check_memory(data.X)
     terms = objective_of(model, objective)
     if not learned(model).places:
         model = settled(model, data, engine_of(terms).nearly_converged)

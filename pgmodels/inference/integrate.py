@@ -14,6 +14,7 @@ from jaxtyping import Array
 from pgmodels import generic
 from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
+from pgmodels.inference.accuracy import warn_inaccurate
 from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.correction import corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
@@ -27,6 +28,7 @@ from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
@@ -67,16 +69,15 @@ class _Given(Module):
     unknowns: Unknowns = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     model: Model
-    X: Array
+    inputs: DistinctInputs
     y: Array
     live: Array | None
 
     def problem(self, vector: Array) -> Problem:
         """The problem at unconstrained hyperparameters."""
         model = with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
-        return Problem(
-            self.objective, model.traced_prior(self.X, self.live), self.y, model.parameters, self.joint, self.live
-        )
+        prior = model.traced_prior(self.inputs)
+        return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.live)
 
 
 class _Point(NamedTuple):
@@ -255,14 +256,17 @@ class _Integration:
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
+        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
+        model = self.unknowns.with_values(middle)
+        problem = engine.gaussian_problem(model, self.data, model.compiled_prior(self.data.X))
+        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in parts])
             for parts in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
         )
-        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         return IntegratedApproximation(
-            model=self.unknowns.with_values(middle),
+            model=model,
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
@@ -357,8 +361,8 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joi
     """What the points of a resolved model and checked data share."""
     objective = engine.quadrature_of(model)
     inputs, live = model.filled(X)
-    data = jax.tree.map(as_array, (inputs, resize_rows(y, len(inputs)), live))
-    return _Given(objective, unknowns, joint, model.bare(), *data)
+    observed = as_array(y if live is None else resize_rows(y, len(live)))
+    return _Given(objective, unknowns, joint, model.bare(), inputs, observed, live)
 
 
 @generic.moments_at.register(IntegratedApproximation)
@@ -389,5 +393,5 @@ def _given_again(result: IntegratedApproximation) -> _Given:
 
 def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, Sites]:
     """The hyperparameters and the sites of a point, at the rows of what is given."""
-    parts = (resize_zeros(part[point], len(given.X)) for part in (result.potential, result.precision))
+    parts = (resize_zeros(part[point], len(given.y)) for part in (result.potential, result.precision))
     return as_array(result.vectors[point]), Sites(*map(as_array, parts))

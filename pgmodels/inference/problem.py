@@ -100,13 +100,13 @@ class Problem(Module):
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
     def largest_precision(self, sites: Sites) -> float:
-        """The largest precision of sites on a latent."""
+        """The largest precision of sites on a latent at an input, of all of its copies together."""
         predictors, w = self.objective.predictors, np.asarray(sites.precision)
         w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
         if predictors is not None:
             squares = np.asarray(predictors.matrix(self.y, self.parameters)) ** 2
             w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
-        return float(np.max(w, initial=0.0))
+        return float(np.max(np.asarray(self.prior.total(as_array(w))), initial=0.0))
 
     def precisions(self, sites: Sites) -> np.ndarray:
         """The precisions of sites on each latent by itself, (n, latents)."""

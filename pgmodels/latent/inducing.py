@@ -171,6 +171,8 @@ class Inducing(Form):
     """
 
     fills: ClassVar[bool] = True
+    # In the model to sample from, what coordinates leave of a row is independent of that of any other.
+    shares: ClassVar[bool] = False
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: str | None = None
