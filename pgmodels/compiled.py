@@ -102,8 +102,13 @@ PROGRAMS_KEPT = 128
 _wrappers: WeakSet[compiled] = WeakSet()
 
 
+def num_programs() -> int:
+    """How many programs of the package this process holds."""
+    return sum(wrapper.cache_size() for wrapper in _wrappers)
+
+
 def _forget_beyond(limit: int) -> None:
-    if sum(wrapper.cache_size() for wrapper in _wrappers) > limit:
+    if num_programs() > limit:
         jax.clear_caches()
 
 

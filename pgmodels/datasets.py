@@ -249,7 +249,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
             "taken for them. Put one before it, such as x0,x1,y."
         )
     # As pandas reads them, names that are there twice or are missing are new ones.
-    table = pd.read_csv(path, header=0, low_memory=False)
+    table = pd.read_csv(path, header=0, low_memory=False, float_precision="round_trip")
     if not isinstance(table.index, pd.RangeIndex):
         raise ValueError(f"data: {path} has {len(names)} names of columns, and rows with more fields than that.")
     table.columns = pd.Index(names)

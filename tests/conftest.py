@@ -1,7 +1,6 @@
 """Shared set-up: one BLAS thread a process, cheap compilation, shapes checked, and code freed after each module."""
 
 import gc
-import itertools
 import os
 import shutil
 import subprocess
@@ -72,10 +71,6 @@ def pytest_configure(config):
     gc.set_threshold(50_000, 50, 100)
 
 
-# Modules whose programs are kept together: neighbours share some, and thousands of formulas would fill the memory.
-MODULES_KEPT = 15
-
-
 # A worker takes a module at a time: begun last, one of these would be waited for.
 DEAREST = (
     "examples",
@@ -110,15 +105,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
-@pytest.fixture(scope="session")
-def _modules_seen():
-    return itertools.count(1)
-
-
 @pytest.fixture(autouse=True, scope="module")
-def _forget_compiled_code(_modules_seen):
+def _forget_compiled_code():
+    """Neighbours share programs; a module that counts its own must not reach the number that the package keeps."""
     import jax
 
+    from pgmodels.compiled import PROGRAMS_KEPT, num_programs
+
     yield
-    if next(_modules_seen) % MODULES_KEPT == 0:
+    if num_programs() > PROGRAMS_KEPT // 2:
         jax.clear_caches()

@@ -77,7 +77,14 @@ def test_a_reader_that_goes_is_no_error(arguments):
 def interrupted(seconds, tmp_path, *arguments):
     """The exit status and what is told where Ctrl-C comes after some seconds."""
     output = str(tmp_path / f"after{seconds}")
-    process = start("validate", "--quiet", "--output", output, *arguments, stdout=subprocess.DEVNULL, process_group=0)
+    # Shells start what runs in the background with interruptions ignored, and processes inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = start(
+            "validate", "--quiet", "--output", output, *arguments, stdout=subprocess.DEVNULL, process_group=0
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=120)

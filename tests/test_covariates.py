@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+import polars as pl
 import pytest
 
 import pgmodels as pgm
 from tests.covering import some
-from tests.test_text_and_dates import code_of, polars, run
+from tests.test_text_and_dates import code_of, run
 
 N = 10
 RNG = np.random.default_rng(5)
@@ -301,7 +302,7 @@ def test_covariates_of_no_columns_are_refused():
         pgm.prior_predictive(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X_NEW, [1.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize("make", [list, pd.Series, lambda v: pd.DataFrame({"n": v}), lambda v: polars().Series(v)])
+@pytest.mark.parametrize("make", [list, pd.Series, lambda v: pd.DataFrame({"n": v}), lambda v: pl.Series(v)])
 def test_text_of_covariates_has_code_that_runs(make):
     vi, value = learned("cavi", "Binomial"), make(["3", "1", "0"])
     code = code_of(lambda: vi.predict(X_NEW, value))

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.diagnostics.gap import augmentation_gap
@@ -153,7 +154,7 @@ def text_of(change_vsbc=None, **importance):
     vsbc = base.vsbc
     if change_vsbc is not None:
         rng = np.random.default_rng(5)
-        vsbc = Calibration(change_vsbc(rng.normal(size=(100, 20, 2))), vsbc.exact, 0, 0)
+        vsbc = Calibration(change_vsbc(rng.normal(size=(100, 20, 2))), rng.normal(size=(100, 8, 20, 2)), 0, 0)
     found = replace(base, vsbc=vsbc, importance=replace(base.importance, **importance))
     return " ".join(sentences(found))
 
@@ -161,13 +162,20 @@ def text_of(change_vsbc=None, **importance):
 def test_sentences_say_which_way_q_is_off():
     exact = text_of(lambda z: z)
     assert "no bias" in exact
-    assert "neither too narrow nor too wide" in exact
+    assert "the coverage of q's intervals is right" in exact
     # Of two latents, the first changed: the truth lies above q's mean, so the mean is too low.
     first = np.array([1.0, 0.0])
     assert "q's means are too low for latent 0;" in text_of(lambda z: z + 0.5 * first)
     assert "q's means are too high for latent 0;" in text_of(lambda z: z - 0.5 * first)
     assert "q is too narrow for latent 0." in text_of(lambda z: z * (1 + 0.4 * first))
     assert "q is too wide for all latents." in text_of(lambda z: 0.6 * z)
+
+    # A few values far out: the mean of z^2 says nothing beside its standard error, and the intervals miss the truth.
+    heavy = np.random.default_rng(6).standard_cauchy((10, 20, 2)) ** 3
+    assert "q is too narrow for all latents." in text_of(lambda z: heavy)
+    assert (np.abs(heavy) < 1.645).mean() < 0.8
+    squares = (heavy**2).mean(axis=1)
+    assert (stats.ttest_1samp(squares, 1.0).pvalue > 0.1).all()
 
     def at_two_data(z):
         z[:, 7, 1], z[:, 8, 1] = np.abs(z[:, 7, 1]), -np.abs(z[:, 7, 1])

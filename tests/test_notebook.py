@@ -4,8 +4,12 @@ import base64
 import pickle
 from types import SimpleNamespace
 
+import nbclient
+import nbformat
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from IPython.core.pylabtools import select_figure_formats
 from matplotlib.figure import Figure
 
 import pgmodels as pgm
@@ -31,11 +35,10 @@ def test_figures_have_a_picture_and_are_figures():
 
 @pytest.mark.parametrize("is_inline", [False, True])
 def test_a_notebook_shows_a_figure_as_one_picture(is_inline):
-    formatters = pytest.importorskip("IPython.core.formatters")
-    shell = SimpleNamespace(display_formatter=formatters.DisplayFormatter())
+    shell = SimpleNamespace(display_formatter=DisplayFormatter())
     if is_inline:
         # As %matplotlib inline does.
-        pytest.importorskip("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
+        select_figure_formats(shell, {"png"})
     figure = pgm.plot_graph(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))))
     shown, _ = shell.display_formatter.format(figure)
     picture = shown["image/png"]
@@ -45,8 +48,6 @@ def test_a_notebook_shows_a_figure_as_one_picture(is_inline):
 
 @pytest.mark.slow
 def test_a_notebook_runs_with_figures_and_without_warnings():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
     cells = [
         "import warnings; warnings.simplefilter('error', UserWarning)",
         "import numpy as np, pgmodels as pgm\nX = np.linspace(0, 1, 8)[:, None]; y = (X[:, 0] > 0.3).astype(float)",

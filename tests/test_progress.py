@@ -3,6 +3,7 @@
 import importlib.machinery
 import io
 import sys
+from importlib.metadata import version
 
 import pytest
 from rich.console import Console
@@ -62,11 +63,11 @@ ENVIRONMENTS = [
     ({"NO_COLOR": "1"}, True),
     ({"TTY_COMPATIBLE": "1"}, True),
     ({"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1"}, True),
-    ({"TTY_COMPATIBLE": "0"}, False),
-    ({"TTY_INTERACTIVE": "0"}, False),
     ({"TERM": "dumb"}, False),
     ({"TERM": "dumb", "FORCE_COLOR": "1"}, False),
 ]
+if tuple(map(int, version("rich").split(".")[:2])) >= (14, 1):  # the first release that reads both
+    ENVIRONMENTS += [({"TTY_COMPATIBLE": "0"}, False), ({"TTY_INTERACTIVE": "0"}, False)]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import pgmodels as pgm
@@ -14,10 +15,6 @@ from pgmodels.arrays import as_numbers, check_finite
 MODEL = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
 LABELS = np.array([0.0, 1.0, 1.0])
 BERLIN = "Europe/Berlin"
-
-
-def polars():
-    return pytest.importorskip("polars")
 
 
 def code_of(call):
@@ -90,13 +87,13 @@ DATES = {
     "DataFrame": lambda t: pd.DataFrame({"t": stamps(t)}),
     "DataFrame with a zone": lambda t: pd.DataFrame({"t": zoned(t)}),
     "DataFrame of text": lambda t: pd.DataFrame({"t": t}),
-    "polars Series of Date": lambda t: polars().Series([date.fromisoformat(one) for one in t]),
-    "polars Series of Datetime": lambda t: polars().Series([datetime.fromisoformat(one) for one in t]),
-    "polars Series with a zone": lambda t: (
-        polars().Series([datetime.fromisoformat(one) for one in t]).dt.replace_time_zone("UTC")
+    "polars Series of Date": lambda t: pl.Series([date.fromisoformat(one) for one in t]),
+    "polars Series of Datetime": lambda t: pl.Series([datetime.fromisoformat(one) for one in t]),
+    "polars Series with a zone": lambda t: pl.Series([datetime.fromisoformat(one) for one in t]).dt.replace_time_zone(
+        "UTC"
     ),
-    "polars Series of text": lambda t: polars().Series(t),
-    "polars DataFrame": lambda t: polars().DataFrame({"t": [date.fromisoformat(one) for one in t]}),
+    "polars Series of text": lambda t: pl.Series(t),
+    "polars DataFrame": lambda t: pl.DataFrame({"t": [date.fromisoformat(one) for one in t]}),
 }
 
 
@@ -136,8 +133,8 @@ DURATIONS = {
     "list of timedelta": lambda t: [timedelta(hours=one) for one in t],
     "Series": lambda t: pd.Series([pd.Timedelta(one, "h") for one in t]),
     "TimedeltaIndex": lambda t: pd.TimedeltaIndex([pd.Timedelta(one, "h") for one in t]),
-    "polars Series": lambda t: polars().Series([timedelta(hours=one) for one in t]),
-    "polars DataFrame": lambda t: polars().DataFrame({"x": [0.5] * 3, "t": [timedelta(hours=one) for one in t]}),
+    "polars Series": lambda t: pl.Series([timedelta(hours=one) for one in t]),
+    "polars DataFrame": lambda t: pl.DataFrame({"x": [0.5] * 3, "t": [timedelta(hours=one) for one in t]}),
 }
 
 
@@ -173,12 +170,12 @@ TEXT = {
         lambda v: pd.DataFrame({"level": pd.Categorical(v, ["low", "mid", "high"], ordered=True)}),
         True,
     ),
-    "polars Series": (lambda v: polars().Series(v), False),
-    "polars Enum": (lambda v: polars().Series(v, dtype=polars().Enum(["low", "mid", "high"])), True),
-    "polars Categorical": (lambda v: polars().Series(v, dtype=polars().Categorical), False),
-    "polars DataFrame": (lambda v: polars().DataFrame({"level": v}), False),
+    "polars Series": (lambda v: pl.Series(v), False),
+    "polars Enum": (lambda v: pl.Series(v, dtype=pl.Enum(["low", "mid", "high"])), True),
+    "polars Categorical": (lambda v: pl.Series(v, dtype=pl.Categorical), False),
+    "polars DataFrame": (lambda v: pl.DataFrame({"level": v}), False),
     "polars DataFrame of Enum": (
-        lambda v: polars().DataFrame({"level": v}, schema={"level": polars().Enum(["low", "mid", "high"])}),
+        lambda v: pl.DataFrame({"level": v}, schema={"level": pl.Enum(["low", "mid", "high"])}),
         True,
     ),
 }
@@ -248,8 +245,8 @@ def test_many_levels_are_computed_once():
         pd.Series,
         lambda v: pd.Series(v, dtype="string"),
         lambda v: pd.DataFrame({"a": v}),
-        lambda v: polars().Series(v),
-        lambda v: polars().DataFrame({"a": v}),
+        lambda v: pl.Series(v),
+        lambda v: pl.DataFrame({"a": v}),
     ],
 )
 def test_text_of_numbers_is_no_number(make):
@@ -267,8 +264,7 @@ def frames():
     rows = [[1.0, 2.0, 3.0], d, ORDERED, ["1", "2", "3"]]
     yield np.array(rows, dtype=object).T
     yield [list(row) for row in zip(*rows, strict=True)]
-    enum = pytest.importorskip("polars").Enum(["low", "mid", "high"])
-    pl = polars()
+    enum = pl.Enum(["low", "mid", "high"])
     yield pl.DataFrame({"x": rows[0], "t": d, "c": pl.Series(ORDERED, dtype=enum), "n": rows[3]})
 
 
@@ -285,7 +281,7 @@ def test_columns_of_several_kinds(place):
 
 def test_dates_beside_numbers_in_polars_are_no_numbers():
     # As one array they would be days from 1970, in double precision.
-    frame = polars().DataFrame({"x": [0.5, 1.5], "t": [date(2024, 1, 1), date(2024, 3, 1)]})
+    frame = pl.DataFrame({"x": [0.5, 1.5], "t": [date(2024, 1, 1), date(2024, 3, 1)]})
     with pytest.raises(ValueError, match=r"X holds dates or times.*in row 0, column 't'"):
         as_numbers(frame, "X")
 
@@ -343,7 +339,6 @@ def test_missing_entries_are_named_by_row(name):
 
 
 def test_missing_entries_of_polars_are_named_by_row():
-    pl = polars()
     for value in (pl.Series([1, None]), pl.Series([True, None]), pl.DataFrame({"a": [1, None], "b": [0.5, 1.0]})):
         with pytest.raises(ValueError, match="X must be finite; got nan in row 1"):
             check_finite(as_numbers(value, "X"), "X")
@@ -356,7 +351,7 @@ def test_missing_entries_of_polars_are_named_by_row():
         (lambda t: [*t, None], lambda code: code),
         (lambda t: pd.Series([*stamps(t), pd.NaT]), lambda code: code),
         (lambda t: [*stamps(t), pd.NaT], lambda code: code),
-        (lambda t: polars().Series([*map(date.fromisoformat, t), None]), lambda code: code),
+        (lambda t: pl.Series([*map(date.fromisoformat, t), None]), lambda code: code),
         (lambda t: ["a", *"bb", None], lambda code: code),
         (lambda t: pd.Series(["1", "2", "3", None]), lambda code: code),
         (lambda t: pd.Series(pd.Categorical(["a", "b", "b", None])), lambda code: code),
@@ -369,7 +364,7 @@ def test_missing_dates_and_text_are_named_by_row(make, new):
         MODEL.check_inputs(run(code, "X", value))
 
 
-@pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda v: polars().Series(v)])
+@pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda v: pl.Series(v)])
 def test_labels_have_one_coding(make):
     for model, labels, codes in (
         (MODEL, [2, 1, 2], [1.0, 0.0, 1.0]),
@@ -390,7 +385,7 @@ COLUMNS = {
     "list": list,
     "Series": lambda v: pd.Series(v, index=[4, 5, 6]),
     "Index": pd.Index,
-    "polars": lambda v: polars().Series(v),
+    "polars": lambda v: pl.Series(v),
 }
 
 
@@ -408,7 +403,7 @@ def test_hints_of_shapes_run(kind):
     np.testing.assert_array_equal(MODEL.check_inputs(eval(hint, names), "X", 3), [[0.5, 1.5, 2.5]])
     matrix = {"list": [[0.0], [1.0], [1.0]], "Series": pd.DataFrame({"y": LABELS})}.get(kind, LABELS[:, None])
     if kind == "polars":
-        matrix = polars().DataFrame({"y": LABELS})
+        matrix = pl.DataFrame({"y": LABELS})
     with pytest.raises(ValueError) as caught:
         MODEL.check_observations(matrix, 3)
     for hint in str(caught.value).rpartition("Use ")[2].rstrip(".").split(" or "):

@@ -94,13 +94,22 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ranked = _normal_scores(halves)
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        tail = np.minimum(*(effective_sample_size(_split((x <= q).astype(float))) for q in (low, high)))
+        tail = np.minimum(*(_effective_of_marks(_split(x <= q)) for q in (low, high)))
         folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
         return (
             effective_sample_size(ranked),
             tail,
             np.maximum(gelman_rubin(ranked), gelman_rubin(folded)),
         )
+
+
+def _effective_of_marks(marks: np.ndarray) -> np.ndarray:
+    """The effective sample size of marks (chains, draws, k), true or false; NaN where all are alike."""
+    # NumPyro before 0.22 divides by the variance of each chain, which may stay on one side of a quantile: with this
+    # much beside the marks it is not zero, and no figure changes.
+    parity = 1e-9 * (np.arange(marks.shape[1]) % 2)[:, None]
+    alike = marks.all(axis=(0, 1)) | ~marks.any(axis=(0, 1))
+    return np.where(alike, np.nan, effective_sample_size(marks + parity))
 
 
 def _split(x: np.ndarray) -> np.ndarray:

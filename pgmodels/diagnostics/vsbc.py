@@ -93,17 +93,24 @@ class Calibration:
     @cached_property
     def inside(self) -> np.ndarray:
         """Whether each latent is inside q's central 50 % and 90 % intervals, (2, replicates, n, latents)."""
-        return np.stack([np.abs(self.z) < ndtri(0.5 + level / 2.0) for level in LEVELS])
+        return _inside_intervals(self.z)
 
     @cached_property
     def bias_p(self) -> np.ndarray:
         """The p-value of a mean of z other than 0, (latents,), by Student's t over replicates."""
-        return self._t_test(*self.bias, 0.0)
+        value, error = self.bias
+        return 2.0 * stdtr(self.num_replicates - 1, -np.abs(value) / error)
 
     @cached_property
-    def dispersion_p(self) -> np.ndarray:
-        """The p-value of a mean of z^2 other than 1, (latents,), by Student's t over replicates."""
-        return self._t_test(*_mean_and_error(self.z**2), 1.0)
+    def coverage_p(self) -> np.ndarray:
+        """P-values of coverages other than 50 % and 90 %, (2, latents), with the standard errors of an exact q.
+
+        A few values of z far out hide in the standard error of the mean of z^2; a share has no such tail.
+        """
+        levels = np.array(LEVELS)[:, None]
+        by_draw = _inside_intervals(self.exact).mean(axis=3)
+        variance = np.mean((by_draw - levels[:, None, None]) ** 2, axis=(1, 2))
+        return 2.0 * ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
 
     def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Share of ``p`` in equal bins of (0, 1) and, were q exact, each share's standard error, (bins, latents)."""
@@ -115,8 +122,10 @@ class Calibration:
             errors.append(np.sqrt(variance / self.num_replicates))
         return np.stack(shares), np.stack(errors)
 
-    def _t_test(self, value: np.ndarray, error: np.ndarray, expected: float) -> np.ndarray:
-        return 2.0 * stdtr(self.num_replicates - 1, -np.abs(value - expected) / error)
+
+def _inside_intervals(z: np.ndarray) -> np.ndarray:
+    """Whether each z is inside the central intervals of a standard normal, an axis of intervals first."""
+    return np.stack([np.abs(z) < ndtri(0.5 + level / 2.0) for level in LEVELS])
 
 
 def _inside_bin(z: np.ndarray, index: int, num_bins: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 
 from pgmodels import generic
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.diagnostics.vsbc import Calibration
+from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.approximation import CorrectedApproximation
 
@@ -181,12 +181,13 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
     if vsbc is None:
         return []
     level = _SIGNIFICANT / len(vsbc.bias_p)
+    # Of the two intervals the wider one decides where both speak.
+    speaks = vsbc.coverage_p < level / 2.0
+    excess = vsbc.coverage[0] - np.array(LEVELS)[:, None]
+    excess = np.where(speaks[1], excess[1], np.where(speaks[0], excess[0], 0.0))
     spread = _where(
-        {
-            "q is too narrow": (vsbc.dispersion_p < level) & (vsbc.dispersion[0] > 1),
-            "q is too wide": (vsbc.dispersion_p < level) & (vsbc.dispersion[0] < 1),
-        },
-        "q is neither too narrow nor too wide beyond Monte-Carlo error",
+        {"q is too narrow": excess < 0.0, "q is too wide": excess > 0.0},
+        "the coverage of q's intervals is right within Monte-Carlo error",
     )
     seen = stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
     biased = vsbc.bias_p < level
