@@ -20,7 +20,7 @@ FIGURES.mkdir(exist_ok=True)
     mean=lambda y, f, dispersion: y[1] * pgm.exp(f),
     variance=lambda y, f, dispersion: y[1] * pgm.exp(f) * (1 + y[1] * pgm.exp(f) / dispersion),
 )
-def events(y, f, dispersion=pgm.Parameter(1.0)):
+def events(y, f, dispersion=pgm.Parameter(1.0, positive=True)):
     z = f + pgm.log(y[1]) - pgm.log(dispersion)
     ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion

@@ -16,7 +16,7 @@ FIGURES.mkdir(exist_ok=True)
 
 # y[0] is a time; y[1] is 1 where it ended in an event, 0 where it was cut short. f is the logarithm of the median time.
 @pgm.likelihood(support=pgm.Censored())
-def log_logistic(y, f, shape=pgm.Parameter(1.0)):
+def log_logistic(y, f, shape=pgm.Parameter(1.0, positive=True)):
     z = shape * (pgm.log(y[0]) - f)
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 

@@ -16,7 +16,7 @@ LIMIT = 1.0
 
 
 @pgm.likelihood(support=pgm.Clipped(low=LIMIT))
-def tobit(y, f, scale=pgm.Parameter(1.0)):
+def tobit(y, f, scale=pgm.Parameter(1.0, positive=True)):
     return pgm.normal_cdf((LIMIT - f) / scale) ** (y == LIMIT) * pgm.normal_pdf(y, f, scale) ** (y > LIMIT)
 
 

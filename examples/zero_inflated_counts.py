@@ -18,7 +18,7 @@ FIGURES.mkdir(exist_ok=True)
 
 
 @pgm.likelihood(support=pgm.Counts())
-def zero_inflated(y, f, dispersion=pgm.Parameter(3.0)):
+def zero_inflated(y, f, dispersion=pgm.Parameter(3.0, positive=True)):
     # f[0]: log odds within the negative binomial; f[1]: log odds that there is a count at all.
     constant = pgm.gamma(y + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y + 1))
     count = constant * pgm.sigmoid(f[0]) ** y * pgm.sigmoid(-f[0]) ** dispersion
@@ -26,7 +26,7 @@ def zero_inflated(y, f, dispersion=pgm.Parameter(3.0)):
 
 
 @pgm.likelihood(support=pgm.Counts())
-def plain(y, f, dispersion=pgm.Parameter(3.0)):
+def plain(y, f, dispersion=pgm.Parameter(3.0, positive=True)):
     constant = pgm.gamma(y + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y + 1))
     return constant * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 

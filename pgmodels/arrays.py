@@ -88,6 +88,12 @@ def check_column_names(value: Any, expected: tuple[str, ...] | None, name: str) 
     )
 
 
+def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:
+    """``values`` over ``scale``, and ``known`` where both are 0: of what has no variance, neither before nor after."""
+    values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
+    return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
+
+
 def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:
     masked = np.argwhere(np.ma.getmaskarray(value))
     if masked.size:

@@ -1,11 +1,12 @@
 """Everything that the package compiles: by JAX, with options that suit what it does, and not kept without bound."""
 
 from collections.abc import Callable
-from functools import cache, partial, update_wrapper
-from typing import Any, Generic, TypeVar
+from functools import cache, partial, update_wrapper, wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
+import numpy as np
 
 from pgmodels.installation import check_once
 
@@ -27,13 +28,19 @@ _USUAL: Options = {
 _ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
 # At level 0 most of the compiler's work is left out; on a GPU XLA calls that an error. The levels between this and the
 # usual one give wrong numbers, and so does that one with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two choices,
-# one in the other, one is lost in a program that uses what they give twice; see kernels.distance.safe_sqrt).
+# one in the other, one is lost in a program that uses what they give twice; see root.safe_sqrt).
 _LIGHT: Options = {"xla_backend_optimization_level": 0}
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 with jax.core.eval_context():
     _OUTSIDE = get_opaque_trace_state("flax")
+
+
+def is_traced() -> bool:
+    """Whether JAX is tracing something here and now."""
+    return get_opaque_trace_state("flax") != _OUTSIDE
 
 
 class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
@@ -62,7 +69,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function's result. Raises KeyboardInterrupt where JAX makes another error of one in a host function."""
-        if get_opaque_trace_state("flax") != _OUTSIDE:
+        if is_traced():
             return self._inner(*args, **kwargs)
         check_once()
         program = self.program(*args, **kwargs)
@@ -92,6 +99,22 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
     def cache_size(self) -> int:
         """For how many kinds of arguments it is compiled."""
         return sum(program._cache_size() for program in self._programs.values())
+
+
+def double_by_hand(function: Callable[P, Any]) -> Callable[P, Any]:
+    """A function that computes with 64-bit JAX arithmetic where it is called by hand, not while JAX traces something.
+
+    It returns NumPy's array then: JAX has no doubles outside.
+    """
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if jax.config.jax_enable_x64 or is_traced():  # type: ignore[attr-defined]
+            return function(*args, **kwargs)
+        with jax.enable_x64(True):
+            return np.asarray(function(*args, **kwargs))
+
+    return wrapped
 
 
 # Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, as much again, which

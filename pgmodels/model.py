@@ -18,7 +18,7 @@ from pgmodels.augmentation.predictors import Predictors, fewest
 from pgmodels.compiled import compiled
 from pgmodels.encoding import as_array_code
 from pgmodels.identity import digest
-from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
+from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
 from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
@@ -33,6 +33,7 @@ from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_paramet
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
 from pgmodels.warning import warn
+from pgmodels.writing import write_value
 
 
 class DataWarning(UserWarning):
@@ -229,6 +230,7 @@ class Model(Module):
         X = self.check_inputs(X)
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
+            check_lookups(gp.kernel, X, "X")
         y = self.check_observations(y, len(X))
         self.warn_unseen(self.unseen(y))
         return Data(X, y, columns)
@@ -242,10 +244,14 @@ class Model(Module):
         """A DataWarning of classes without an observation, where there are any."""
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
+            free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
+            word = "it is the prior's word: fine in a fold."
+            if free:
+                word = f"it is the prior's word, but for {', '.join(free)}, which fit may drive away: give a prior."
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
-                "posterior is proper, and of that class it is the prior's word: fine in a fold. Otherwise drop the "
-                "class and recode the labels, or add data of it.",
+                f"posterior is proper, and of that class {word} Otherwise drop the class and recode the labels, or add "
+                "data of it.",
                 DataWarning,
             )
 
@@ -269,9 +275,9 @@ class Model(Module):
     def prior(self, X: Any, neglected: float = np.inf) -> JointPrior:
         """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
         inputs, groups = self.inputs(np.asarray(X)), []
-        for gp, distinct, count in zip(self.gps, inputs.X, inputs.counts, strict=True):
-            bound = gp.form.bind(gp.kernel, gp.mean.value, distinct[:count], gp.size, neglected)
-            groups.append(bound if count == len(distinct) else bound.resized(len(distinct)))
+        for gp, distinct, size in zip(self.gps, inputs.of_data(), map(len, inputs.X), strict=True):
+            bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
+            groups.append(bound if len(distinct) == size else bound.resized(size))
         return JointPrior(tuple(groups), inputs.copies)
 
     def check_memory(self, X: np.ndarray) -> None:
@@ -342,7 +348,25 @@ class Model(Module):
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    """ValueError where the formula does not allow observations, by what its rules need or by its density."""
+    """ValueError where the formula does not allow observations, by what its rules need or by its density.
+
+    Also where it does not allow a real parameter below 0.
+    """
+    _check_allowed(likelihood, num_latents, y, name)
+    for own, parameter in likelihood.parameters.items():
+        if parameter.fixed or parameter.positive or parameter.constraint is not None:
+            continue
+        try:
+            _check_allowed(likelihood.with_values({own: -np.abs(parameter.value)}), num_latents, y, name)
+        except ValueError as error:
+            raise ValueError(
+                f"{own} of {likelihood.name} is a real number as it is declared, and the formula takes none below 0: "
+                f"declare {own}=pgm.Parameter({write_value(parameter.value)}, positive=True), or give it a prior on "
+                f"positive numbers. At -{own}, {error}"
+            ) from error
+
+
+def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
     # Rows that fill up are the first again, and no fault is found in them before it is found there.
     y = resize_rows(y, filled_size(len(y)))
     f = np.zeros((len(y), num_latents))

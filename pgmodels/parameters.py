@@ -77,14 +77,15 @@ class Parameter(Module):
     """A hyperparameter: a number, or an array.
 
     ``value`` is the current value (a start value for ``fit``), ``None`` where it is to come from the data.
-    ``positive`` constrains it to positive values, ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a
-    NumPyro distribution over it. ``constraint`` is one of NumPyro's in the place of ``positive``, such as
-    ``constraints.ordered_vector`` or ``constraints.simplex``: fits and draws stay within it, and a prior on more is
-    taken on what it leaves.
+    ``positive`` constrains it to positive values: left out, it is so of a kernel, and real of a formula and of a mean.
+    ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it. ``constraint`` is one of
+    NumPyro's in the place of ``positive``, such as ``constraints.ordered_vector`` or ``constraints.simplex``: fits and
+    draws stay within it, and a prior on more is taken on what it leaves.
     """
 
     value: Any
-    positive: bool = eqx.field(static=True, default=True)
+    # None where it was not said, until what it is of says it.
+    positive: bool | None = eqx.field(static=True, default=None)
     fixed: bool = eqx.field(static=True, default=False)
     held_prior: Prior | None = eqx.field(static=True, default=None)
     held_constraint: Prior | None = eqx.field(static=True, default=None)
@@ -94,7 +95,7 @@ class Parameter(Module):
     def __init__(
         self,
         value: Any,
-        positive: bool = True,
+        positive: bool | None = None,
         fixed: bool = False,
         prior: Any = None,
         constraint: Constraint | None = None,
@@ -154,10 +155,14 @@ class Parameter(Module):
 
     def bare(self) -> "Parameter":
         """A copy with the value alone: what compiled code sees, so that priors never cause a recompilation."""
-        return Parameter(self.value)
+        return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
         """As it may be typed: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)``; in full where that says too little."""
+        return self.written()
+
+    def written(self, with_sign: bool = False) -> str:
+        """See ``__repr__``; ``with_sign`` where a number by itself would be real."""
         value, prior = write_value(self.value), self.given_prior
         if self.fixed:
             value = f"Fixed({value})"
@@ -165,6 +170,7 @@ class Parameter(Module):
             return write_distribution(prior)
         said = [] if prior is None or self.fixed else [f"prior={write_distribution(prior)}"]
         said += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
+        said += ["positive=True"] if with_sign and self.positive and not said and not self.fixed else []
         return f"Parameter({', '.join([value, *said])})" if said else value
 
 
@@ -191,7 +197,7 @@ def as_parameter(
     if constraint is not None:
         return _constrained(value, name, constraint, positive)
     if isinstance(value, Parameter):
-        positive = positive or value.positive
+        positive = positive or bool(value.positive)
         if value.prior is None:
             given = as_parameter(value.value, name, positive=positive, from_data=from_data)
         else:
@@ -218,25 +224,39 @@ def as_parameter(
     return Parameter(array, positive=positive)
 
 
-def as_declared(value: Any, declared: Parameter | None, name: str) -> Parameter:
+def as_declared(value: Any, declared: Parameter | None, name: str, positive: bool = True) -> Parameter:
     """Read a hyperparameter for an argument or a field, whose default may be a Parameter that says what values it has.
 
-    Without one a Parameter or a distribution says so itself, and numbers are positive but for those that are Fixed.
-    Raises ValueError as ``as_parameter`` does.
+    Where that does not say their sign, ``positive`` does. Without a default a Parameter or a distribution says so
+    itself, and numbers are as ``positive`` says but for those that are Fixed. Raises ValueError as ``as_parameter``
+    does.
     """
     if declared is not None:
         if isinstance(value, Distribution) and declared.constraint is not None:
             # A prior says nothing of where in the constraint to start.
             value = Parameter(declared.value, prior=value)
-        positive = declared.positive and declared.constraint is None
+        said = positive if declared.positive is None else declared.positive
         return as_parameter(
-            value, name, positive=positive, from_data=declared.value is None, constraint=declared.constraint
+            value,
+            name,
+            positive=declared.constraint is None and (said or _says_positive(value)),
+            from_data=declared.value is None,
+            constraint=declared.constraint,
         )
     if isinstance(value, Parameter):
-        return as_parameter(value, name, positive=value.positive, from_data=True)
+        return as_parameter(value, name, positive=value.positive is not False, from_data=True)
     if isinstance(value, Distribution):
         return as_parameter(value, name, positive=_is_positive(value.support))
-    return as_parameter(value, name, positive=not isinstance(value, Fixed))
+    return as_parameter(value, name, positive=positive and not isinstance(value, Fixed))
+
+
+def _says_positive(value: Any) -> bool:
+    """Whether what is given for a hyperparameter leaves it no number below 0: a prior, or a value that stays."""
+    prior = value.prior if isinstance(value, Parameter) else value
+    if isinstance(prior, Distribution):
+        return _is_positive(prior.support)
+    fixed = isinstance(value, Fixed) or (isinstance(value, Parameter) and value.fixed)
+    return fixed and np.asarray(value.value).dtype.kind in "iuf" and bool(np.all(np.asarray(value.value) > 0))
 
 
 def _is_positive(constraint: Constraint) -> bool:

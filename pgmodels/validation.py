@@ -24,6 +24,7 @@ from pgmodels.language.likelihood import Likelihood
 from pgmodels.language.likelihoods import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters import Fixed
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.storage import make_folder, temporary_of, written_whole
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def validate(
 
 def _write_result(path: Path, result: Any, seed: int) -> None:
     """Write a result as a DataTree; not where a corrected variance is not positive, of which there are no draws."""
-    if np.all(result.variance > 0):
+    if not np.any(is_out_of_reach(result.variance)):
         with written_whole(path) as whole:
             result.to_arviz(seed=seed).to_netcdf(whole, engine="h5netcdf")
 

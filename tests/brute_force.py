@@ -103,14 +103,14 @@ def settle(problem, sites):
             length = jnp.where(own, LENGTH, 0.0)
             lengths = length, length[:, None] * length / LENGTH if problem.joint else length
             sites = Sites(*(now + part * (then - now) for now, then, part in zip(sites, toward, lengths, strict=True)))
-            mean, variance, _ = problem.moments(sites)
+            mean, variance, *_ = problem.moments(sites)
         return count + 1, jnp.max(jnp.abs(mean - before)), (mean, variance, sites)
 
     def goes_on(found):
         count, moved, _ = found
         return (count < STEPS) & (moved > SETTLED)
 
-    mean, variance, _ = problem.moments(sites)
+    mean, variance, *_ = problem.moments(sites)
     return jax.lax.while_loop(goes_on, advance, (0, jnp.inf, (mean, variance, sites)))[2]
 
 

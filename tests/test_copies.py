@@ -1,6 +1,7 @@
 """Rows with equal inputs share their latents: what engines say of them is what explicit matrices of all rows say."""
 
 import tracemalloc
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,19 @@ import pytest
 import pgmodels as pgm
 from pgmodels import memory
 from pgmodels.arrays import distinct_rows
+from pgmodels.inference.cavi import state_of
 from pgmodels.inference.chains import warn_unmixed
 from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.inference.problem import problem_of
 from pgmodels.interop.numpyro_model import Program
 from pgmodels.kernels.distance import median_distance
 from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.form import Cheapest
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import resize_rows
 from pgmodels.model import Data
+from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
 from tests.programs import run
 
@@ -107,6 +114,22 @@ def test_posteriors_are_those_of_all_rows(model, ranks):
     copy = np.flatnonzero((X[ROW] == X).all(axis=1))
     np.testing.assert_array_equal(found.mean[copy], found.mean[[ROW] * len(copy)])
     np.testing.assert_allclose(found.predict_latent(NEW[1:2])[0], found.mean[[ROW]], atol=1e-8)
+
+
+def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together():
+    """Of y far out, by the derivative of the log evidence in the covariance, with explicit matrices of all rows."""
+    y, added = 1e3 * (Y + 2.0), 1e-3
+    with jax.enable_x64(True):
+        problem = problem_of(apart().resolve(X), Data(X, y))
+        first, second = problem.prior.groups
+        coarse = JointPrior((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
+        rows = as_array(resize_rows(y, problem.prior.num_rows))[:, None] * problem.live[:, None]
+        state = run(state_of, problem, Sites(rows / NOISE, problem.live[:, None] / NOISE))
+        neglect = replace(problem, prior=coarse).neglect(*state[:3])
+    pull = np.linalg.solve(covariance(X, X) + NOISE * np.eye(20), y - MEAN)
+    squares = [pull @ np.equal.outer(column, column) @ pull for column in X.T]
+    # What is taken off the precisions is next to nothing here, and is in it too.
+    np.testing.assert_allclose(neglect, 0.5 * added * sum(squares), rtol=1e-4)
 
 
 def test_the_bound_that_is_learned_on_is_that_of_all_rows():

@@ -63,7 +63,11 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
     evidence = -0.5 * np.linalg.slogdet(np.eye(4 * N) + F @ K @ F.T @ full)[1]
     evidence += h.T.ravel() @ (F @ mu) - 0.5 * (F @ mu) @ full @ (F @ mu)
     centred = h.T.ravel() - full @ (F @ mu)
-    np.testing.assert_allclose(run(found.log_normalizer), evidence + 0.5 * centred @ F @ S @ F.T @ centred, atol=1e-7)
+    evidence += 0.5 * centred @ F @ S @ F.T @ centred
+    np.testing.assert_allclose(run(found.log_normalizer), evidence, atol=1e-7)
+    second = F @ (S + np.outer(mean, mean)) @ F.T
+    divergence = h.T.ravel() @ (F @ mean) - 0.5 * np.sum(full * second) - evidence
+    np.testing.assert_allclose(run(found.divergence, run(found.marginals)[1]), divergence, atol=1e-6)
 
     # f = E f + A^T R^-T u: its covariance from the images of unit vectors.
     image = jax.jit(jax.vmap(lambda u: prior.latents(prior.unflatten(found.deviation(u))) - prior.means()))

@@ -21,7 +21,7 @@ X_NEW = np.array([[-0.5], [0.3], [1.7]])
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()), num_latents=1)
-def exposed(y, f, dispersion=pgm.Parameter(2.0)):
+def exposed(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
     z = f + pgm.log(y[1])
     ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion
@@ -35,7 +35,7 @@ def shifted(y, f):
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Censored(), pgm.Positive()), num_latents=1)
-def paced(y, f, shape=pgm.Parameter(1.5)):
+def paced(y, f, shape=pgm.Parameter(1.5, positive=True)):
     z = shape * (pgm.log(y[0]) - f - pgm.log(y[2]))
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 

@@ -72,7 +72,7 @@ class SecantRule(Rule):
 
 
 @pgm.likelihood(support=pgm.Real())
-def secant(y, f, scale=pgm.Parameter(0.7)):
+def secant(y, f, scale=pgm.Parameter(0.7, positive=True)):
     return 2 / (np.pi * scale) / (pgm.exp((y - f) / scale) + pgm.exp((f - y) / scale))
 
 

@@ -61,6 +61,22 @@ def test_prior_mean_and_prior_density_are_part_of_the_objective():
     assert abs(best - y.mean()) > 0.05  # the prior matters, so a result without it would fail
 
 
+def test_the_optimum_with_priors_is_the_mode_of_the_values_themselves_and_says_so():
+    """Of a variance, not of its logarithm, against a grid of the exact evidence."""
+    X, y = np.arange(5.0)[:, None], np.array([0.4, 1.3, -0.2, 0.6, 0.9])
+    kernel = pgm.RBF(dist.Gamma(2.0, 1.5), pgm.Fixed(0.8))
+    fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(kernel)), X, y, progress=False)
+    grid = np.linspace(0.02, 4.0, 40_000)
+    values, vectors = np.linalg.eigh(np.exp(-0.5 * (X - X.T) ** 2 / 0.8**2))
+    spectrum = grid[:, None] * values + 0.09
+    evidence = -0.5 * np.sum(np.log(spectrum) + (y @ vectors) ** 2 / spectrum, axis=1)
+    posterior = evidence + np.log(grid) - 1.5 * grid
+    assert np.isclose(fitted.fit.values["variance"], grid[posterior.argmax()], atol=2e-4)
+    assert grid[(posterior + np.log(grid)).argmax()] > 1.2 * grid[posterior.argmax()]
+    assert "the mode of the values themselves, not of their logarithms" in " ".join(str(fitted).split())
+    assert "with priors" not in str(pgm.cavi(fitted.model.fixed(), X, y))
+
+
 def test_fixed_values_stay_and_the_rest_moves():
     rng = np.random.default_rng(3)
     X, f = small_data(rng, 40)
@@ -90,7 +106,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
     """Γ(y + r) / Γ(r) is missing, and depends on r: learning r from the formula would be wrong."""
 
     @pgm.likelihood
-    def counts(y, f, dispersion=pgm.Parameter(2.0)):
+    def counts(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 
     rng = np.random.default_rng(5)

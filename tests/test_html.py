@@ -102,7 +102,7 @@ def test_figures_of_results_are_the_results_own():
     told = " ".join(str(kept).split())
     assert "were not kept" in told
     # The median, the 5 % and the 95 % quantile of 0, 1, ..., 159.
-    assert "sampled variance 79.5 (7.95 to 151)" in told
+    assert "sampled variance 79.5 (90 %: 7.95 to 151)" in told
 
 
 def test_every_hyperparameter_is_told():

@@ -142,7 +142,7 @@ def test_linear_response_is_how_the_optimum_moves(sparse):
 
     @jax.jit
     def step(sites, tilt):
-        mean, variance, _ = problem.moments(sites)
+        mean, variance, *_ = problem.moments(sites)
         h, w = problem.sites(mean, variance)
         return Sites(h + tilt, w), mean[:, 0]
 

@@ -163,11 +163,12 @@ def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
     @jax.jit
     def figures(prior, h, W, f, units):
         posterior = condition_coupled(prior, h, W, ((0, 1, 2),))
-        scalars = posterior.log_normalizer(), posterior.log_factor(f)
+        marginals = posterior.marginals()
+        scalars = posterior.log_normalizer(), posterior.log_factor(f), posterior.divergence(marginals[1])
         latents = jax.vmap(lambda flat: prior.latents(prior.unflatten(flat)))
         deviations = jax.lax.map(posterior.deviation, units)
         back = posterior.standardise(posterior.centre + deviations[0] + 2.0 * deviations[-1])
-        return posterior.centre, scalars, posterior.marginals(), deviations.T, back, latents(units)
+        return posterior.centre, scalars, marginals, deviations.T, back, latents(units)
 
     size = sum(prior.ranks)
     at_zero = np.repeat([[0.4, -0.3, 0.2]], 6, axis=0).ravel()
@@ -185,7 +186,9 @@ def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
     covariance = (B @ np.linalg.inv(P) @ B.T).reshape(6, 3, 6, 3)
     # Sums of some hundred terms of size 1 to 10.
     np.testing.assert_allclose(centre, middle, atol=1e-10)
-    np.testing.assert_allclose(scalars, (log_normalizer, h.ravel() @ f.ravel() - 0.5 * f.ravel() @ big @ f.ravel()))
+    log_factor = h.ravel() @ f.ravel() - 0.5 * f.ravel() @ big @ f.ravel()
+    spread = np.trace(np.linalg.inv(P)) - size + np.linalg.slogdet(P)[1]
+    np.testing.assert_allclose(scalars, (log_normalizer, log_factor, 0.5 * (spread + middle @ middle)))
     np.testing.assert_allclose(deviations @ deviations.T, np.linalg.inv(P), atol=1e-10)
     np.testing.assert_allclose(back, np.eye(size)[0] + 2.0 * np.eye(size)[-1], atol=1e-10)
     np.testing.assert_allclose(mean.ravel(), at_zero + B @ middle, atol=1e-10)

@@ -1,6 +1,8 @@
 """Hyperparameters integrated out, against brute force over them: exact marginal likelihoods, and draws of the prior."""
 
+import importlib
 import pickle
+import warnings
 from functools import cache
 
 import numpy as np
@@ -325,3 +327,64 @@ def test_wrong_calls_are_refused():
     _, _, _, result = labels()
     with pytest.raises(ValueError, match="levels must be numbers between 0 and 1"):
         result.quantiles([0.0, 0.5])
+
+
+@pytest.mark.slow
+def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
+    """Additive effects of two factors in 24 cells: rank 9 of 24, the figures those of the dense form."""
+    monkeypatch.setattr("pgmodels.inference.penalised_bound._MANY_ROWS", 1)
+    cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), axis=-1).reshape(-1, 2)
+    X, trials = cells[[*range(24), 3, 17, 17]], np.array([3.0, 5.0, 0.0] * 9)
+    y = np.column_stack([np.minimum((7 * np.arange(27)) % 4, trials), trials])
+
+    def integrated(**form):
+        kernel = pgm.On(pgm.White(dist.LogNormal(-1.0, 0.7)), [0]) + pgm.On(pgm.White(pgm.Fixed(0.6)), [1])
+        return pgm.integrate(pgm.Model(pgm.Binomial(), pgm.GP(kernel, mean=-0.4, **form)), X, y)
+
+    found, dense = integrated(), integrated(form=pgm.Dense())
+    assert found.log_evidence == pytest.approx(dense.log_evidence, abs=0.02)
+    np.testing.assert_allclose(found.mean, dense.mean, atol=0.01)
+    np.testing.assert_allclose(found.variance, dense.variance, rtol=0.03)
+    new = np.array([[0.0, 5.0], [2.0, 9.0], [0.0, 5.0]])
+    for mine, other in zip(found.predict_latent(new), dense.predict_latent(new), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0.03, atol=0.01)
+    drawn = found.draw_latents(new, 4000, seed=2)[..., 0]
+    mean, variance = (part[:, 0] for part in found.predict_latent(new))
+    assert (np.abs(drawn.mean(axis=0) - mean) < 5 * np.sqrt(variance / 4000)).all()
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.15)
+    np.testing.assert_allclose(drawn[:, 0], drawn[:, 2], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("count", "scale", "variance", "log_evidence"),
+    [(6, (-8.0, 2.0), dist.LogNormal(0.0, 1.0), -6.2548), (4, (-4.0, 1.0), pgm.Fixed(1.0), -4.8469)],
+)
+def test_sines_without_noise(count, scale, variance, log_evidence):
+    """+215.63 and -3.18 before; the right values are of tests/test_design.py."""
+    X = np.linspace(-np.pi, np.pi, count)[:, None]
+    kernel = pgm.RBF(variance, dist.LogNormal(0.0, 1.0))
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(*scale)), pgm.GP(kernel))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pgm.EvidenceWarning)
+        result = pgm.integrate(model, X, np.sin(X[:, 0]), progress=False)
+    assert abs(result.log_evidence - log_evidence) < 0.05
+    assert result.holds_mass
+    assert abs(result.hyperparameters["scale"].logarithm.mean - scale[0]) < 0.05
+    # Of the latents at the data nothing is left open, whatever points are mixed.
+    np.testing.assert_allclose(result.mean[:, 0], np.sin(X[:, 0]), atol=0.05)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_interpolated_is_an_error(monkeypatch):
+    module = importlib.import_module("pgmodels.inference.integrate")
+    X = np.linspace(-np.pi, np.pi, 4)[:, None]
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-2.0, 0.5)), pgm.GP(pgm.RBF(1.0, 1.0)))
+
+    def off_by(error):
+        monkeypatch.setattr(module, "refined", lambda density, design: design._replace(error=error))
+        return pgm.integrate(model, X, np.sin(X[:, 0]), progress=False)
+
+    with pytest.warns(pgm.EvidenceWarning, match=r"may be off by 0\.2 nats"):
+        off_by(0.2)
+    with pytest.raises(ValueError, match=r"off by 3 nats where its mass is"):
+        off_by(3.0)

@@ -26,7 +26,7 @@ WEIGHTED = np.column_stack([LABEL, RNG.choice([0.5, 2.0], N)])
 
 
 @pgm.likelihood(support=pgm.Real())
-def quantile(y, f, scale=pgm.Parameter(0.7)):  # of the asymmetric Laplace distribution, at 0.2
+def quantile(y, f, scale=pgm.Parameter(0.7, positive=True)):  # of the asymmetric Laplace distribution, at 0.2
     return 0.2 * 0.8 / scale * pgm.exp(-(abs(y - f) + (2 * 0.2 - 1) * (y - f)) / (2 * scale))
 
 
@@ -48,7 +48,7 @@ def hurdle_mass(y, f):
 
 
 @pgm.likelihood(support=pgm.Counts())
-def negative_binomial_hurdle(y, f, dispersion=pgm.Parameter(1.5)):
+def negative_binomial_hurdle(y, f, dispersion=pgm.Parameter(1.5, positive=True)):
     ways = pgm.gamma(y + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y + 1))
     count = ways * pgm.sigmoid(f[0]) ** y * pgm.sigmoid(-f[0]) ** dispersion
     return pgm.sigmoid(-f[1]) ** (y == 0) * (pgm.sigmoid(f[1]) * count / (1 - pgm.sigmoid(-f[0]) ** dispersion)) ** (
@@ -73,7 +73,7 @@ def ordered_logit_mass(y, f):
 
 
 @pgm.likelihood(support=pgm.Censored())
-def log_logistic(y, f, shape=pgm.Parameter(1.5)):
+def log_logistic(y, f, shape=pgm.Parameter(1.5, positive=True)):
     z = shape * (pgm.log(y[0]) - f)
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 
@@ -84,7 +84,7 @@ def log_logistic_density(y, f):
 
 
 @pgm.likelihood(support=pgm.Clipped(0.0))
-def tobit(y, f, scale=pgm.Parameter(0.7)):
+def tobit(y, f, scale=pgm.Parameter(0.7, positive=True)):
     return pgm.normal_cdf(-f / scale) ** (y == 0) * pgm.normal_pdf(y, f, scale) ** (y > 0)
 
 
@@ -94,7 +94,7 @@ def tobit_density(y, f):
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
-def exposed(y, f, dispersion=pgm.Parameter(2.0)):
+def exposed(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
     z = f + pgm.log(y[1])
     ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion
@@ -124,7 +124,7 @@ def support_vector_density(y, f):
 
 
 @pgm.likelihood(support=pgm.Real())
-def pseudo_huber(y, f, scale=pgm.Parameter(0.6)):
+def pseudo_huber(y, f, scale=pgm.Parameter(0.6, positive=True)):
     return pgm.exp(1 - pgm.sqrt(1 + ((y - f) / scale) ** 2))
 
 

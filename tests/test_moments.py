@@ -26,7 +26,7 @@ def by_draws(likelihood, conditional, *covariates):
 
 
 @pgm.likelihood
-def noisy(y, f, s=pgm.Parameter(0.7)):
+def noisy(y, f, s=pgm.Parameter(0.7, positive=True)):
     return pgm.normal_pdf(y, 2 * f - 1, s)
 
 
@@ -124,7 +124,7 @@ def log_normal(y, f):
 
 
 @pgm.likelihood(support=pgm.Counts())
-def zero_inflated(y, f, p=pgm.Parameter(0.3), r=pgm.Parameter(2.0)):
+def zero_inflated(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0, positive=True)):
     q = pgm.sigmoid(f)
     return p * (y == 0) + (1 - p) * pgm.gamma(y + r) / pgm.gamma(r) / pgm.gamma(y + 1) * q**y * (1 - q) ** r
 

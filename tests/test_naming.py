@@ -10,7 +10,13 @@ from pgmodels.unknowns import Unknowns, learned, uncertain
 
 
 @pgm.likelihood(support=pgm.Real())
-def awkward(y, f, variance=pgm.Parameter(1.0), draw=pgm.Parameter(1.0), mean=pgm.Parameter(0.0, positive=False)):
+def awkward(
+    y,
+    f,
+    variance=pgm.Parameter(1.0, positive=True),
+    draw=pgm.Parameter(1.0, positive=True),
+    mean=pgm.Parameter(0.0, positive=False),
+):
     return pgm.normal_pdf(y, f + mean, variance * draw)
 
 

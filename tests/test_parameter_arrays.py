@@ -28,7 +28,7 @@ def ordered(y, f, cuts=pgm.Parameter([-1.0, 0.8], constraint=constraints.ordered
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Binary()))
-def grouped(y, f, dispersion=pgm.Parameter([1.0, 6.0])):
+def grouped(y, f, dispersion=pgm.Parameter([1.0, 6.0], positive=True)):
     r = dispersion[y[1]]
     ways = pgm.gamma(y[0] + r) / (pgm.gamma(r) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(f) ** y[0] * pgm.sigmoid(-f) ** r
@@ -196,7 +196,7 @@ FORMULAS = {
 def test_formulas_that_read_other_entries_are_refused(name):
     formula, message = FORMULAS[name]
 
-    def reads(y, f, cuts=pgm.Parameter([0.5, 1.0])):
+    def reads(y, f, cuts=pgm.Parameter([0.5, 1.0], positive=True)):
         return formula(y, f, cuts)
 
     with pytest.raises(ValueError, match=message):

@@ -9,6 +9,7 @@ from numpyro.distributions.transforms import AffineTransform, ExpTransform
 from scipy import stats
 
 import pgmodels as pgm
+from pgmodels.results.description import build, describe
 from pgmodels.unknowns import uncertain
 from tests.covering import some
 
@@ -193,3 +194,51 @@ def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
     kernel = pgm.RBF(pgm.Parameter(2.0, prior=shifted), 1.0)
     assert repr(kernel) == "RBF(variance=Parameter(2.0, prior=TransformedDistribution(...)), lengthscale=1.0)"
     assert repr(graded()) == "graded(cuts=Parameter([-1.0, 0.8], constraint=ordered_vector))"
+
+
+@pgm.likelihood
+def line(y, f, slope=pgm.Parameter(1.0), scale=pgm.Parameter(0.5, positive=True)):
+    return pgm.normal_pdf(y[0], f + slope * y[1], scale)
+
+
+@pgm.likelihood(support=pgm.Real())
+def unsaid(y, f, scale=pgm.Parameter(1.0)):
+    return pgm.normal_pdf(y, f, scale)
+
+
+def test_a_parameter_of_a_formula_is_real():
+    rng, t = np.random.default_rng(4), np.linspace(0.0, 6.0, 40)
+    x = rng.standard_normal(40)
+    y = -2.0 * x + np.sin(2.0 * t) + 0.2 * rng.standard_normal(40)
+    kernel = pgm.RBF(pgm.Fixed(0.6), pgm.Fixed(0.7))
+    result = pgm.fit(pgm.Model(line(), pgm.GP(kernel)), t[:, None], np.column_stack([y, x]), progress=False)
+    # Given the noise, the likeliest slope is that of generalised least squares.
+    values = result.fit.values
+    C = 0.6 * np.exp(-0.5 * (t[:, None] - t) ** 2 / 0.49) + values["scale"] ** 2 * np.eye(40)
+    slope = x @ np.linalg.solve(C, y) / (x @ np.linalg.solve(C, x))
+    assert slope < -1.9
+    assert np.isclose(values["slope"], slope, atol=2e-4)
+
+
+def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it():
+    assert repr(line()) == "line(slope=1.0, scale=Parameter(0.5, positive=True))"
+    assert repr(line(-2.0, pgm.Fixed(0.3))) == "line(slope=-2.0, scale=Fixed(0.3))"
+    assert repr(pgm.Gaussian(dist.LogNormal(0.0, 1.0))) == "Gaussian(scale=LogNormal(0.0, 1.0))"
+    assert pgm.GP(pgm.RBF(), mean=pgm.Parameter(0.0)).mean.support is constraints.real
+    assert pgm.RBF(pgm.Parameter(2.0)).variance.support is constraints.positive
+    X, y = np.arange(3.0)[:, None], np.array([0.1, -0.4, 0.3])
+    with pytest.raises(ValueError, match=r"declare scale=pgm.Parameter\(1.0, positive=True\)"):
+        pgm.cavi(pgm.Model(unsaid(), pgm.GP(pgm.RBF())), X, y)
+    with pytest.raises(ValueError, match=r"declare scale=.*At -scale, y is outside what the formula allows"):
+        pgm.cavi(pgm.Model(unsaid(dist.Normal(1.0, 0.1)), pgm.GP(pgm.RBF())), X, y)
+    # What has a sign by its prior, or keeps its value, needs to say no more.
+    for given in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
+        parameter = unsaid(given).parameters["scale"]
+        assert parameter.positive
+        assert np.all(np.asarray(parameter.value) > 0)
+
+
+def test_a_model_saved_when_bare_parameters_were_positive_is_positive_still():
+    saved = describe(pgm.Model(unsaid(pgm.Parameter(2.0, positive=True)), pgm.GP(pgm.RBF(1.0, 1.0))))
+    loaded = build(saved, unsaid)
+    assert repr(loaded.likelihood) == "unsaid(scale=Parameter(2.0, positive=True))"

@@ -1,5 +1,7 @@
 """Draws, quantiles and probabilities of y at new inputs against laws in closed form."""
 
+import time
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -90,3 +92,18 @@ def test_draws_of_two_latents():
     drawn = Predictive(HeteroscedasticGaussian(5.0), nodes).draw(2000)[:, 0]
     law = stats.norm(0.4, np.sqrt(0.6 + 1 / (5.0 * expit(-1.0))))
     assert stats.kstest(drawn, law.cdf).pvalue > ALPHA
+
+
+def test_probabilities_of_many_counts_are_those_of_each():
+    # Values repeat, and one is in no support.
+    predictive = Predictive(NegativeBinomial(1.5), NODES)
+    counts = np.array([7.0, 0.0, 7.0, 2.5, 400.0, 31.0])
+    found = predictive.probabilities_of(counts)
+    each = np.concatenate([predictive.probabilities_of(count) for count in counts], axis=1)
+    np.testing.assert_allclose(found, each, rtol=1e-9)
+    np.testing.assert_allclose(found, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
+    start = time.process_time()
+    many = predictive.probabilities_of(np.tile(np.arange(400.0), 25))
+    assert time.process_time() - start < 4.0
+    assert many[2, :400].sum() == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_array_equal(many[:, :400], many[:, 9600:])

@@ -40,7 +40,7 @@ def undeclared(y, f):
 
 
 @pgm.likelihood(support=pgm.Binary())
-def own(y, f, scale=pgm.Parameter(1.0)):
+def own(y, f, scale=pgm.Parameter(1.0, positive=True)):
     return pgm.sigmoid(scale * f) ** y * pgm.sigmoid(-scale * f) ** (1 - y)
 
 

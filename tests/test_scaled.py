@@ -18,7 +18,7 @@ COUNTS = np.array([0.0, 1.0, 169.0, 171.0, 400.0, 1e5])
 
 
 @pgm.likelihood(support=pgm.Counts())
-def zero_inflated(y, f, p=pgm.Parameter(0.3), r=pgm.Parameter(2.0)):
+def zero_inflated(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0, positive=True)):
     q = pgm.sigmoid(f)
     return p * (y == 0) + (1 - p) * pgm.gamma(y + r) / pgm.gamma(r) / pgm.gamma(y + 1) * q**r * (1 - q) ** y
 
@@ -87,7 +87,7 @@ def test_it_is_known_to_be_normalised_and_its_counts_are_allowed(r):
 
 def test_a_lost_factor_is_not_known_to_be_normalised():
     @pgm.likelihood(support=pgm.Counts())
-    def lost(y, f, p=pgm.Parameter(0.3), r=pgm.Parameter(2.0)):
+    def lost(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0, positive=True)):
         return p * (y == 0) + pgm.gamma(y + r) / pgm.gamma(y + 1) * pgm.sigmoid(f) ** r * pgm.sigmoid(-f) ** y
 
     assert is_normalised(lost(), 1) is False

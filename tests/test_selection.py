@@ -1,5 +1,7 @@
 """How inducing inputs are chosen: by the prior, by chance, and by what the data say."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,12 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.latent import selection
 from pgmodels.latent.inducing import Inducing
 from pgmodels.latent.selection import greedy
 from pgmodels.model import Data
+from pgmodels.precision import as_array
 from pgmodels.unknowns import learned
 from tests.test_inducing import KERNEL, LABELS, N, X, bernoulli, one_scale
 
@@ -195,3 +199,73 @@ def test_centres_go_by_the_columns_that_the_kernel_reads():
     for kernel in (pgm.On(pgm.RBF(4.0, 0.7), [0]), pgm.On(pgm.Matern12(4.0, 0.7), [0]) + pgm.White(0.1)):
         found = pgm.Inducing(12, "kmeans").choose(kernel, WIDE * X)
         assert np.abs(X[:, :1] - found[:, 0]).min(axis=1).mean() < 0.1
+
+
+GROUPS = np.column_stack([np.random.default_rng(3).uniform(0.0, 3.0, 120), np.arange(120) % 4])
+INTERCEPTS = pgm.On(pgm.RBF(1.0, 0.5), [0]) + pgm.On(pgm.White(4.0), [1])
+# Covariances of three outputs, looked up by an index.
+OUTPUTS = jnp.array([[1.0, 0.6, -0.4], [0.6, 1.5, 0.1], [-0.4, 0.1, 0.8]])
+
+
+def looked_up(A, B):
+    here, there = (part[:, 1].astype(int) % 3 for part in (A, B))
+    return OUTPUTS[here[:, None], there] * jnp.exp(-0.5 * ((A[:, :1] - B[:, 0]) / 0.7) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "count", "most"), [(INTERCEPTS, 24, 0.02), (CallableKernel(looked_up), 12, 0.1)], ids=["groups", "index"]
+)
+def test_inducing_inputs_by_kmeans_have_levels_that_rows_have(kernel, count, most):
+    Z = pgm.Inducing(count, "kmeans").choose(kernel, GROUPS)
+    assert (Z[:, None] == GROUPS).all(axis=2).any(axis=1).all()
+    K, across = (np.asarray(kernel(as_array(Z), as_array(to))) for to in (Z, GROUPS))
+    explained = np.sum(across * np.linalg.solve(K + 1e-9 * np.eye(len(Z)), across), axis=0)
+    variances = np.diagonal(np.asarray(kernel(as_array(GROUPS), as_array(GROUPS))))
+    # Centres left 0.43 of the variance in both.
+    assert np.sum(variances - explained) < most * np.sum(variances)
+
+
+def test_inducing_inputs_by_kmeans_are_centres_where_these_tell_as_much():
+    rows = np.random.default_rng(4).normal(size=(300, 2))
+    for kernel in (KERNEL, pgm.Matern12(1.0, 0.5), pgm.RBF(1.0, 0.05)):
+        Z = pgm.Inducing(40, "kmeans").choose(kernel, rows)
+        # That of a single row is the row itself.
+        assert (Z[:, None] == rows).all(axis=2).any(axis=1).mean() < 0.5
+
+
+@pytest.mark.slow
+def test_steps_on_batches_know_groups():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0.0, 3.0, 200), rng.integers(0, 4, 200)])
+    y = np.sin(3.0 * X[:, 0]) + np.array([2.0, -1.0, 0.5, -2.0])[X[:, 1].astype(int)] + 0.3 * rng.standard_normal(200)
+    smooth = np.exp(-0.5 * ((X[:, :1] - X[:, 0]) / 0.5) ** 2)
+    C = smooth + 4.0 * (X[:, 1:] == X[:, 1]) + 0.09 * np.eye(200)
+    exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+    model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(INTERCEPTS, mean=0.0, form=pgm.Inducing(30)))
+    for found in (pgm.svi(model, X, y), pgm.svi(model, pgm.ArrayRows(X, y))):
+        assert exact - 0.2 < found.elbo < exact + 1e-3
+
+
+def test_too_few_inducing_inputs_are_said_with_what_they_cost():
+    rng = np.random.default_rng(8)
+    X = np.arange(300.0)[:, None]
+    K = 0.5 * np.exp(-0.5 * ((X - X.T) / 3.0) ** 2)
+    y = np.linalg.cholesky(K + 1e-9 * np.eye(300)) @ rng.standard_normal(300) + 0.5 * rng.standard_normal(300)
+    C = K + 0.25 * np.eye(300)
+    exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+    def model(count):
+        gp = pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(X[:: 300 // count]))
+        return pgm.Model(pgm.Gaussian(0.5), gp)
+
+    def streamed(model, X, y):
+        return pgm.svi(model, pgm.ArrayRows(X, y), batch_size=300)
+
+    for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
+        with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as told:
+            found = engine(model(50), X, y)
+        (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in told)
+        # The term that is known beside what the other terms make of it.
+        assert nats == pytest.approx(exact - found.elbo, rel=0.5)
+    # Spaced by two thirds of a lengthscale they leave next to nothing, and nothing is said.
+    assert exact - 1.0 < pgm.cavi(model(150), X, y).elbo < exact

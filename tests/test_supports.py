@@ -8,7 +8,7 @@ import pgmodels as pgm
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.language.sampling import draw_observations
 
-POSITIVE = pgm.Parameter(0.7)
+POSITIVE = pgm.Parameter(0.7, positive=True)
 
 
 @pgm.likelihood(support=pgm.Clipped(0.0), num_latents=1)
@@ -23,13 +23,13 @@ def clipped_twice(y, f, scale=POSITIVE):
 
 
 @pgm.likelihood(support=pgm.Censored(), num_latents=1)
-def log_logistic(y, f, shape=pgm.Parameter(1.5)):
+def log_logistic(y, f, shape=pgm.Parameter(1.5, positive=True)):
     z = shape * (pgm.log(y[0]) - f)
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()), num_latents=1)
-def exposed(y, f, dispersion=pgm.Parameter(2.0)):
+def exposed(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
     z = f + pgm.log(y[1])
     ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion

@@ -24,7 +24,7 @@ F, WEIGHTS = MEAN[:, None] + np.sqrt(VARIANCE)[:, None] * NODES, WEIGHTS / WEIGH
 
 
 @pgm.likelihood(support=pgm.Censored(), num_latents=1)
-def log_logistic(y, f, shape=pgm.Parameter(SHAPE)):
+def log_logistic(y, f, shape=pgm.Parameter(SHAPE, positive=True)):
     z = shape * (pgm.log(y[0]) - f)
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 
@@ -35,7 +35,7 @@ def constant_hazard(y, f):  # f: the logarithm of the mean time
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Censored(), pgm.Positive()), num_latents=1)
-def paced(y, f, shape=pgm.Parameter(SHAPE)):
+def paced(y, f, shape=pgm.Parameter(SHAPE, positive=True)):
     z = shape * (pgm.log(y[0]) - f - pgm.log(y[2]))
     return (shape / y[0] * pgm.sigmoid(z)) ** y[1] * pgm.sigmoid(-z)
 

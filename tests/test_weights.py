@@ -23,7 +23,7 @@ CENTRE = np.sin(2.0 * X[:, 0]) + 0.4
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
-def exposed(y, f, dispersion=pgm.Parameter(1.0)):
+def exposed(y, f, dispersion=pgm.Parameter(1.0, positive=True)):
     z = f + pgm.log(y[1])
     ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion

@@ -18,7 +18,7 @@ def poisson(y, f):
 
 
 @pgm.likelihood
-def weibull(y, f, shape=pgm.Parameter(1.5)):
+def weibull(y, f, shape=pgm.Parameter(1.5, positive=True)):
     return shape * y ** (shape - 1) * pgm.exp(-shape * f - (y / pgm.exp(f)) ** shape)
 
 

@@ -43,11 +43,14 @@ def _normal_quantile(log_p: Any) -> Any:
 
 
 def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
-    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation."""
+    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation.
+
+    The mean may be infinite, which makes it the Lévy distribution.
+    """
     normal_key, uniform_key = jax.random.split(key)
-    chi = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2
-    ratio = mean * chi / (2.0 * shape)
-    # The smaller root of the quadratic is mean / (1 + ratio + sqrt(ratio (ratio + 2))).
-    smaller = mean / (1.0 + ratio + jnp.sqrt(ratio * (ratio + 2.0)))
-    accept = jax.random.uniform(uniform_key, mean.shape, mean.dtype) * (mean + smaller) <= mean
+    half = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2 / (2.0 * shape)
+    inverse = 1.0 / mean
+    # The smaller root of the quadratic.
+    smaller = 1.0 / (inverse + half + jnp.sqrt(half * (half + 2.0 * inverse)))
+    accept = jax.random.uniform(uniform_key, mean.shape, mean.dtype) * (1.0 + smaller * inverse) <= 1.0
     return jnp.where(accept, smaller, mean * (mean / smaller))

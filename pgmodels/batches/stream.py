@@ -35,21 +35,37 @@ def batches(
             )
 
 
-def _one_pass(rows: Rows, scaling: Scaling, size: int, rng: np.random.Generator | None) -> Iterator[Block]:
-    """The batches of a pass, and nothing of the rows that fill none."""
+def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator[Block]:
+    """Batches of all rows in their order, once: of ``size`` rows each, the last one of those that are left.
+
+    Raises ValueError where there are other rows than there were.
+    """
+    rest = yield from _one_pass(rows, scaling, size, None)
+    if len(rest[1]) != num_rows % size:
+        raise ValueError(
+            f"a pass over the data has {len(rest[1])} rows beside its batches of {size}, and the first had "
+            f"{num_rows % size}: give the same rows in every pass."
+        )
+    if len(rest[1]):
+        yield rest
+
+
+def _one_pass(
+    rows: Rows, scaling: Scaling, size: int, rng: np.random.Generator | None
+) -> Generator[Block, None, Block]:
+    """The batches of a pass; returns the rows that fill none."""
     held: list[Block] = []
     waiting = 0
     for X, y in rows.blocks(rng):
         held.append((scaling(np.asarray(X, dtype=np.float64)), np.asarray(y, dtype=np.float64)))
         waiting += len(X)
         if waiting >= max(_SHUFFLED, size):
-            held = yield from _emptied(held, size, rng)
+            held = [(yield from _emptied(held, size, rng))]
             waiting = len(held[0][0])
-    if held:
-        yield from _emptied(held, size, rng)
+    return (yield from _emptied(held, size, rng)) if held else (np.zeros((0, 0)), np.zeros(0))
 
 
-def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, list[Block]]:
+def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, Block]:
     """Batches of the blocks held, shuffled; returns the rows that fill none."""
     X, y = (np.concatenate(parts) for parts in zip(*held, strict=True))
     order = np.arange(len(X)) if rng is None else rng.permutation(len(X))
@@ -57,7 +73,7 @@ def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> G
         chosen = order[start : start + size]
         yield X[chosen], y[chosen]
     rest = order[len(X) - len(X) % size :]
-    return [(X[rest], y[rest])]
+    return X[rest], y[rest]
 
 
 def some_at_a_time(stream: Iterator[Block], length: int) -> Iterator[Block]:

@@ -18,6 +18,7 @@ from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.integration import slices
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
@@ -283,8 +284,8 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 
         other = result.latents.reshape(-1, sorted_draws.shape[1])
         distances = np.array([wasserstein_distance(sorted_draws[:, i], other[:, i]) for i in columns])
-    elif not (result.variance > 0).all():
-        count = int((~(result.variance > 0)).sum())
+    elif (bad := is_out_of_reach(result.variance)).any():
+        count = int(bad.sum())
         notes.append(
             f"{label}: {count} of {result.variance.size} variances are not positive, so no Wasserstein distance."
         )

@@ -75,11 +75,15 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if draws < 4:
         nothing = np.full(latents.shape[2:], np.nan)
         return nothing, nothing
-    means, variances = [], []
+    means: list[np.ndarray] = []
+    variances: list[np.ndarray] = []
     for part in slices(x.shape[-1], chains * draws):
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
-        means.append(x[..., part].std(axis=(0, 1)) / np.sqrt(_effective(x[..., part])))
-        variances.append(squares.std(axis=(0, 1)) / np.sqrt(_effective(squares)))
+        for errors, values in ((means, x[..., part]), (variances, squares)):
+            deviation = values.std(axis=(0, 1))
+            # What is the same in all draws has no error, and no effective size.
+            with np.errstate(invalid="ignore"):
+                errors.append(np.where(deviation > 0.0, deviation / np.sqrt(_effective(values)), 0.0))
     return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from pgmodels.arrays import in_units_of
+
 
 def wasserstein_to_gaussian(sorted_draws: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Wasserstein-1 distance of the empirical law of sorted draws (draws, k) from N(mean, scale^2), (k,), exactly.
@@ -14,7 +16,8 @@ def wasserstein_to_gaussian(sorted_draws: np.ndarray, mean: np.ndarray, scale: n
     heights = np.exp(-0.5 * ndtri(edges) ** 2) / np.sqrt(2.0 * np.pi)
     offset = sorted_draws - mean
     # The integrand changes sign where the Gaussian's quantile passes the draw.
-    z = np.clip(offset / scale, ndtri(edges[:-1]), ndtri(edges[1:]))
+    with np.errstate(divide="ignore"):
+        z = np.clip(in_units_of(scale, offset), ndtri(edges[:-1]), ndtri(edges[1:]))
     turn = 2.0 * (offset * ndtr(z) + scale * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
     ends = offset * (edges[:-1] + edges[1:]) + scale * (heights[:-1] + heights[1:])
     return np.maximum(turn - ends, 0.0).sum(axis=0)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from pgmodels.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws, standard_errors
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
@@ -163,21 +164,23 @@ def _judge_marginals(found: _Findings, result: Any, reference: Draws, comparison
     limit = _limit(result.mean.size)
     deviation = np.sqrt(reference.variance)
     gap = np.abs(result.mean - reference.mean)
-    shift = np.maximum(gap - limit * comparison.mcse_mean, 0.0) / deviation
+    shift = in_units_of(deviation, np.maximum(gap - limit * comparison.mcse_mean, 0.0))
     noise = limit * comparison.mcse_variance
     variance = np.maximum(result.variance, 0.0)
     # Towards the nearest variance that Monte-Carlo error allows the reference to have.
     nearest = np.clip(variance, np.maximum(reference.variance - noise, 0.0), reference.variance + noise)
+    variances_off = nearest != variance
     with np.errstate(divide="ignore"):
         spread = np.exp(0.5 * np.abs(np.log(variance) - np.log(np.maximum(nearest, 1e-300))))
+    # Of two variances of 0 too.
+    spread = np.where(variances_off, spread, 1.0)
     means_off = gap > limit * comparison.mcse_mean
-    variances_off = nearest != variance
     total = result.mean.size
-    ratio = np.sqrt(variance / reference.variance)
+    ratio, off = np.sqrt(in_units_of(reference.variance, variance, known=1.0)), in_units_of(deviation, gap)
     found.add(
         _rank_share(shift, _SHIFT),
-        f"Posterior means are off by {np.mean(gap / deviation):.2f} posterior standard deviations on average and "
-        f"{np.max(gap / deviation):.2f} at most; {_count(means_off, total)} beyond Monte-Carlo error.",
+        f"Posterior means are off by {np.mean(off):.2f} posterior standard deviations on average and "
+        f"{np.max(off):.2f} at most; {_count(means_off, total)} beyond Monte-Carlo error.",
     )
     width = "too narrow" if np.median(ratio) < 1 else "too wide"
     rank = _rank_share(spread, _RATIO)
@@ -192,7 +195,7 @@ def _judge_marginals(found: _Findings, result: Any, reference: Draws, comparison
     found.latents = _ordered(bad, badness)
     if len(found.latents):
         places = [
-            f"{_place(result, row, latent)} (mean off by {gap[row, latent] / deviation[row, latent]:.2f} deviations, "
+            f"{_place(result, row, latent)} (mean off by {off[row, latent]:.2f} deviations, "
             f"deviation {ratio[row, latent]:.2f} of the reference's)"
             for row, latent in found.latents[:_NAMED]
         ]

@@ -43,7 +43,8 @@ class Calibration:
     In each replicate, f is drawn from the prior at X, y given f, and q is found from y by the engine. ``z`` holds
     (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
     depend on each other, so every standard error counts replicates and not data. ``exact`` holds z with draws of each q
-    in place of the truth, (replicates, draws, n, latents), as an exact q would have it. ``num_failed`` replicates,
+    in place of the truth, (replicates, draws, n, latents), as an exact q would have it. Both are NaN where the prior
+    variance is 0: such a latent says nothing of q, and is left out of all figures. ``num_failed`` replicates,
     whose ELBO was not finite or whose linear response was no covariance, are left out; ``num_unconverged`` stopped at
     1,000 iterations and are in.
     """
@@ -66,12 +67,17 @@ class Calibration:
     @cached_property
     def symmetry(self) -> np.ndarray:
         """The p-value of symmetry about 1/2 of each datum's ``p``, (n, latents); asymmetry means that m is biased."""
-        return symmetry_test(self.z)[1]
+        return np.where(self._is_known, np.nan, symmetry_test(np.nan_to_num(self.z))[1])
 
     @cached_property
     def symmetry_corrected(self) -> np.ndarray:
         """The smallest p-value of symmetry times the number of data (Bonferroni), at most 1, (latents,)."""
-        return np.minimum(self.symmetry.min(axis=0) * self.symmetry.shape[0], 1.0)
+        return np.minimum(np.nanmin(self.symmetry, axis=0) * np.sum(~self._is_known, axis=0), 1.0)
+
+    @property
+    def _is_known(self) -> np.ndarray:
+        """Where the prior variance is 0, (n, latents)."""
+        return np.isnan(self.z[0])
 
     @cached_property
     def bias(self) -> tuple[np.ndarray, np.ndarray]:
@@ -87,12 +93,12 @@ class Calibration:
     @cached_property
     def coverage(self) -> tuple[np.ndarray, np.ndarray]:
         """Share of latents inside q's central 50 % and 90 % intervals, and standard errors, (2, latents) each."""
-        parts = [_mean_and_error(inside.astype(float)) for inside in self.inside]
+        parts = [_mean_and_error(inside) for inside in self.inside]
         return np.stack([mean for mean, _ in parts]), np.stack([error for _, error in parts])
 
     @cached_property
     def inside(self) -> np.ndarray:
-        """Whether each latent is inside q's central 50 % and 90 % intervals, (2, replicates, n, latents)."""
+        """1 where a latent is inside q's central 50 % and 90 % intervals, else 0, (2, replicates, n, latents)."""
         return _inside_intervals(self.z)
 
     @cached_property
@@ -108,7 +114,7 @@ class Calibration:
         A few values of z far out hide in the standard error of the mean of z^2; a share has no such tail.
         """
         levels = np.array(LEVELS)[:, None]
-        by_draw = _inside_intervals(self.exact).mean(axis=3)
+        by_draw = np.nanmean(_inside_intervals(self.exact), axis=3)
         variance = np.mean((by_draw - levels[:, None, None]) ** 2, axis=(1, 2))
         return 2.0 * ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
 
@@ -116,25 +122,27 @@ class Calibration:
         """Share of ``p`` in equal bins of (0, 1) and, were q exact, each share's standard error, (bins, latents)."""
         shares, errors = [], []
         for index in range(num_bins):
-            shares.append(_inside_bin(self.z, index, num_bins).mean(axis=(0, 1)))
-            by_draw = _inside_bin(self.exact, index, num_bins).mean(axis=2)
+            low, high = ndtri(index / num_bins), ndtri((index + 1) / num_bins)
+            shares.append(np.nanmean(_indicator(self.z, low, high), axis=(0, 1)))
+            by_draw = np.nanmean(_indicator(self.exact, low, high), axis=2)
             variance = np.mean((by_draw - 1.0 / num_bins) ** 2, axis=(0, 1))
             errors.append(np.sqrt(variance / self.num_replicates))
         return np.stack(shares), np.stack(errors)
 
 
 def _inside_intervals(z: np.ndarray) -> np.ndarray:
-    """Whether each z is inside the central intervals of a standard normal, an axis of intervals first."""
-    return np.stack([np.abs(z) < ndtri(0.5 + level / 2.0) for level in LEVELS])
+    """1 where z is inside the central intervals of a standard normal, else 0, an axis of intervals first."""
+    return np.stack([_indicator(z, ndtri(0.5 - level / 2.0), ndtri(0.5 + level / 2.0)) for level in LEVELS])
 
 
-def _inside_bin(z: np.ndarray, index: int, num_bins: int) -> np.ndarray:
-    return (z > ndtri(index / num_bins)) & (z <= ndtri((index + 1) / num_bins))
+def _indicator(z: np.ndarray, low: float, high: float) -> np.ndarray:
+    """1 where z is between the ends, 0 elsewhere, and NaN where it is."""
+    return np.where(np.isnan(z), np.nan, (z > low) & (z <= high))
 
 
 def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean of (replicates, n, latents) for each latent, and its standard error from one mean a replicate."""
-    means = values.mean(axis=1)
+    means = np.nanmean(values, axis=1)
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
 
@@ -144,8 +152,8 @@ def simulate_calibration(
 ) -> Calibration:
     """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
 
-    Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where rows have weights, where
-    y cannot be drawn from the formula, or where fewer than two replicates have a q.
+    Raises ValueError where rows have weights, where y cannot be drawn from the formula, or where fewer than two
+    replicates have a q.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
@@ -155,9 +163,12 @@ def simulate_calibration(
     drawn = draw_observations(model.likelihood, f, support.given(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
+    # Latents that the prior knows say nothing of q: their variance is 0, and what its form adds to it.
+    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.neglected
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
-    finite = np.isfinite(z).all(axis=(1, 2))
+    z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)
+    finite = (np.isfinite(z) | known).all(axis=(1, 2))
     if finite.sum() < 2:
         raise ValueError(
             f"the ELBO of {num_replicates - finite.sum()} of {num_replicates} simulated data sets is not finite, or "

@@ -1,5 +1,6 @@
 """Anderson acceleration: the next sites of a fixed-point iteration from its last few, not from the very last alone."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -29,15 +30,15 @@ class Memory(NamedTuple):
         """Whether any sites are known."""
         return jnp.any(self.latest != 0)
 
-    def after(self, sites: Sites, image: Sites) -> "Memory":
-        """With more sites and their image."""
+    def after(self, sites: Iterable[Array], image: Iterable[Array]) -> "Memory":
+        """With more sites and their image, or other arrays."""
         vector = _flat(image)
         latest = jnp.stack([vector, vector - _flat(sites)])
         move = jnp.where(self.started, latest - self.latest, 0.0)
         return Memory(latest, jnp.concatenate([self.moves[1:], move[None]]))
 
-    def extrapolated(self, image: Sites) -> Sites:
-        """The image of the combination of sites whose residual is smallest; the last image where no move is known.
+    def combined(self) -> Float[Array, " size"]:
+        """The image of the combination whose residual is smallest; the last image where no move is known.
 
         Source: Walker and Ni 2011, equation 2.3.
         """
@@ -46,7 +47,11 @@ class Memory(NamedTuple):
         squares = R @ R.T
         ridge = _RIDGE * jnp.trace(squares) + jnp.finfo(R.dtype).tiny
         weights = cho_solve(cho_factor(squares + ridge * jnp.eye(_DEPTH), lower=True), R @ residual)
-        found = vector - weights @ self.moves[:, 0]
+        return vector - weights @ self.moves[:, 0]
+
+    def extrapolated(self, image: Sites) -> Sites:
+        """``combined`` as sites, with precisions that stay positive where those of the last image are."""
+        found = self.combined()
         size = image.potential.size
         precision = found[size:].reshape(image.precision.shape)
         if not image.coupled:
@@ -62,11 +67,11 @@ class Memory(NamedTuple):
         return Memory(*(jnp.where(keep, part, 0.0) for part in self))
 
 
-def no_memory(sites: Sites) -> Memory:
+def no_memory(sites: Iterable[Array]) -> Memory:
     """Of an iteration that starts."""
     size = sum(part.size for part in sites)
     return Memory(jnp.zeros((2, size)), jnp.zeros((_DEPTH, 2, size)))
 
 
-def _flat(sites: Sites) -> Float[Array, " size"]:
+def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
     return jnp.concatenate([part.ravel() for part in sites])

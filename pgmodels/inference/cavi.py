@@ -15,7 +15,7 @@ from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
-from pgmodels.inference.inducing import settled
+from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
@@ -42,13 +42,15 @@ class ConvergenceWarning(UserWarning):
 class CaviState(NamedTuple):
     """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO.
 
-    The ELBO of a start, whose moments are no sites' yet, is minus infinity. ``memory`` is of the states before.
+    ``rounding`` is what that may be of the ELBO, which is minus infinity at a start, whose moments are no sites' yet.
+    ``memory`` is of the states before.
     """
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
     sites: Sites
     elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
     memory: Memory
 
 
@@ -64,7 +66,8 @@ def first_state(problem: Problem) -> CaviState:
 def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> CaviState:
     """Start from the sites at these marginals."""
     sites = problem.sites(mean, variance)
-    return CaviState(mean, variance, sites, jnp.asarray(-jnp.inf, mean.dtype), no_memory(sites))
+    none = jnp.zeros((), mean.dtype)
+    return CaviState(mean, variance, sites, none - jnp.inf, none, no_memory(sites))
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:
@@ -109,9 +112,9 @@ def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites:
 
 def state_of(problem: Problem, sites: Sites, memory: Memory | None = None) -> CaviState:
     """The state that given sites imply."""
-    m, v, log_normalizer = problem.moments(sites)
+    m, v, _, divergence = problem.moments(sites)
     memory = no_memory(sites) if memory is None else memory
-    return CaviState(m, v, sites, problem.elbo(m, v, sites, log_normalizer), memory)
+    return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
 
 
 # The same, compiled.
@@ -204,17 +207,24 @@ def conclude(
             f"{abs(trace[-1] - trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
         )
-    warn_inaccurate(problem.prior, problem.largest_precision(state.sites))
-    posterior, mean, variance = condition(problem, state.sites)
+    neglect = problem.neglect(state.mean, state.variance, state.sites)
+    precision = problem.largest_precision(state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    posterior, *moments = condition(problem, state.sites)
     rows = len(data.y)
+    mean, variance = (np.asarray(part)[:rows] for part in moments)
+    residual = _residual(problem.prior)
+    if residual is not None:
+        precisions = problem.precisions(state.sites)
+        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance)
     return Approximation(
         model=model,
         X=data.X,
         y=data.y,
         columns=data.columns,
         posterior=posterior.resized(rows),
-        mean=np.asarray(mean)[:rows],
-        variance=np.asarray(variance)[:rows],
+        mean=mean,
+        variance=variance,
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
@@ -222,6 +232,11 @@ def conclude(
         method=engine,
         objective=engine,
     )
+
+
+@partial(compiled, lightly=True)
+def _residual(prior: JointPrior) -> Array | None:
+    return prior.residual_variances()
 
 
 def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:

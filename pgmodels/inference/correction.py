@@ -17,6 +17,7 @@ from pgmodels.inference.linear_response import Response, halves, linear_response
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
 from pgmodels.latent.joint import JointPosterior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
+from pgmodels.model import Model
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import (
     Approximation,
@@ -29,11 +30,14 @@ from pgmodels.results.correction import (
     added_moments,
     correct_coupled,
     correct_marginals,
+    is_out_of_reach,
     mixing,
     warn_nonpositive,
 )
 from pgmodels.warning import warn
 
+# Of the prior's variance: rounding, and what the rule's nodes leave.
+_ABOVE = 1e-4
 # A residual that is felt.
 _RESIDUAL = 1e-6
 
@@ -80,7 +84,8 @@ def correct(approximation: Approximation, *, method: str = "linear_response") ->
     too. Means of the derived bound move to first order where a datum has one predictor, and stay otherwise, by
     measurement. With ``method="perturbative"``, of results of the derived bound alone, means and variances to
     second order (Opper et al. 2015; Wenzel et al. 2019, A.6). Warns with CorrectionWarning where a corrected variance
-    is not positive. Raises ValueError for a result that is corrected already.
+    is not positive, or above the prior's. Raises ValueError for the latter where the likelihood is log-concave, and for
+    a result that is corrected already.
     """
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
@@ -90,7 +95,39 @@ def correct(approximation: Approximation, *, method: str = "linear_response") ->
         raise ValueError(
             f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
         )
-    return _METHODS[method](approximation)
+    corrected = _METHODS[method](approximation)
+    prior = np.asarray(approximation.prior.marginals()[1])[: len(approximation.y)]
+    marginals = approximation.predictor_moments
+    check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
+    return corrected
+
+
+def check_against_prior(
+    engine: str,
+    model: Model,
+    y: np.ndarray,
+    prior: np.ndarray,
+    variance: np.ndarray,
+    marginals: Callable[[], tuple[Any, Any]],
+) -> None:
+    """Raise ValueError where a corrected variance (n, latents) is above the prior's and the likelihood log-concave.
+
+    A posterior's is not, then (Brascamp and Lieb 1976). Concave means at all data, as far as the predictors'
+    ``marginals`` reach, means and variances (n, P). Other likelihoods may widen a prior: a CorrectionWarning.
+    """
+    beyond = variance > (1.0 + _ABOVE) * prior
+    if not beyond.any():
+        return
+    row, latent = (int(place) for place in np.argwhere(beyond)[0])
+    what = (
+        f"{int(beyond.sum())} of {variance.size} corrected variances are above the prior's (first in row {row}, "
+        f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
+    )
+    remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
+    mean, spread = map(as_array, marginals())
+    if bool(np.all(quadrature_of(model).is_concave(mean, spread, as_array(y), model.parameters))):
+        raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
+    warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 
 
 def correct_by_response(approximation: Approximation) -> LinearResponse:
@@ -125,7 +162,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         response=resize_coordinates(np.asarray(found.covariance), *held),
         is_positive=positive,
         residual=residual,
-        num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(np.sum(variance <= 0)),
+        num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
     )
 
 

@@ -1,5 +1,6 @@
 """Points of hyperparameters, in standardised coordinates about a mode, at which a posterior is looked at."""
 
+import math
 from collections.abc import Callable
 from itertools import combinations, count, product
 from typing import NamedTuple
@@ -21,12 +22,26 @@ _FINER = {1: 40, 2: 8, 3: 5}
 _SOBOL = 4096
 
 
+# What is further below the largest log density is interpolated as if it were so far: it has no mass, and beside a cliff
+# a cubic that follows it down rises above all points on the other side, by hundreds of nats.
+_FLOOR = 12.0
+# Fresh points of a round, rounds, and how near to 1 the ratio of the density to the interpolated one must be there, on
+# average and as a root mean square. Beside cliffs of hundreds of nats the evidence was off by 0.00 to 0.09 nats then.
+_FRESH, _ROUNDS = {1: 4, 2: 8, 3: 12}, 10
+_AVERAGE, _EACH = 0.05, 0.15
+
+
 class Design(NamedTuple):
-    """Points (K, d) in standardised coordinates, their log densities (K,), and whether they hold the mass."""
+    """Points (K, d) in standardised coordinates, their log densities (K,), and whether they hold the mass.
+
+    ``error`` is that of the log of the whole mass, in nats, where the density interpolated in between does not agree
+    with fresh points, and 0 where it does.
+    """
 
     points: np.ndarray
     log_densities: np.ndarray
     is_whole: bool
+    error: float = 0.0
 
 
 class Support(NamedTuple):
@@ -78,6 +93,38 @@ def grid(density: Density, size: int) -> Design:
     return Design(points, np.array(list(found.values())), is_whole)
 
 
+def refined(density: Density, design: Design) -> Design:
+    """A grid with further points, until the density that is interpolated agrees with it at fresh ones."""
+    if not np.isfinite(design.log_densities[0]):
+        return design
+    for _ in range(_ROUNDS):
+        fine, log_mass = _interpolated(design)[:2]
+        places = _fresh(design, fine, log_mass)
+        nearest = _nearest(design.points, fine[places])
+        values = np.array([density(fine[i], int(near)) for i, near in zip(places, nearest, strict=True)])
+        floored = np.maximum(values, np.max(design.log_densities) - _FLOOR)
+        # Of a point that gives no density nothing is known.
+        ratios = np.exp(np.clip(floored - log_mass[places], -50.0, 50.0))[np.isfinite(values)]
+        points, log_densities = np.concatenate([design.points, fine[places]]), np.append(design.log_densities, values)
+        design = design._replace(points=points, log_densities=log_densities)
+        off = abs(float(np.mean(ratios)) - 1.0) if len(ratios) else math.inf
+        if off < _AVERAGE and float(np.mean((ratios - 1.0) ** 2)) < _EACH**2:
+            return design
+    return design._replace(error=abs(math.log(np.mean(ratios))) if len(ratios) else math.inf)
+
+
+def _fresh(design: Design, fine: np.ndarray, log_density: np.ndarray) -> list[int]:
+    """Those of many points that have the most mass for how near they are to points of the design, and to each other."""
+    from scipy.spatial import KDTree
+
+    squares = KDTree(design.points).query(fine)[0] ** 2
+    density, chosen = np.exp(log_density - log_density.max()), []
+    for _ in range(_FRESH[fine.shape[1]]):
+        chosen.append(int(np.argmax(density * squares)))
+        squares = np.minimum(squares, np.sum((fine - fine[chosen[-1]]) ** 2, axis=1))
+    return chosen
+
+
 def composite(density: Density, size: int) -> Design:
     """The centre, and on a sphere the ends of the axes and the corners of a fraction of a cube (Box and Wilson 1951).
 
@@ -122,22 +169,32 @@ def grid_support(design: Design) -> Support:
     """A finer lattice in the cells of a grid and their neighbours, the log density interpolated in between.
 
     The share of a point is the mean over the lattice of what interpolates 1 there and 0 at the others, so that sums of
-    anything over the points are integrals of its interpolation; what comes out negative, at the rim, is set to 0.
+    anything over the points are integrals of its interpolation; what comes out negative, at the rim, is set to 0, and
+    so is that of a point without mass.
     """
+    fine, log_density, cardinal = _interpolated(design)
+    seen = np.isfinite(design.log_densities)
+    points, values = design.points[seen], design.log_densities[seen]
+    size = points.shape[1]
+    log_mass = log_density + size * np.log(SPACINGS[size] / _FINER[size])
+    total = float(np.logaddexp.reduce(log_mass))
+    mass = np.exp(log_mass - total)
+    shares = np.where(values > values.max() - _FLOOR, np.maximum(mass @ cardinal, 0.0), 0.0)
+    return Support(fine, mass, _nearest(points, fine), shares / shares.sum(), total)
+
+
+def _interpolated(design: Design) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The lattice (S, d), the log density there, and the cardinal function of each point with a density, (S, K)."""
     size = design.points.shape[1]
     spacing, seen = SPACINGS[size], np.isfinite(design.log_densities)
     points, values = design.points[seen], design.log_densities[seen]
+    values = np.maximum(values, values.max() - _FLOOR)
     steps = np.concatenate([np.zeros((1, size)), np.eye(size), -np.eye(size)])
     cells = spacing * np.unique(np.round((points / spacing)[:, None, :] + steps).reshape(-1, size), axis=0)
     offsets = (np.arange(_FINER[size]) + 0.5) / _FINER[size] - 0.5
     fine = (cells[:, None, :] + spacing * np.array(list(product(offsets, repeat=size)))).reshape(-1, size)
-    # The log density, and the cardinal function of each point.
     found = _interpolator(points, np.column_stack([values, np.eye(len(points))]))(fine)
-    log_mass = found[:, 0] + size * np.log(spacing / _FINER[size])
-    total = float(np.logaddexp.reduce(log_mass))
-    mass = np.exp(log_mass - total)
-    shares = np.maximum(mass @ found[:, 1:], 0.0)
-    return Support(fine, mass, _nearest(points, fine), shares / shares.sum(), total)
+    return fine, found[:, 0], found[:, 1:]
 
 
 def _nearest(points: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -12,9 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmodels.compiled import compiled
 from pgmodels.progress import progress_bar
 
-# What rounding may take off a bound that does not fall, relative to its size.
-_ROUNDING = 1e-13
-
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
 STRETCH = 50
 
@@ -48,17 +45,23 @@ class _Trial(NamedTuple):
 def first_to_rise(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
     """The first of the attempts ``first`` to ``last`` whose bound is not below the state's, and whether there is one.
 
-    The last attempt where there is none. Code to be compiled; ``attempt`` gives the state of a number.
+    The last attempt where there is none. Rounding may take it below, but what it may have added does not count. Code to
+    be compiled; ``attempt`` gives the state of a number.
     """
-    floor = state.elbo - _ROUNDING * (1.0 + jnp.abs(state.elbo))
+    floor = state.elbo - 3.0 * state.rounding
 
     def tried(trial: _Trial) -> _Trial:
         moved = attempt(trial.number)
-        return _Trial(moved, trial.number + 1, moved.elbo >= floor)
+        return _Trial(moved, trial.number + 1, moved.elbo - moved.rounding >= floor)
 
     unfinished = lambda trial: ~trial.rises & (trial.number <= last)  # noqa: E731
     found = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))
     return found.state, found.rises
+
+
+def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
+    """A change of a state's bound that counts as none: a share of its size, or what rounding may have done to it."""
+    return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
 
 
 def ascend(
@@ -98,7 +101,7 @@ def stretch(
 
     def advance(carry: Stretch) -> Stretch:
         moved = step(problem, carry.state)
-        converged = jnp.abs(moved.elbo - carry.state.elbo) <= tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
+        converged = jnp.abs(moved.elbo - carry.state.elbo) <= enough(moved, tolerance)
         return Stretch(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
 
     empty = Stretch(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))

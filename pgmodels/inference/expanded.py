@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.cavi import CaviState
-from pgmodels.inference.drive import Stretch, first_to_rise
+from pgmodels.inference.drive import Stretch, enough, first_to_rise
 from pgmodels.inference.problem import Problem
 from pgmodels.latent.dense import DensePrior
 from pgmodels.latent.expansion import Expansion, expand
@@ -37,6 +37,11 @@ class Expanded(NamedTuple):
         """The state's."""
         return self.state.elbo
 
+    @property
+    def rounding(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.rounding
+
 
 def can_expand(problem: Problem) -> bool:
     """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
@@ -45,7 +50,7 @@ def can_expand(problem: Problem) -> bool:
         is_simple(objective)
         and not problem.joint
         and len(_dense(problem)) == len(prior.groups)
-        and sum(prior.sizes) * prior.num_rows**2 <= _MOST
+        and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
     )
 
 
@@ -58,16 +63,19 @@ def _dense(problem: Problem) -> list[DensePrior]:
     return [group for group in problem.prior.groups if isinstance(group, DensePrior)]
 
 
+def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
+    """Those of the groups' moments at sites."""
+    pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
+    return tuple(expand(group, own) for group, own in pairs)
+
+
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     """The state that sites imply."""
-    groups, side_by_side = _dense(problem), problem.prior.side_by_side
-    pairs = zip(groups, problem.prior.sites_by_group(sites), strict=True)
-    expansions = tuple(expand(group, own) for group, own in pairs)
-    mean = side_by_side([group.mean + e.mean.T for group, e in zip(groups, expansions, strict=True)])
-    variance = side_by_side([e.variance.T for e in expansions])
-    log_normalizer = sum((jnp.sum(e.log_normalizer) for e in expansions), jnp.zeros(()))
-    elbo = problem.elbo(mean, variance, sites, log_normalizer)
-    state = CaviState(mean, variance, sites, elbo, no_memory(sites))
+    expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
+    mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
+    variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
+    divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
+    state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), no_memory(sites))
     return Expanded(state, expansions, *_aim(problem, state, expansions))
 
 
@@ -91,7 +99,7 @@ def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: 
             return expanded_at(problem, jax.tree.map(lambda *two: jnp.where(number == 0, *two), now.aim, swept))
 
         moved = first_to_rise(attempt, now, 0, 1)[0]
-        limit = tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo))
+        limit = enough(moved, tolerance)
         converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
         return Stretch(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
 
@@ -104,16 +112,17 @@ def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: 
     return jax.lax.while_loop(unfinished, advance, (begun, first))
 
 
-def expanded_bound(problem: Problem, found: Expanded) -> Any:
+def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
     """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
 
-    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation.
+    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation, which loses
+    the digits that potentials have beyond the pull of the sites.
     """
-    mean, variance, expansions = jax.lax.stop_gradient((found.state.mean, found.state.variance, found.expansions))
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
     terms = [
         jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
     ]
-    return sum(terms, problem.local_bound(mean, variance))
+    return sum(terms, problem.local_bound(mean, variance) - problem.floor_loss(sites))
 
 
 class _Sweeps(NamedTuple):

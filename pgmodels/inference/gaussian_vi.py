@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import fewest
+from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference.acceleration import Memory, no_memory
@@ -22,7 +24,8 @@ from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.language.expression import Expression
-from pgmodels.language.operations import Call
+from pgmodels.language.operations import Call, Power
+from pgmodels.language.symbols import Constant
 from pgmodels.latent.blocks import JOINT_LIMIT, choose_blocks
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.joint import JointPrior
@@ -52,7 +55,7 @@ class MeanFieldWarning(UserWarning):
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, those they ask for, the ELBO, and the past.
 
-    ``length`` is that of the last step.
+    ``rounding`` is what that may be of the ELBO, and ``length`` that of the last step, 0 where none raised the ELBO.
     """
 
     mean: Float[Array, "n p"]
@@ -60,6 +63,7 @@ class GaussianState(NamedTuple):
     sites: Sites
     slope: Sites
     elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
     length: Float[Array, ""]
     memory: Memory
 
@@ -75,14 +79,21 @@ def quadrature_of(model: Model, coarse: bool = False) -> Quadrature:
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """Where the absolute values in a formula turn: at the zeros of affine functions of its latent."""
+    """Where the absolute values in a formula turn, at the zeros of affine functions of its latent, and its roots.
+
+    The root of a quadratic turns at its vertex, sharply where next to nothing is added to the square.
+    """
     if expression.latent_free:
         return []
     found = [kink for child in expression.children for kink in _kinks(child)]
+    predictor = None
     if isinstance(expression, Call) and expression.name == "abs":
         predictor = affine(expression.argument)
-        if predictor is not None:
-            found.append(Kink(predictor.scale, predictor.shift))
+    elif isinstance(expression, Power) and isinstance(expression.exponent, Constant) and expression.exponent.value % 1:
+        quadratic = read_completed(expand(expression.base, 1))
+        predictor = quadratic.squares[0].predictor if quadratic and len(quadratic.squares) == 1 else None
+    if predictor is not None:
+        found.append(Kink(predictor.scale, predictor.shift))
     return found
 
 
@@ -114,15 +125,16 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
         return state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
 
     moved, rises = first_to_rise(attempt, state, first, _HALVINGS - 1)
-    return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, state)
+    stays = state._replace(length=jnp.zeros_like(state.length))
+    return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
 
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: Memory | None = None) -> GaussianState:
     """The state that given sites imply."""
-    mean, variance, log_normalizer = problem.moments(sites)
-    elbo, slope = problem.elbo_and_sites(mean, variance, sites, log_normalizer)
+    mean, variance, _, divergence = problem.moments(sites)
+    elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
     memory = no_memory(sites) if memory is None else memory
-    return GaussianState(mean, variance, sites, slope, elbo, jnp.asarray(length, mean.dtype), memory)
+    return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory)
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
@@ -256,11 +268,18 @@ def _conclude(
     result = conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
     if not found.converged or not _is_stalled(problem, found.state):
         return result
+    remedy = (
+        "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
+        "where they are written with abs, as in abs(y - f)."
+    )
+    if not problem.joint:
+        remedy += (
+            " Precisions below zero are held at zero where latents are not factorised together. With "
+            f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and are."
+        )
     warn(
         f"gaussian_vi did not converge: after {len(found.trace) - 1} iterations no step raises the ELBO, and it is not "
-        "at its optimum, where some precisions are below zero: latents that are not factorised together hold them at "
-        f"zero. With pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {JOINT_LIMIT} in all, and "
-        "are.",
+        f"at its optimum. {remedy}",
         ConvergenceWarning,
     )
     return replace(result, converged=False)
@@ -320,14 +339,18 @@ def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: i
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short although sites that stay positive are far from those that the marginals ask for."""
-    if problem.joint or float(state.length) > _SHORT:
+    """Whether steps are short, or of no length, although sites are far from those that the marginals ask for."""
+    if float(state.length) > _SHORT:
         return False
-    m, v, (h, w) = np.asarray(state.mean), np.asarray(state.variance), map(np.asarray, state.sites)
-    wanted_h, wanted_w = map(np.asarray, state.slope)
-    by_mean = (wanted_h - wanted_w * m) - (h - w * m)
-    by_precision = np.maximum(wanted_w, 0.0) - w
-    return bool(max(np.max(np.abs(by_mean) * np.sqrt(v)), np.max(np.abs(by_precision) * v)) > _STILL)
+    m, sites = state.mean, state.sites
+    wanted = state.slope if problem.joint else positive(state.slope, m)
+    by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
+    by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
+    v = np.diagonal(v, axis1=1, axis2=2) if problem.joint else v
+    scale = np.sqrt(np.maximum(v, 0.0))
+    squares = scale[:, :, None] * scale[:, None, :] if problem.joint else v
+    largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
+    return not largest <= _STILL
 
 
 def _is_held(state: GaussianState) -> bool:

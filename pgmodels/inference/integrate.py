@@ -16,19 +16,21 @@ from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
 from pgmodels.inference.accuracy import warn_inaccurate
 from pgmodels.inference.cavi import ConvergenceWarning
-from pgmodels.inference.correction import corrected_moments
-from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support
+from pgmodels.inference.correction import check_against_prior, corrected_moments
+from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
 from pgmodels.inference.inducing import settled
 from pgmodels.inference.linear_response import linear_response
-from pgmodels.inference.penalised_bound import collapsed_bound
+from pgmodels.inference.penalised_bound import Pivots, collapsed_bound, pivots_at
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
 from pgmodels.latent.inputs import DistinctInputs
+from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.low_rank import low_rank_at
 from pgmodels.latent.moved import move
 from pgmodels.latent.protocol import Sites
 from pgmodels.latent.rows import filled_size, of_data, resize_rows, resize_zeros
@@ -58,6 +60,8 @@ _LEAST_CURVATURE = 0.1
 _DRAWS, _AT_A_TIME = 512, 256
 # They are made a little wider than the corrected Gaussian, whose tails are too light where the data say little.
 _SHARE = 0.9
+# Nats by which the interpolated density may be off where it matters, with a warning.
+_MOST_ERROR = 0.5
 # Of points whose weights are not to be trusted, this share of the mass is borne in silence.
 _BORNE = 0.05
 
@@ -73,11 +77,25 @@ class _Given(Module):
     y: Array
     live: Array | None
 
-    def problem(self, vector: Array) -> Problem:
-        """The problem at unconstrained hyperparameters."""
-        model = with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
-        prior = model.traced_prior(self.inputs)
+    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
+        """The problem at unconstrained hyperparameters, through pivots near them where groups have some."""
+        model, inputs = self.at(vector), self.inputs
+        if None in pivots:
+            prior = model.traced_prior(inputs)
+        else:
+            parts = zip(model.gps, inputs.X, pivots, strict=True)
+            groups = (low_rank_at(gp.kernel, as_array(gp.mean.value), X, own, gp.size) for gp, X, own in parts if own)
+            prior = JointPrior(tuple(groups), inputs.copies)
         return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.live)
+
+    def at(self, vector: Array) -> Model:
+        """The model at unconstrained hyperparameters."""
+        return with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+
+    def pivots(self, vector: Any) -> tuple[Pivots, ...]:
+        """The pivots of a low-rank form at unconstrained hyperparameters, where that pays."""
+        model = self.at(as_array(vector))
+        return pivots_at(self.objective, model, self.inputs.of_data(), (None,) * len(model.gps))
 
 
 class _Point(NamedTuple):
@@ -96,13 +114,15 @@ class _Point(NamedTuple):
 
 
 @compiled
-def _ascend(given: _Given, vector: Array, start: Sites, tolerance: Any) -> tuple[Sites, Array, Array]:
+def _ascend(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, tolerance: Any
+) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
-    problem = given.problem(vector)
+    problem = given.problem(vector, pivots)
     state = _optimum(problem, start, tolerance)
 
     def penalised(vector: Array) -> Array:
-        return collapsed_bound(given.problem(vector), state) + given.unknowns.log_prior_unconstrained(vector)
+        return collapsed_bound(given.problem(vector, pivots), state) + given.unknowns.log_prior_unconstrained(vector)
 
     value = state.elbo + given.unknowns.log_prior_unconstrained(vector)
     return state.sites, value, jax.grad(penalised)(vector)
@@ -114,9 +134,9 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianS
 
 
 @compiled
-def _evaluate(given: _Given, vector: Array, start: Sites, keys: Array) -> _Point:
+def _evaluate(given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array) -> _Point:
     """The corrected Gaussian at a point, and the weights of its draws, one a key."""
-    problem = given.problem(vector)
+    problem = given.problem(vector, pivots)
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
@@ -148,9 +168,20 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 
 
 @compiled
-def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+def _marginals(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
+    problem = given.problem(vector, pivots).apart()
+    return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
+
+
+@compiled
+def _predict(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+) -> tuple[Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
-    posterior, response, _ = _corrected(given.problem(vector), sites)
+    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, CoupledPosterior):
         mean, covariance = posterior.marginals_at(X_new)
@@ -160,9 +191,11 @@ def _predict(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[
 
 
 @compiled
-def _predict_jointly(given: _Given, vector: Array, sites: Sites, X_new: Array) -> tuple[Array, Array]:
+def _predict_jointly(
+    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, response, _ = _corrected(given.problem(vector), sites)
+    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
@@ -175,7 +208,7 @@ class _Search:
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.given, vector, self.sites, _MODE_TOLERANCE)
+        sites, bound, slope = _ascend(self.given, vector, self.given.pivots(vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             # A bowl about the best point sends a line search back.
@@ -204,8 +237,9 @@ def integrate(
     a grid for up to three numbers and a central composite design for more, the latents' posterior is that of
     ``gaussian_vi`` with linear response, and the evidence is weighed with ``num_draws`` draws of it, made from
     ``seed``, the same at all points. What has no prior is held. Warns with EvidenceWarning where the points do not hold
-    the mass, or weights are not reliable. Raises ValueError for bad data, where nothing has a prior, and for priors on
-    parameters of a formula that may leave out a factor that depends on them.
+    the mass, or weights are not reliable. A grid has further points until the density that is interpolated between them
+    agrees with it at fresh ones. Raises ValueError where it cannot, for bad data, where nothing has a prior, and for
+    priors on parameters of a formula that may leave out a factor that depends on them.
     Source: Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
@@ -246,8 +280,8 @@ class _Integration:
         size = len(self.mode)
         with progress_bar("integrate", 100, progress) as bar:
             converged = self._find_mode(bar)
-            make, spread = (grid, grid_support) if size in SPACINGS else (composite, composite_support)
-            design = make(partial(self._density, bar), size)
+            density, spread = partial(self._density, bar), grid_support if size in SPACINGS else composite_support
+            design = refined(density, grid(density, size)) if size in SPACINGS else composite(density, size)
         kept = np.isfinite(design.log_densities)
         if not kept[0]:
             raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
@@ -256,10 +290,11 @@ class _Integration:
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
+        heaviest = int(np.argmax(support.weights))
+        self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
-        problem = engine.gaussian_problem(model, self.data, model.compiled_prior(self.data.X))
-        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
+        self._warn_inaccurate(model)
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in parts])
@@ -317,7 +352,8 @@ class _Integration:
     def _density(self, bar: ProgressBar, point: np.ndarray, near: int | None) -> float:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
-        found = _evaluate(self.given, as_array(self._vectors(point)), start, self.keys)
+        vector = as_array(self._vectors(point))
+        found = _evaluate(self.given, vector, self.given.pivots(vector), start, self.keys)
         ratios = np.asarray(found.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         weights = smoothed(ratios) if usable else None
@@ -326,6 +362,25 @@ class _Integration:
         self.k_hats.append(math.inf if weights is None else weights.k)
         bar.advance(1, f"point {len(self.points)}")
         return -math.inf if weights is None else weights.log_mean
+
+    def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
+        """Raise ValueError where a variance at a point is none that a posterior has."""
+        prior, (m, v) = _marginals(
+            self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
+        )
+        variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
+        n = len(self.data.y)
+        check_against_prior(
+            "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
+        )
+
+    def _warn_inaccurate(self, model: Model) -> None:
+        """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""
+        dense = None in self.given.pivots(self.mode)
+        prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
+        problem = engine.gaussian_problem(model, self.data, prior)
+        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
@@ -339,6 +394,18 @@ class _Integration:
             warn(
                 "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
                 "narrower priors, or draw with gibbs.",
+                EvidenceWarning,
+            )
+        if design.error > _MOST_ERROR:
+            raise ValueError(
+                "integrate: the density of the hyperparameters falls off too sharply to be interpolated: between the "
+                f"{len(design.points)} points it is off by {design.error:.2g} nats where its mass is. Give narrower "
+                "priors, or draw with gibbs."
+            )
+        if design.error:
+            warn(
+                "integrate: between the points the density of the hyperparameters is interpolated roughly: the log "
+                f"evidence may be off by {design.error:.2g} nats. Give narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         failed = len(self.usable) - sum(self.usable)
@@ -391,7 +458,8 @@ def _given_again(result: IntegratedApproximation) -> _Given:
     return given_of(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
-def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, Sites]:
-    """The hyperparameters and the sites of a point, at the rows of what is given."""
+def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, tuple[Pivots, ...], Sites]:
+    """The hyperparameters, the pivots and the sites of a point, at the rows of what is given."""
     parts = (resize_zeros(part[point], len(given.y)) for part in (result.potential, result.precision))
-    return as_array(result.vectors[point]), Sites(*map(as_array, parts))
+    vector = as_array(result.vectors[point])
+    return vector, given.pivots(vector), Sites(*map(as_array, parts))

@@ -1,16 +1,19 @@
 """The hyperparameters at which a bound is largest, from the best of several starts or from near by."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpyro.distributions.constraints import real
 
 from pgmodels.inference.penalised_bound import TIGHT, PenalisedBound
-from pgmodels.inference.starts import is_free, steps
+from pgmodels.inference.starts import Start, is_free, steps
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
 from pgmodels.parameters import Parameter
+from pgmodels.precision import as_array
 from pgmodels.progress import ProgressBar
-from pgmodels.unknowns import Unknowns, learned
+from pgmodels.unknowns import Unknowns, free_shape, learned
 
 # Starts are only ranked.
 _START_TOLERANCE = 1e-4
@@ -20,6 +23,8 @@ _SHARE, _LOOSE = 1e-4, 1e-5
 _SURE = 1e-9
 # What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
 _CHOICE_GAIN = 1e-5
+# Starts of several kinds are compared after so many steps.
+_FIRST_STEPS = 20
 # SciPy's status of a search that its callback stopped.
 _STOPPED = 99
 # Of an inverse Hessian's largest eigenvalue the others have at least this share.
@@ -32,17 +37,25 @@ _FIRST_ROUND = 1e-7
 
 
 class Limits(NamedTuple):
-    """When to stop: after so many steps, or where one changes the bound by less, relative to its size."""
+    """When to stop: after so many steps, or where one changes the bound by less, relative to its size.
+
+    ``num_starts`` is from how many starts the first steps are made; None for the best of each kind.
+    """
 
     max_iterations: int
     tolerance: float
+    num_starts: int | None = None
+
+    def enough(self, bound: PenalisedBound) -> float:
+        """A gain that counts as none, be it for rounding."""
+        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
 
 
 class Maximum(NamedTuple):
     """Where a search ended: the bound, which keeps the best vector, and how it came there.
 
     ``box`` (2, size) holds the values' limits, and ``spread`` (size, size) is an inverse Hessian of the negative bound,
-    None where none is known.
+    None where none is known. ``num_tried`` counts the starts from which steps were made.
     """
 
     bound: PenalisedBound
@@ -53,6 +66,7 @@ class Maximum(NamedTuple):
     converged: bool
     message: str
     spread: np.ndarray | None = None
+    num_tried: int = 1
 
 
 class _Eased:
@@ -109,6 +123,14 @@ class _Scaled:
     def __init__(self, eased: _Eased, units: np.ndarray, height: float):
         self.eased, self.units, self.height = eased, units, height
 
+    @classmethod
+    def at_best(cls, bound: PenalisedBound, box: np.ndarray, units: np.ndarray) -> "_Scaled":
+        """To begin at the best vector: the first step is as long as the gradient.
+
+        It is of one unit, or it ends where no optimum is soon found.
+        """
+        return cls(_Eased(bound, box), units, max(1.0, float(np.linalg.norm(bound.slope * units))))
+
     def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and its gradient."""
         value, slope = self.eased(scaled * self.units)
@@ -122,29 +144,38 @@ class _Scaled:
 
 
 def best_of(
-    begun: dict[str, Model], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
+    begun: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
 ) -> Maximum:
     """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between.
 
-    The bound is as exact as the steps so far ask for.
+    Of several kinds of starts, from the one at which the bound is largest after the first steps from the best of each
+    kind. The bound is as exact as the steps so far ask for.
     """
     from scipy.optimize import minimize
 
-    bounds = {name: PenalisedBound(learned(start), data, terms) for name, start in begun.items()}
-    first = {name: bound(bound.vector, _START_TOLERANCE) for name, bound in bounds.items()}
-    starts = {name: -value for name, (value, _) in first.items()}
-    chosen = max(starts, key=lambda name: starts[name])
-    bound = bounds[chosen]
-    _check_start(starts[chosen])
-    if not bound.learnable.places:
-        return Maximum(bound, box, chosen, starts, 0, True, "nothing to learn")
-    units = steps(bound.learnable, data.X)
-    # The first step is as long as the gradient: of one unit, or it ends where no optimum is soon found.
-    height = max(1.0, float(np.linalg.norm(first[chosen][1] * units)))
-    size = max(1.0, abs(starts[chosen]))
-    eased = _Eased(bound, box)
-    scaled = _Scaled(eased, units, height)
-    num_steps, again, ftol = 0, True, max(_FIRST_ROUND, limits.tolerance)
+    bounds = {name: PenalisedBound(learned(start.model), data, terms) for name, start in begun.items()}
+    for bound in bounds.values():
+        bound(bound.vector, _START_TOLERANCE)
+    starts = {name: -bound.best for name, bound in bounds.items()}
+    # At the least that rounding leaves of it.
+    least = {name: elbo - bounds[name].rounding for name, elbo in starts.items()}
+    tried = _leading(begun, least, limits.num_starts)
+    _check_start(starts[tried[0]])
+    if not bounds[tried[0]].learnable.places:
+        return Maximum(bounds[tried[0]], box, tried[0], starts, 0, True, "nothing to learn")
+    scales = {name: steps(bounds[name].learnable, data.X) for name in tried}
+    first_steps = dict.fromkeys(tried, 0)
+    for name in tried if len(tried) > 1 else []:
+        first_steps[name] = _first_steps(bounds[name], box, scales[name], min(_FIRST_STEPS, limits.max_iterations), bar)
+    chosen = min(tried, key=lambda name: bounds[name].best + bounds[name].rounding)
+    bound, num_steps = bounds[chosen], first_steps[chosen]
+    size = max(1.0, abs(bound.best))
+    scaled = _Scaled.at_best(bound, box, scales[chosen])
+    eased, units = scaled.eased, scaled.units
+    again, ftol = num_steps < limits.max_iterations, max(_FIRST_ROUND, limits.tolerance)
+    ended = partial(Maximum, bound, box, chosen, starts, num_tried=len(tried))
+    if not again:
+        return ended(num_steps, False, "the first steps took them all")
     while again:
         solution = minimize(
             scaled,
@@ -166,15 +197,35 @@ def best_of(
         spread = np.outer(units, units) / scaled.height * inverse
         again = left and eased.choose_again()
         if left and not again and (eased.sharpen(TIGHT) or ftol > limits.tolerance):
-            again = eased.promised(spread) > limits.tolerance * max(1.0, abs(bound.best))
+            again = eased.promised(spread) > limits.enough(bound)
         if again and are_within(bound.vector, box) and ftol > limits.tolerance:
             further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
             num_steps += further.num_steps
             if further.converged or num_steps >= limits.max_iterations:
-                return Maximum(bound, box, chosen, starts, num_steps, further.converged, further.message)
+                return ended(num_steps, further.converged, further.message)
         scaled.rescale(inverse)
         ftol = limits.tolerance
-    return Maximum(bound, box, chosen, starts, num_steps, bool(solution.success), str(solution.message))
+    still = bool(solution.success) or eased.promised(spread) <= limits.enough(bound)
+    return ended(num_steps, still, str(solution.message))
+
+
+def _leading(begun: dict[str, Start], elbos: dict[str, float], count: int | None) -> list[str]:
+    """The starts to make steps from, that with the largest bound first: the best of each kind, then the best others."""
+    ranked = sorted(elbos, key=lambda name: elbos[name] if np.isfinite(elbos[name]) else -np.inf, reverse=True)
+    leaders = [name for i, name in enumerate(ranked) if all(begun[n].kind != begun[name].kind for n in ranked[:i])]
+    chosen = (leaders + [name for name in ranked if name not in leaders])[: len(leaders) if count is None else count]
+    return [chosen[0], *(name for name in chosen[1:] if np.isfinite(elbos[name]))]
+
+
+def _first_steps(bound: PenalisedBound, box: np.ndarray, units: np.ndarray, count: int, bar: ProgressBar) -> int:
+    """So many steps of L-BFGS, at most; how many there were."""
+    from scipy.optimize import minimize
+
+    scaled = _Scaled.at_best(bound, box, units)
+    options = {"ftol": _FIRST_ROUND, "gtol": 1e-5 / scaled.height, "maxls": 40, "maxiter": count}
+    look = lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}")  # noqa: E731
+    begin, limits = bound.vector / units, (box / units).T
+    return int(minimize(scaled, begin, jac=True, method="L-BFGS-B", bounds=limits, callback=look, options=options).nit)
 
 
 def near(
@@ -218,17 +269,14 @@ def _settle(eased: _Eased, spread: np.ndarray, limits: Limits, bar: ProgressBar)
         # Of the start, which is known.
         return eased(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
 
-    def enough() -> float:
-        return limits.tolerance * max(1.0, abs(bound.best))
-
     def is_still() -> bool:
-        return eased.promised(spread) <= enough()
+        return eased.promised(spread) <= limits.enough(bound)
 
     def look(intermediate_result: Any) -> None:
         nonlocal before
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
         gain, before = before - bound.best, bound.best
-        if gain <= enough() or is_still():
+        if gain <= limits.enough(bound) or is_still():
             raise StopIteration
 
     while again:
@@ -260,19 +308,29 @@ def _check_start(elbo: float) -> None:
         raise ValueError("fit: the ELBO is not finite at the start values. Give start values nearer to the data.")
 
 
-def box_of(begun: dict[str, Model]) -> np.ndarray:
+def box_of(begun: dict[str, Start]) -> np.ndarray:
     """Bounds (2, size) of the unconstrained vector: a factor about the starts, where neither prior nor sign bounds."""
-    unknowns = [learned(start) for start in begun.values()]
+    unknowns = [learned(start.model) for start in begun.values()]
     shapes = zip(unknowns[0].parameters, unknowns[0].free_shapes, strict=True)
-    bounded = [np.full(int(np.prod(shape)), _is_scale(p)) for p, shape in shapes]
+    bounded = [_are_scales(p) if int(np.prod(shape)) else np.zeros(0, bool) for p, shape in shapes]
     reach = np.where(np.concatenate([np.zeros(0, bool), *bounded]), np.log(_REACH), np.inf)
     starts = [each.start() for each in unknowns]
     return np.stack([np.min(starts, axis=0) - reach, np.max(starts, axis=0) + reach])
 
 
-def _is_scale(parameter: Parameter) -> bool:
-    """Whether a value is learned as a logarithm, from data alone."""
-    return parameter.positive and parameter.constraint is None and is_free(parameter)
+def _are_scales(parameter: Parameter) -> np.ndarray:
+    """Which unconstrained entries are logarithms or the like, from data alone: no locations."""
+    begin = np.ravel(parameter.transform.inv(as_array(parameter.value)))
+    if not is_free(parameter) or parameter.support is real:
+        return np.zeros(len(begin), bool)
+    if parameter.constraint is None:
+        return np.ones(len(begin), bool)
+
+    def moved(step: np.ndarray) -> np.ndarray:
+        return np.asarray(parameter.transform(as_array((begin + step).reshape(free_shape(parameter)))))
+
+    now = moved(np.zeros(len(begin)))
+    return np.array([not np.allclose(moved(2.0 * e) - now, 2.0 * (moved(e) - now)) for e in np.eye(len(begin))])
 
 
 def are_within(vector: np.ndarray, box: np.ndarray) -> bool:

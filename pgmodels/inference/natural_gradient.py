@@ -228,6 +228,19 @@ class Sparse(Module):
             return push_values(Phi, mean), push_covariance(Phi, V)
         return push_moments(Phi, mean, V)
 
+    def left_out(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
+        """Σ w residual / 2, what the bound loses to inducing inputs, and the mean share of the predictors' variance.
+
+        Rows stand for all.
+        """
+        residual = jnp.stack(batch.residuals, axis=1)
+        if batch.Phi is not None:
+            residual = push_values(batch.Phi**2, residual)
+        w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
+        share = jnp.mean(residual / moments.variance, axis=1)
+        sums = [jnp.sum(self.split.of_batch(part)) for part in (jnp.sum(0.5 * w * residual, axis=1), share)]
+        return self.split.total(jnp.stack(sums)) / self.split.count(batch.y) * jnp.stack([self.num_rows, jnp.ones(())])
+
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[Naturals, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
         return self.implied(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))

@@ -32,6 +32,15 @@ def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Floa
     return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
+def divergence_between(one: Naturals, other: Naturals) -> Float[Array, ""]:
+    """KL(one || other)."""
+    (root, centre), (its_root, its_centre) = solved(one), solved(other)
+    spread = jnp.sum(solve_triangular(root, its_root, lower=True) ** 2)
+    moved = its_root.T @ (its_centre - centre)
+    logs = jnp.log(jnp.diagonal(root)) - jnp.log(jnp.diagonal(its_root))
+    return 0.5 * (spread + moved @ moved - len(root)) + jnp.sum(logs)
+
+
 def difference(one: Any, other: Any) -> Any:
     """One tree less another."""
     return jax.tree.map(lambda a, b: a - b, one, other)

@@ -76,6 +76,8 @@ def nuts(
     key = as_key(seed)
     model = model.held_as(Cheapest()).resolve(data.X)
     model.check_memory(data.X)
+    # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
+    model.prior(data.X)
     program = Program(model, data)
     sampler = MCMC(
         NUTS(program, target_accept_prob=target_accept),

@@ -14,7 +14,7 @@ from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
 from pgmodels.inference.cavi import MANY, CaviState
 from pgmodels.inference.drive import Ascent, Stretch, stretch
-from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, is_simple
+from pgmodels.inference.expanded import ascend_expanded, can_expand, expanded_bound, expansions_at, is_simple
 from pgmodels.inference.inducing import (
     ENOUGH,
     SHARPER,
@@ -30,7 +30,7 @@ from pgmodels.inference.inducing import (
 )
 from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
-from pgmodels.latent.form import Cheapest
+from pgmodels.latent.form import TOLERANCE, Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, span_at
 from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.joint import JointPrior
@@ -63,6 +63,21 @@ _LEAST_RANK = 32
 _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 
 
+# The share of a latent's prior variance that is left to noise where the likelihood's parameters are learned: of data
+# without noise these would leave the range in which rounding, of 2e-16 of that variance, can be told from noise. At the
+# optimum the noise's variance is a few times this. With many rows forms neglect as much as is said of them.
+_FLOOR = 1e-14
+
+
+def _floor(learnable: Unknowns, distinct: Sequence[np.ndarray]) -> float:
+    if not learnable.of_likelihood:
+        return 0.0
+    return _FLOOR if max(map(len, distinct)) < _MANY_ROWS else TOLERANCE
+
+
+# Rounding below this, in nats, is no reason to refuse a value.
+_NATS = 0.1
+
 # q(f) of either engine.
 State = CaviState | gaussian_engine.GaussianState
 
@@ -78,12 +93,12 @@ def engine_of(objective: Objective) -> Any:
 
 
 def collapsed_bound(problem: Problem, state: State) -> Any:
-    """log Z(θ; h, w) + Σ (B - h m + w s / 2) with q(f)'s marginals and sites held: the ELBO as a function of θ.
+    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites held: but for Σ (h m - w s / 2) the ELBO as a function of θ.
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
     m, v, sites = jax.lax.stop_gradient(state[:3])
-    return problem.elbo(m, v, sites, problem.moments(sites)[2])
+    return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
 # What a group is held through; None for a group in its traced form.
@@ -95,7 +110,7 @@ def _coupled(objective: Objective) -> bool:
     return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
 
 
-def _pivots(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
+def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
     """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
 
     The latter are taken here and now, where there are rows enough for it to pay.
@@ -127,7 +142,13 @@ def _pivots(objective: Objective, model: Model, distinct: Sequence[np.ndarray], 
 
 
 def _problem(
-    objective: Objective, model: Model, inputs: DistinctInputs, y: Any, live: Any, pivots: tuple[Pivots, ...]
+    objective: Objective,
+    model: Model,
+    inputs: DistinctInputs,
+    y: Any,
+    live: Any,
+    pivots: tuple[Pivots, ...],
+    floor: float,
 ) -> Problem:
     coupled = _coupled(objective)
 
@@ -144,7 +165,7 @@ def _problem(
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
     widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own, X, _ in parts]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
-    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live)
+    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live, floor)
 
 
 class _Given(Module):
@@ -156,11 +177,12 @@ class _Given(Module):
     inputs: DistinctInputs
     y: Array
     live: Array | None
+    floor: float = eqx.field(static=True)
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.inputs, self.y, self.live, pivots)
+        return _problem(self.objective, model, self.inputs, self.y, self.live, pivots, self.floor)
 
 
 def _few_rows(given: _Given, *_: Any) -> bool:
@@ -170,15 +192,20 @@ def _few_rows(given: _Given, *_: Any) -> bool:
 @partial(compiled, lightly=_few_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
-) -> tuple[Stretch, Array, Array]:
-    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that."""
+) -> tuple[Stretch, Array, Array, Array]:
+    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that.
+
+    With what the bound loses by the floor of the variances.
+    """
     problem = given.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
         found, expanded = ascend_expanded(problem, start, tolerance, MANY)
-        bound = partial(expanded_bound, found=expanded)
+        bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
         found = stretch(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
         bound = partial(collapsed_bound, state=found.state)
+        if can_expand(problem):
+            bound = partial(expanded_bound, state=found.state, expansions=expansions_at(problem, found.state.sites))
 
     def log_prior(vector: Array) -> Array:
         return given.learnable.log_prior(given.learnable.constrain(vector))
@@ -186,7 +213,8 @@ def _ascend(
     def penalised(vector: Array) -> Array:
         return bound(given.problem(vector, pivots)) + log_prior(vector)
 
-    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector)
+    lost = problem.floor_loss(found.state.sites)
+    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
 
 
 def _ascent_of(found: Stretch) -> Ascent:
@@ -201,8 +229,9 @@ def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
 class PenalisedBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
-    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, a bowl about
-    that vector stands in, which sends a line search back to it.
+    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, or the bound is
+    larger by no more than rounding, of a tenth of a nat or more, a bowl about that vector stands in, which sends a line
+    search back to it. What the best value loses by the floor of the variances is ``lost``.
     """
 
     def __init__(self, learnable: Unknowns, data: Data, objective: Objective | None = None):
@@ -213,10 +242,12 @@ class PenalisedBound:
         terms = objective or model.augmentation
         distinct, live = model.filled(data.X)
         y = as_array(data.y if live is None else resize_rows(data.y, len(live)))
-        self.distinct = [np.asarray(X)[:count] for X, count in zip(distinct.X, distinct.counts, strict=True)]
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), distinct, y, live)
+        self.distinct = distinct.of_data()
+        floor = _floor(learnable, self.distinct)
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), distinct, y, live, floor=floor)
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
+        self.lost = 0.0
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
@@ -224,28 +255,48 @@ class PenalisedBound:
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
         """The value and its gradient, q(f) ascended to a tolerance."""
-        self.evaluations += 1
-        try:
-            pivots = self._pivots(vector)
-        except ValueError:
-            # Hyperparameters at which the kernel's matrix is none.
+        evaluated = self._evaluate(vector, tolerance)
+        if evaluated is None:
             return self.bowl(vector)
-        if self.state is None:
-            self.state = _start(self.given, as_array(vector), pivots)
-        start = self.state
-        if tolerance <= _CAREFUL:
-            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        found, bound, gradient = _ascend(self.given, vector, pivots, start, tolerance)
-        value, slope = -float(bound), -np.asarray(gradient)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
+        found, value, slope, lost = evaluated
+        if float(found.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.bowl(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = found.state._replace(elbo=_NO_BOUND)
-            self.ascent = _ascent_of(found), tolerance
+            self.ascent, self.lost = (_ascent_of(found), tolerance), lost
         return value, slope
+
+    def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
+        """The value less what the bound loses by the floor of the variances; infinite where there is none."""
+        evaluated = self._evaluate(vector, tolerance)
+        return np.inf if evaluated is None else evaluated[1] - evaluated[3]
+
+    def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[Stretch, float, np.ndarray, float] | None:
+        """How q(f) came to its optimum, the value, its gradient, and what is lost by the floor; None if not finite."""
+        self.evaluations += 1
+        try:
+            pivots = self._pivots(vector)
+        except ValueError:
+            # Hyperparameters at which the kernel's matrix is none.
+            return None
+        if self.state is None:
+            self.state = _start(self.given, as_array(vector), pivots)
+        start = self.state
+        if tolerance <= _CAREFUL:
+            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
+        found, bound, gradient, lost = _ascend(self.given, vector, pivots, start, tolerance)
+        value, slope = -float(bound), -np.asarray(gradient)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return None
+        return found, value, slope, float(lost)
+
+    @property
+    def rounding(self) -> float:
+        """What rounding may have done to the best value."""
+        return 0.0 if self.state is None else float(self.state.rounding)
 
     def optimum(self, tolerance: float) -> Ascent:
         """q(f) at the best vector to a tolerance, from where it was left, or as it is where that was as exact."""
@@ -256,7 +307,7 @@ class PenalisedBound:
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        found = _pivots(self.given.objective, self.at(vector).bare(), self.distinct, self.inputs)
+        found = pivots_at(self.given.objective, self.at(vector).bare(), self.distinct, self.inputs)
         if all(own is None for own in found):
             self.dense = np.array(vector)
         return found
@@ -283,7 +334,7 @@ class PenalisedBound:
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
                 continue
-            known = self.best, self.vector, self.slope, self.state, self.ascent
+            known = self.best, self.vector, self.slope, self.state, self.ascent, self.lost
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``settled``: fewer that gain nothing do not say that more would not.
@@ -292,7 +343,7 @@ class PenalisedBound:
                 held = chosen
             else:
                 self.inputs = held
-                self.best, self.vector, self.slope, self.state, self.ascent = known
+                self.best, self.vector, self.slope, self.state, self.ascent, self.lost = known
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit

@@ -1,7 +1,7 @@
 """What an engine works on: an objective, its data, and the latents' prior at them."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from pgmodels.latent.blocks import choose_blocks
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import condition_predictors, push_covariance, push_moments, push_values
-from pgmodels.latent.protocol import Sites
+from pgmodels.latent.protocol import Moments, Sites
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
 from pgmodels.model import Data, Model
 from pgmodels.objectives.protocol import Objective
@@ -25,6 +25,15 @@ from pgmodels.precision import as_array
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
 # With so many rows or fewer, a program of an ascent takes longer to compile than it ever runs.
 _FEW_ROWS = 512
+# What the terms of an ELBO are taken to be off by, relative to their sizes: the last digit a few times.
+_DIGIT = 4.0 * np.finfo(np.float64).eps
+
+
+class Bound(NamedTuple):
+    """An evidence lower bound, and what rounding may have done to it."""
+
+    value: Float[Array, ""]
+    rounding: Float[Array, ""]
 
 
 class Problem(Module):
@@ -32,7 +41,8 @@ class Problem(Module):
 
     Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
     variances (n, p) throughout. ``live`` is 1 for data and 0 for rows that fill them up, which have no term and whose
-    sites say nothing; None where all are data.
+    sites say nothing; None where all are data. A share ``floor`` of each prior variance stays whatever sites say, as
+    what inducing inputs leave does: the ELBO is below that without it.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -41,6 +51,7 @@ class Problem(Module):
     parameters: dict[str, Any]
     joint: bool = eqx.field(static=True, default=False)
     live: Float[Array, " n"] | None = None
+    floor: float = eqx.field(static=True, default=0.0)
 
     @property
     def has_few_rows(self) -> bool:
@@ -79,16 +90,32 @@ class Problem(Module):
             return mean, covariance if self.joint else jnp.diagonal(covariance, axis1=1, axis2=2)
         return self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n p"], Spread, Float[Array, ""]]:
-        """Mean and variance of the predictors given sites, and the log normaliser."""
+    def moments(self, sites: Sites) -> Moments:
+        """Those of the predictors given sites."""
+        found = self._moments(sites)
+        if not self.floor:
+            return found
+        variance, log_normalizer = found.variance + self.kept(), found.log_normalizer - self.floor_loss(sites)
+        return found._replace(variance=variance, log_normalizer=log_normalizer)
+
+    def kept(self) -> Spread | float:
+        """The variance that no sites take off the predictors."""
+        return self.floor * self.marginals()[1] if self.floor else 0.0
+
+    def floor_loss(self, sites: Sites) -> Float[Array, ""]:
+        """What the log normaliser loses by the variance that is kept."""
+        return 0.5 * jnp.sum(sites.precision * self.kept())
+
+    def _moments(self, sites: Sites) -> Moments:
         predictors = self.objective.predictors
         if predictors is None and not self.joint:
             return self.prior.moments(sites)
         posterior = couple(predictors, self.prior, sites, self.y, self.parameters)
         mean, covariance = posterior.marginals()
+        logs = posterior.log_normalizer(), posterior.divergence(covariance)
         if predictors is not None:
             mean, covariance = self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
-        return mean, covariance, posterior.log_normalizer()
+        return Moments(mean, covariance, *logs)
 
     def _push(self, Phi: Array, mean: Array, covariance: Array) -> tuple[Float[Array, "n p"], Spread]:
         if self.joint:
@@ -112,33 +139,56 @@ class Problem(Module):
         """The precisions of sites on each latent by itself, (n, latents)."""
         return precisions(self.objective.predictors, sites, self.y, self.parameters)
 
-    def elbo(self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array) -> Float[Array, ""]:
-        """log Z(h, w) + Σ (B - h m + w s / 2): the evidence lower bound of the q(f) that sites imply.
-
-        Source: math, section 4.
-        """
-        return self._elbo(self.local_bound(mean, variance), mean, variance, sites, log_normalizer)
+    def elbo(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
+        """Σ B - KL(q || prior): the evidence lower bound of the q(f) that sites imply, from its ``moments``."""
+        return self._elbo(self._terms(mean, variance), mean, variance, divergence, sites)
 
     def local_bound(self, mean: Array, variance: Spread) -> Float[Array, ""]:
         """The sum of the objective's terms."""
-        terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
-        return jnp.sum(of_data(self.live, terms))
+        return jnp.sum(self._terms(mean, variance))
 
-    def elbo_and_sites(
-        self, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
-    ) -> tuple[Float[Array, ""], Sites]:
+    def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
         """``elbo``, and the optimal sites at these marginals, for little more than one of them."""
         terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
-        bound = jnp.sum(of_data(self.live, terms))
-        elbo = self._elbo(bound, mean, variance, sites, log_normalizer)
+        elbo = self._elbo(of_data(self.live, terms), mean, variance, divergence, sites)
         return elbo, Sites(*(of_data(self.live, part) for part in optimal))
 
-    def _elbo(
-        self, bound: Array, mean: Array, variance: Spread, sites: Sites, log_normalizer: Array
-    ) -> Float[Array, ""]:
-        h, w = sites
-        second = variance + (mean[:, :, None] * mean[:, None, :] if self.joint else mean**2)
-        return log_normalizer + bound - jnp.sum(h * mean) + 0.5 * jnp.sum(w * second)
+    def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
+        terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
+        return of_data(self.live, terms)
+
+    def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
+        precision = sites.precision.diagonal(axis1=1, axis2=2) if self.joint else sites.precision
+        pull, digits = abs(_pull(sites, mean)), _DIGIT * abs(mean)
+        of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
+        of_prior = self._off_by(_DIGIT * self.prior.marginals()[1], mean, variance, sites)
+        sizes = jnp.sum(abs(terms)) + abs(divergence)
+        return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
+
+    def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
+        """How far the ELBO may be off for what the prior's form adds to variances, or leaves out."""
+        added = float(self.prior.neglected)
+        return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
+
+    def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
+        """How far variances added to the latents' prior ones, or taken off them, move the ELBO, to first order.
+
+        By the derivative of the log normaliser in the prior covariance: the squares of what the sites of a latent pull
+        it by from its mean, those of all rows that share it together, and their precisions less what q's covariance
+        takes off these, which is at most as much as the rows' own. Of arrays of NumPy as well.
+        """
+        w, pull, predictors = sites.precision, _pull(sites, mean), self.objective.predictors
+        taken = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
+        if predictors is not None:
+            Phi = predictors.matrix(self.y, self.parameters)
+            pull, taken = ((factor * part[..., None]).sum(axis=1) for factor, part in ((Phi, pull), (Phi**2, taken)))
+        return 0.5 * (added * (pull * self.prior.shared_total(pull) + taken)).sum()
+
+
+def _pull(sites: Sites, mean: Any) -> Any:
+    """What sites pull predictors by from a mean: h - W m, which at q's is the gradient of KL(q || prior)."""
+    h, w = sites
+    return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)
 
 
 def are_few_rows(count: int, joint: bool) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pgmodels.batches.rows import Block
-from pgmodels.kernels.kernel import check_traced
+from pgmodels.kernels.kernel import check_lookups, check_traced
 from pgmodels.model import Model
 
 
@@ -27,6 +27,8 @@ class RowCheck:
                 check_traced(gp.kernel, self.num_columns)
         elif inputs.shape[1] != self.num_columns:
             raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
+        for gp in self.model.gps:
+            check_lookups(gp.kernel, inputs, "X")
         observations = self.model.check_observations(y, len(inputs))
         unseen = self.model.unseen(observations)
         self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))

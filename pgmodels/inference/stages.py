@@ -3,7 +3,7 @@
 import numpy as np
 
 from pgmodels.inference.maximum import Limits, Maximum, are_within, best_of, box_of, near, within
-from pgmodels.inference.starts import candidates
+from pgmodels.inference.starts import Start, candidates
 from pgmodels.latent.form import Cheapest, Dense
 from pgmodels.latent.inducing import Inducing
 from pgmodels.model import Data, Model
@@ -27,14 +27,14 @@ _SEED = 0
 
 def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
     """The values at which the bound is largest, from the best start, or from the optimum of a stage with fewer rows."""
-    begun = candidates(model, data, terms)
+    begun = candidates(model, data, terms, limits.num_starts)
     box = box_of(begun)
     count = _fewer(model, len(data.y))
     if count is None or not learned(model).places:
         return best_of(begun, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
-    spread = _spread(before) if before.spread is None else before.spread
+    spread = ridges(before, _LEAST_CURVATURE) if before.spread is None else before.spread
     stage, vector = f"{count} rows", before.bound.vector
     if spread is None or _is_lost(vector, spread, box):
         return best_of(begun, box, data, terms, limits, bar)
@@ -52,7 +52,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
             return found
         vector = found.bound.vector
     # At their limits values are held there.
-    return best_of(begun | {stage: moved(vector)}, box, data, terms, limits, bar)
+    return best_of(begun | {stage: Start(moved(vector), "level")}, box, data, terms, limits, bar)
 
 
 def _is_lost(vector: np.ndarray, spread: np.ndarray | None, box: np.ndarray) -> bool:
@@ -81,13 +81,13 @@ def _narrowed(spread: np.ndarray, growth: float) -> np.ndarray:
     return 0.5 * (found + found.T)
 
 
-def _spread(found: Maximum) -> np.ndarray | None:
-    """An inverse Hessian by differences of gradients; None where these are not finite."""
+def ridges(found: Maximum, least: float) -> np.ndarray | None:
+    """An inverse Hessian by differences of gradients, curvatures no less than ``least``; None where not finite."""
     bound, vector = found.bound, found.bound.vector
     at = bound(vector)[1]
     slopes = np.array([bound(vector + step)[1] - at for step in _STEP * np.eye(len(vector))])
     if not np.isfinite(slopes).all():
         return None
     values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
-    spread = (vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T
+    spread = (vectors / np.maximum(values, least)) @ vectors.T
     return 0.5 * (spread + spread.T)

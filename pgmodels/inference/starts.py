@@ -18,6 +18,7 @@ from pgmodels.compiled import compiled
 from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel, Product, Sum
+from pgmodels.kernels.others import Periodic
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.latent.joint import columns
 from pgmodels.latent.mixing import push_values
@@ -32,6 +33,13 @@ ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
+# The longest and the shortest of several.
+SPREAD = (2.0, 0.125)
+# Periods to start from: of so many peaks of a spectrum with so many frequencies for each that the data tell apart.
+_NUM_PERIODS, _OVERSAMPLED = 3, 8
+
+# Random starts are so far about, in factors of e.
+_SCATTER, _SEED = 1.5, 0
 
 _ROUNDS = 20
 # An update of a constant is halved so often, until the ELBO does not fall by more than rounding takes off it.
@@ -49,19 +57,54 @@ class Level(NamedTuple):
     parameters: dict[str, np.ndarray]
 
 
-def candidates(model: Model, data: Data, objective: Objective | None) -> dict[str, Model]:
-    """Models to start from, by name; the first is the one given, with every open value resolved.
+class Start(NamedTuple):
+    """A model to start from, and the kind of optimum that it may lead to."""
 
-    Those after it have the means and amplitudes of constant latents, where there is an objective for these.
+    model: Model
+    kind: str
+
+
+def candidates(
+    model: Model, data: Data, objective: Objective | None, num_starts: int | None = None
+) -> dict[str, Start]:
+    """Where to start from, by name; the first is the model given, with every open value resolved.
+
+    Those after it have the means and amplitudes of constant latents, where there is an objective for these. They are
+    of one kind but where bounds are known to have several optima: kernels that add up or stand side by side, whose
+    lengthscales need not be alike; latents that constants say nothing of, as of a noise that varies; and periods.
+    Where ``num_starts`` are asked for and these are fewer, the others are random.
     """
-    found = {"values given": model}
+    found = {"values given": Start(model, "level")}
     level = None if objective is None else constant_latents(model, data.y, objective)
-    unit = _stretched(model if level is None else _levelled(model, data.X, level), data.X)
-    for name, length in LENGTHS.items():
-        moved = _lengthened(unit, length)
-        if not any(eqx.tree_equal(moved, other) for other in found.values()):
-            found[name] = moved
+    levelled = model if level is None else _levelled(model, data.X, level)
+    unit = _stretched(levelled, data.X)
+    moved = {name: Start(_lengthened(unit, length), "level") for name, length in LENGTHS.items()}
+    count = _num_stretched(model)
+    if count > 1:
+        lengths = np.geomspace(*SPREAD, count)
+        moved["lengthscales from long to short"] = Start(_lengthened(unit, lengths), "lengthscales")
+        moved["lengthscales from short to long"] = Start(_lengthened(unit, lengths[::-1]), "lengthscales")
+    if level is not None and len(model.gps) > 1:
+        for name in ("median distance", "median distance / 4"):
+            moved[f"variances given, {name}"] = Start(_at_least(moved[name].model, model, data.X), "variances")
+    if level is not None:
+        for number in range(_NUM_PERIODS):
+            at_period = _with_period(unit, data.X, level, number)
+            moved[f"period {number + 1} of the spectrum"] = Start(at_period, "period")
+    for name, start in moved.items():
+        if not any(eqx.tree_equal(start.model, other.model) for other in found.values()):
+            found[name] = start
+    rng = np.random.default_rng(_SEED)
+    for number in range(len(found), num_starts or 0):
+        found[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
     return found
+
+
+def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
+    """The model with random values of what only the data determine, by a factor of e or a unit each way."""
+    free = Unknowns(model, is_free)
+    vector = free.start()
+    return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
 
 
 def is_free(parameter: Parameter) -> bool:
@@ -253,15 +296,89 @@ def _stretched(model: ModelOrKernel, X: np.ndarray) -> ModelOrKernel:
     return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, (Stationary, Restricted)))
 
 
-def _lengthened(model: Model, factor: float) -> Model:
-    """The model with its free lengthscales times a factor."""
+def _lengthened(model: Model, factors: float | np.ndarray) -> Model:
+    """The model with its free lengthscales times a factor, or times one for each kernel that has some."""
+    each = iter(np.broadcast_to(factors, _num_stretched(model)))
 
     def move(node: Any) -> Any:
-        if not isinstance(node, Stationary) or not is_free(node.lengthscale):
-            return node
-        return _of_lengthscale(node, factor * np.asarray(node.lengthscale.value))
+        return _of_lengthscale(node, next(each) * np.asarray(node.lengthscale.value)) if _is_stretched(node) else node
 
     return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
+
+
+def _is_stretched(node: Any) -> bool:
+    return isinstance(node, Stationary) and is_free(node.lengthscale)
+
+
+def _num_stretched(model: Model) -> int:
+    return sum(map(_is_stretched, jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, Stationary))))
+
+
+def _at_least(model: Model, given: Model, X: np.ndarray) -> Model:
+    """The model with the variances of its latents no less than those of another."""
+    gps = []
+    for gp, other in zip(model.gps, given.gps, strict=True):
+        now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)
+        kernel = amplified(gp.kernel, least / now) if 0.0 < now < least else gp.kernel
+        gps.append(GP(kernel, gp.mean, gp.size, gp.form))
+    return Model(model.likelihood, gps)
+
+
+def _with_period(model: Model, X: np.ndarray, level: Level, number: int) -> Model:
+    """The model with its free periods at a peak of the spectrum of what each datum says of its latent."""
+    gps = []
+    for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
+        h, w = (np.sum(sites[: len(X), part], axis=1) for sites in (level.potential, level.precision))
+        gps.append(GP(_of_period(gp.kernel, X, h, w, number), gp.mean, gp.size, gp.form))
+    return Model(model.likelihood, gps)
+
+
+def _of_period(kernel: ModelOrKernel, X: np.ndarray, h: np.ndarray, w: np.ndarray, number: int) -> ModelOrKernel:
+    def move(node: Any) -> Any:
+        if isinstance(node, Restricted):
+            inputs = node.inputs(X)
+            # Pairs of items have no order in time.
+            inner = _of_period(node.kernel, inputs, h, w, number) if len(inputs) == len(X) else node.kernel
+            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
+        if not isinstance(node, Periodic) or not is_free(node.period) or X.shape[1] > 1:
+            return node
+        periods = spectral_periods(X[:, 0], h, w)
+        if number >= len(periods):
+            return node
+        value = node.period.with_value(periods[number])
+        return eqx.tree_at(lambda k: k.period, node, value, is_leaf=is_parameter)
+
+    return jax.tree.map(move, kernel, is_leaf=lambda node: isinstance(node, (Periodic, Restricted)))
+
+
+def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The periods of the highest peaks of a spectrum, the highest first.
+
+    That of y = h / w by weighted least squares, about a parabola and the higher peaks, on the waves that fit into the
+    range of x twice or more, up to one for each two distinct rows (Lomb 1976, Scargle 1982).
+    """
+    order, span, count = w > 0, float(np.ptp(x)), len(np.unique(x))
+    if span == 0.0 or count < 8:
+        return np.zeros(0)
+    x, root, y = x[order], np.sqrt(w[order]), (h[order] / np.sqrt(w[order]))
+    trend = root[:, None] * np.vander((x - x.min()) / span, 3)
+    basis = np.linalg.qr(trend)[0]
+    y = y - basis @ (basis.T @ y)
+    # A wave more or less over the range is what data tell apart.
+    frequencies = np.arange(2.0, max(count / 2.0, 3.0), 1.0 / _OVERSAMPLED) / span
+    angles = 2.0 * np.pi * np.outer(frequencies, x - x.min())
+    waves = root[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    periods = []
+    for _ in range(_NUM_PERIODS):
+        # The highest peak, and what is left without it: other peaks beside it are its own.
+        rest = waves - basis @ (basis.T @ waves)
+        U, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+        powers = np.sum(((y @ U) ** 2)[..., None, :] * (sizes > 1e-6 * sizes.max())[..., None, :], axis=(-1, -2))
+        best = int(np.argmax(powers))
+        periods.append(1.0 / frequencies[best])
+        basis = np.column_stack([basis, U[best]])
+        y = y - basis @ (basis.T @ y)
+    return np.array(periods)
 
 
 def _of_lengthscale(kernel: Stationary, value: np.ndarray) -> Stationary:

@@ -15,10 +15,10 @@ from pgmodels.compiled import compiled
 from pgmodels.identity import digest
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import windows
-from pgmodels.inference.cavi import CaviState, ConvergenceWarning, conclude
+from pgmodels.inference.cavi import ConvergenceWarning, conclude
 from pgmodels.inference.class_steps import sample_of
 from pgmodels.inference.devices import check_alike, others_named, split_rows
-from pgmodels.inference.drive import Ascent
+from pgmodels.inference.drive import ascend
 from pgmodels.inference.fit import OBJECTIVES, hold_unnormalised
 from pgmodels.inference.gaussian_vi import is_affordable
 from pgmodels.inference.inducing import Inputs, with_inputs, without_inputs
@@ -29,6 +29,7 @@ from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.starts import steps
 from pgmodels.inference.svi_checkpoint import SviCheckpoint
 from pgmodels.inference.svi_inputs import inputs_for_steps
+from pgmodels.inference.svi_passes import arrive, warn_gaining
 from pgmodels.inference.svi_posterior import posterior
 from pgmodels.inference.svi_rows import Source, paired, shuffled, source_of
 from pgmodels.inference.windows import Outcome, Settings, settle
@@ -52,7 +53,7 @@ from pgmodels.warning import warn
 # The rate named "robbins-monro": (t + delay)^-power. Steps towards what is not the optimum of a bound are short from
 # the first on.
 _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
-# Of so many rows the last step, on all of them, compiles longer than it runs.
+# The moments of so many rows compile longer than they are computed.
 _LIGHT_ROWS = 20_000
 
 
@@ -66,15 +67,7 @@ def _moments(whole: Sparse, naturals: tuple[Naturals, ...], vector: Array, X: Ar
     return found.mean, found.variance
 
 
-def _is_short(problem: Problem, *_: Any) -> bool:
-    return len(problem.y) <= _LIGHT_ROWS
-
-
-@partial(compiled, lightly=_is_short)
-def _last_step(problem: Problem, mean: Array, variance: Array) -> CaviState:
-    """A step of CAVI from q's marginals at all rows."""
-    start = cavi_engine.start_at(problem, mean, variance)
-    return cavi_engine.sweep(problem, start, start.mean, start.sites)
+_start = compiled(cavi_engine.start_at, lightly=True)
 
 
 @double_precision
@@ -126,16 +119,18 @@ def svi(
     log(S / S0) a row, times the power. A latent's rate goes by its own steps, windows and ``max_passes`` left out by
     how many give each latent one. The result is a SparseApproximation, of arrays too.
 
-    Stops where the averages of the whitened latents over 200 steps or more and over those before, whole passes where
-    these are short, differ by less than ``tolerance``, relative to their size and to how far the steps go; or where
-    windows have fewer rows than there are, and their bound gains less than its noise. Before that, Adam's steps are
-    halved whenever the averages of the values move by no more than noise, and end where they move by less than a tenth
-    of ``tolerance``, of a positive value relatively. 0.1 left the ELBO one or two hundredths of a nat below its optimum
-    (20,000 rows, 100 inducing inputs). Warns with ConvergenceWarning where that takes more than ``max_passes`` (100, or
-    as many as 10,000 steps take, where it is left out), after which it ends, beside a few steps from each start. The
-    result is q's average over the last window, or the later half of fewer steps, and of arrays a step of CAVI on all
-    rows from there, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and
-    for a GP whose form has no factor.
+    Steps on batches end where the averages of the whitened latents over 200 steps or more and over those before, whole
+    passes where these are short, differ by less than ``tolerance``, relative to their size and to how far the steps go;
+    or where windows have fewer rows than there are, and their bound gains less than its noise. Before that, Adam's
+    steps are halved whenever the averages of the values move by no more than noise, and end where they move by less
+    than a tenth of ``tolerance``, of a positive value relatively. From q's average over the last window steps on all
+    rows follow, carried on as those of ``cavi`` are, of arrays those of ``cavi`` itself, until one gains at most 1e-6
+    of ``tolerance`` in nats a row: batches say that q is slow, and only these that it is at the optimum. There are none
+    with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning where all of that
+    takes more than ``max_passes`` (100, or as many as 10,000 steps take, where it is left out), after which it ends,
+    beside a few steps from each start, with q's average over the last window, or the later half of fewer steps, and of
+    arrays one step on all rows, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form
+    has no factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
     multiple of their number, and counts once. The numbers are those of one device, but for rounding. After
@@ -208,7 +203,7 @@ class _Found(NamedTuple):
 
 
 def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
-    """Steps for a resolved model, and one of CAVI on all rows."""
+    """Steps for a resolved model, and those of CAVI on all rows."""
     inputs = inputs_for_steps(model, data, len(data.X), options.learn, options.objective)
     held = with_inputs(model, inputs)
     problem = None if options.learn else problem_of(held, data)
@@ -216,10 +211,18 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     prior.require_factors()
     found = _learned(model, prior, inputs, data, source, settings, options)
     problem = problem or problem_of(found.model, data)
-    last = _last_step(problem, *_at_all(problem, found, data))
-    ascent = Ascent(last, np.asarray(last.elbo)[None], True)
-    result = conclude("svi", found.model, data, problem, ascent, settings.tolerance, options.begin)
-    return replace(result, objective="cavi", converged=found.outcome.converged, fit=found.report)
+    # The bound of the start says how much a relative tolerance is.
+    first = ascend(cavi_engine.step, problem, _start(problem, *_at_all(problem, found, data)), 0.0, 0)
+    size = max(1.0, abs(float(first.state.elbo)))
+    limit, left = settings.enough(source.num_rows, size) / size, settings.passes_left(len(found.outcome.trace))
+    ascent = ascend(cavi_engine.step, problem, first.state, limit, left, title="svi", progress=options.progress)
+    # What is to be said of convergence is said of svi.
+    result = conclude(
+        "svi", found.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
+    )
+    if found.outcome.converged and not ascent.converged:
+        warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if left else None)
+    return replace(result, objective="cavi", converged=found.outcome.converged and ascent.converged, fit=found.report)
 
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
@@ -227,14 +230,17 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
     inputs = inputs_for_steps(model, sample, source.num_rows, options.learn, options.objective)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     found = _learned(model, prior, inputs, sample, source, settings, options)
+    outcome = found.outcome
+    if outcome.converged and options.objective == "cavi" and options.sample is None:
+        outcome = arrive(found.whole, found.model, outcome, source, settings, options.progress)
     return SparseApproximation(
         model=found.model,
-        posterior=posterior(found.whole, found.outcome.naturals, found.outcome.vector, as_array(sample.X[:1])),
+        posterior=posterior(found.whole, outcome.naturals, outcome.vector, as_array(sample.X[:1])),
         scaling=source.scaling,
         num_rows=source.num_rows,
         columns=source.columns,
-        elbo_trace=found.outcome.trace,
-        converged=found.outcome.converged,
+        elbo_trace=outcome.trace,
+        converged=outcome.converged,
         tolerance=settings.tolerance,
         seconds=time.perf_counter() - options.begin,
         fit=found.report,

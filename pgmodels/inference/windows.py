@@ -33,6 +33,10 @@ _SHORTEST = _LEARNING / 16.0
 _PASSES, _STEPS = 100, 10_000
 # Batches over which the adaptive rate takes its first averages, before any step.
 _FIRST = 10
+# Nats a row that a step on all rows gains at most where q is at the optimum, as a share of the tolerance; and the share
+# of the bound that counts as nothing, as for ``cavi``. Of separable classes and of rare events, whose steps are slow,
+# 1e-7 nats, those of the default tolerance, left means a tenth of a deviation from the optimum, 1e-6 half of one.
+_ENOUGH, _NOTHING = 1e-6, 1e-9
 # Rows that starts are made from.
 _ROWS = 5000
 # Steps of each latent from every start before the best is taken: the same for all of them, hardly noisy beside another.
@@ -73,6 +77,14 @@ class Settings(NamedTuple):
     def taken(self, windows: int) -> int:
         """The steps of so many windows."""
         return min(windows * self.window, self.steps)
+
+    def enough(self, num_rows: int, bound: float) -> float:
+        """The nats that a step on so many rows may gain at the optimum, beside a bound."""
+        return max(_ENOUGH * self.tolerance * num_rows, _NOTHING * max(1.0, abs(bound)))
+
+    def passes_left(self, windows: int) -> int:
+        """The passes that the steps of so many windows leave."""
+        return self.passes - -(-self.taken(windows) // self.batches)
 
 
 class Ascent(NamedTuple):
@@ -182,7 +194,8 @@ def begin(whole: Sparse, sample: Data, stream: Stream, settings: Settings) -> tu
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     few = Data(sample.X[places], sample.y[places])
-    models = candidates(whole.learnable.model, few, _at_constants(whole))
+    begun = candidates(whole.learnable.model, few, _at_constants(whole))
+    models = {name: start.model for name, start in begun.items() if start.kind == "level"}
     states = {name: started(whole.start(model)) for name, model in models.items()}
     held = settings.rates._replace(learning=as_array(np.float64(0.0)))
     tried = {name: advance(whole, state, *rows, held, 0, settings.sweep * _TRIED) for name, state in states.items()}

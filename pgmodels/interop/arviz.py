@@ -13,6 +13,7 @@ from pgmodels.latent.rows import filled_size, resize_rows
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
@@ -53,7 +54,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
       with the log prior of hyperparameters that were sampled; and the sampler's own figures.
 
     Draws keep all their chains and draws, of which posterior_predictive takes about ``num_draws``, evenly spaced,
-    where counts or real values are drawn (by numerical inversion, which is slow). An approximation becomes
+    where counts or real values are drawn by numerical inversion, which is slow. An approximation becomes
     ``num_draws`` independent draws of q, and a corrected one draws of its marginals, independent of each other: it has
     no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``, as it does of an
     integrated one, with draws of its hyperparameters. Which of these it is stands in the attribute ``draws_of``. Warns
@@ -202,7 +203,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
         about = "the corrected Gaussian, joint over data and latents"
         return f[None], tuple(v[None] for v in whitened), about
     if isinstance(result, CorrectedApproximation):
-        bad = np.argwhere(~(result.variance > 0))
+        bad = np.argwhere(is_out_of_reach(result.variance))
         if bad.size:
             raise ValueError(
                 f"{len(bad)} corrected variances are not positive (first in row {bad[0][0]}), so there is nothing to "
@@ -235,6 +236,8 @@ def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
     """The draws of each chain for which y is drawn: all, but where that takes numerical inversion."""
     chains, draws = f.shape[:2]
     support = result.likelihood.support(f.shape[-1])
-    if all(piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.observations)):
+    if result.likelihood.draws_exactly(f.shape[-1]) or all(
+        piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.observations)
+    ):
         return np.arange(draws)
     return np.arange(0, draws, max(1, -(-chains * draws // num_draws)))

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -32,6 +32,8 @@ class On(Restricted):
     What the kernel takes from the data, and an array with an entry for each column, refers to these columns.
     ``On(White(), [3])`` gives each level of a grouping column an effect of its own.
     """
+
+    known: ClassVar[bool] = True
 
     kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
@@ -75,6 +77,8 @@ class Difference(Restricted):
     ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: rows hold the features of
     one item, then those of the other (Chu and Ghahramani 2005).
     """
+
+    known: ClassVar[bool] = True
 
     kernel: Kernel
     left: tuple[int, ...] = eqx.field(static=True)

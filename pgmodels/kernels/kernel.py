@@ -3,16 +3,18 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import Field, fields
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import checkify
 from jaxtyping import Float
 from numpyro.distributions import Distribution
 
+from pgmodels.compiled import compiled, double_by_hand
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
 from pgmodels.portable import ByValue, Module
@@ -25,8 +27,24 @@ class Kernel(Module):
     Kernels add and multiply. Hyperparameters are fields declared as ``pgm.Parameter``: a number, an array of any shape,
     ``pgm.Fixed``, a NumPyro distribution or a Parameter given for one is read as a Parameter, and the kernel takes its
     ``.value``. A default that is a Parameter says what its values are, as in
-    ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels, or static.
+    ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels, or static. Called by hand,
+    outside what JAX traces, it computes in double precision.
     """
+
+    # Whether it is a covariance function of any rows, where the kernels that it is made of are; others are looked at
+    # wherever they are evaluated.
+    known: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in {"__call__", "diagonal"} & set(vars(cls)):
+            setattr(cls, name, double_by_hand(vars(cls)[name]))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a covariance function of any rows, as kernels of the package and what is made of them are."""
+        inside = (getattr(self, field.name) for field in fields(self))
+        return self.known and all(kernel.is_known for kernel in inside if isinstance(kernel, Kernel))
 
     def __check_init__(self) -> None:
         for field in fields(self):
@@ -114,6 +132,8 @@ class Kernel(Module):
 class Sum(Kernel):
     """The sum of two kernels: the kernel of a sum of independent processes."""
 
+    known: ClassVar[bool] = True
+
     left: Kernel
     right: Kernel
 
@@ -133,6 +153,8 @@ class Sum(Kernel):
 @final
 class Product(Kernel):
     """The product of two kernels, entry by entry."""
+
+    known: ClassVar[bool] = True
 
     left: Kernel
     right: Kernel
@@ -228,12 +250,47 @@ def as_kernel(obj: Any) -> Kernel:
     raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
 
 
-def check_traced(kernel: Kernel, num_columns: int) -> None:
-    """Raise ValueError where a kernel cannot be evaluated by compiled code, or gives another shape than (n, m)."""
+def _arrays(kernel: Any) -> Any:
+    """A kernel with values alone, as arrays, those that are open at 1."""
     settled = jax.tree.map(
         lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
     )
-    values = jax.tree.map(as_array, bare(settled))
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(settled))
+
+
+def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
+    """Raise ValueError where a kernel of one's own looks up what its arrays do not have, at rows of X (n, d).
+
+    JAX would take the last entry in its place. An index below 0 counts from the end, as in NumPy; one that is clipped
+    or wrapped by the kernel itself is none that can be seen here.
+    """
+    if isinstance(kernel, Kernel) and kernel.is_known:
+        return
+    values, one = _arrays(kernel), as_array(X[:1])
+    if "gather" not in str(jax.make_jaxpr(_between)(values, one, one)):
+        return
+    try:
+        fault = _lookups(values, as_array(X), one)[0].get()
+    except NotImplementedError:
+        # Of a loop or a solver in the kernel that cannot be looked into.
+        return
+    if fault is not None:
+        raise ValueError(
+            f"{kernel!r} looks up an entry that is not there, for some row of {name}: {fault.splitlines()[0].strip()} "
+            f"Give {name} the numbers that the kernel's arrays have, or arrays with an entry for each."
+        )
+
+
+def _between(kernel: Any, X: Array, Z: Array) -> Array:
+    return kernel(X, Z)
+
+
+_lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), lightly=True)
+
+
+def check_traced(kernel: Kernel, num_columns: int) -> None:
+    """Raise ValueError where a kernel cannot be evaluated by compiled code, or gives another shape than (n, m)."""
+    values = _arrays(kernel)
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
         matrix, diagonal = jax.eval_shape(_covariances, values, X, Z)

@@ -1,6 +1,6 @@
 """Kernels that are not functions of the distance alone."""
 
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 from jax import Array
@@ -15,6 +15,8 @@ from pgmodels.precision import as_array
 @final
 class Periodic(Kernel):
     """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²) (MacKay 1998)."""
+
+    known: ClassVar[bool] = True
 
     variance: Parameter
     lengthscale: Parameter
@@ -49,6 +51,8 @@ class Periodic(Kernel):
 class Linear(Kernel):
     """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d."""
 
+    known: ClassVar[bool] = True
+
     variance: Parameter
 
     def __init__(self, variance: Any = 1.0):
@@ -68,6 +72,8 @@ class Linear(Kernel):
 @final
 class Constant(Kernel):
     """The kernel of a constant function: the same covariance everywhere."""
+
+    known: ClassVar[bool] = True
 
     variance: Parameter
 
@@ -90,6 +96,8 @@ class White(Kernel):
 
     It is a function of the inputs alone, so duplicated rows share their noise, in one data set and across two.
     """
+
+    known: ClassVar[bool] = True
 
     variance: Parameter
 

@@ -1,16 +1,17 @@
 """Kernels of the distance between inputs."""
 
 from abc import abstractmethod
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.kernels.distance import Inputs, safe_sqrt, scaled_squared_distance
+from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.parameters import Parameter, as_parameter
 from pgmodels.precision import as_array
+from pgmodels.root import safe_sqrt
 
 
 class Stationary(Kernel):
@@ -52,6 +53,8 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """The squared exponential kernel, variance · exp(-r²/2)."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -63,6 +66,8 @@ class RBF(Stationary):
 class Matern12(Stationary):
     """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -73,6 +78,8 @@ class Matern12(Stationary):
 @final
 class Matern32(Stationary):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
+
+    known: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -86,6 +93,8 @@ class Matern32(Stationary):
 class Matern52(Stationary):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
 
+    known: ClassVar[bool] = True
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
 
@@ -97,6 +106,8 @@ class Matern52(Stationary):
 @final
 class RationalQuadratic(Stationary):
     """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
+
+    known: ClassVar[bool] = True
 
     alpha: Parameter
 

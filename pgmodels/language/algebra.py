@@ -105,6 +105,9 @@ def power(base: Operand, exponent: Operand) -> Expression:
     whole = isinstance(exponent, Constant) and exponent.value == int(exponent.value)
     if isinstance(base, Power) and (whole or base.base.nonnegative):
         return power(base.base, multiply(base.exponent, exponent))
+    if isinstance(base, Power) and base.is_even and isinstance(exponent, Constant):
+        # The root of a square is |z|, whose kink is known as one.
+        return power(absolute(base.base), multiply(base.exponent, exponent))
     if isinstance(base, Product) and (whole or base.nonnegative):
         return multiply(*(power(factor, exponent) for factor in base.children))
     if isinstance(base, Call) and base.name == "exp" and not whole and exponent.latent_free:

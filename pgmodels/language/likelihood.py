@@ -16,10 +16,11 @@ from pgmodels.language.moments import gaussian_moments, is_gaussian
 from pgmodels.language.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
 from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.language.weights import Weighted
-from pgmodels.parameters import Parameter, as_declared, as_parameter
+from pgmodels.parameters import Parameter, as_declared
 from pgmodels.portable import ByValue, Module, Named, pack_function
 
 Formula = Callable[..., Expression]
+Sampler = Callable[..., np.ndarray]
 Symbols = tuple[tuple[str, bool, int | None], ...]
 
 
@@ -28,7 +29,7 @@ class Likelihood(Module):
 
     ``parameters`` holds a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the
     number of latent GPs where the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas
-    of E[y | f] and Var[y | f], needed where the support is not a short list of values.
+    of E[y | f] and Var[y | f], needed where the support is not a short list of values. ``sampler`` draws y with NumPy.
     """
 
     parameters: dict[str, Parameter]
@@ -38,12 +39,12 @@ class Likelihood(Module):
     conditional_mean: Formula | None = eqx.field(static=True, default=None)
     conditional_variance: Formula | None = eqx.field(static=True, default=None)
     num_latents: int | None = eqx.field(static=True, default=None)
+    sampler: Sampler | None = eqx.field(static=True, default=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        formulas = pack_formulas(self.function, self.conditional_mean, self.conditional_variance)
-        return super().__getstate__() | dict(
-            zip(("function", "conditional_mean", "conditional_variance"), formulas, strict=True)
-        )
+        functions = pack_functions(self.function, self.conditional_mean, self.conditional_variance, self.sampler)
+        names = ("function", "conditional_mean", "conditional_variance", "sampler")
+        return super().__getstate__() | dict(zip(names, functions, strict=True))
 
     def formula(self, size: int) -> Expression:
         """The formula over ``size`` latents, as an expression."""
@@ -84,11 +85,43 @@ class Likelihood(Module):
         if self.conditional_mean is not None and self.conditional_variance is not None:
             mean = trace(self.conditional_mean, size, self.symbols).evaluate(env)[..., 0]
             variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
-        elif is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line:
-            mean, variance = gaussian_moments(self.unweighted.formula(size), env)
+        elif self.is_gaussian(size):
+            mean, variance = self.gaussian_moments(y, f)
         else:
             return None
         return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
+
+    def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
+        """Mean and variance (..., n) of y by a formula that is Gaussian in it."""
+        return gaussian_moments(self.unweighted.formula(f.shape[-1]), Environment(y, f, self.values))
+
+    def is_gaussian(self, size: int) -> bool:
+        """Whether y, a real number, is Gaussian given the latents."""
+        return is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line
+
+    def draws_exactly(self, size: int) -> bool:
+        """Whether y can be drawn without the distribution function of the formula being inverted."""
+        return self.sampler is not None or self.is_gaussian(size)
+
+    def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """A draw by the sampler of the first column of each datum of y, (n,) or (n, columns), for latents (n, L).
+
+        Raises ValueError where the sampler does not return a number for each.
+        """
+        assert self.sampler is not None
+        n, size = f.shape
+        values = {
+            name: np.broadcast_to(np.ravel(self.values[name]), n)
+            if length is None
+            else np.broadcast_to(self.values[name], (n, length)).T
+            for name, _, length in self.symbols
+        }
+        drawn = np.asarray(self.sampler(rng, y.T, f[:, 0] if size == 1 else f.T, **values))
+        if drawn.shape != (n,):
+            raise ValueError(
+                f"the sampler of {self.name} must return a number for each datum, shape ({n},); got {drawn.shape}."
+            )
+        return drawn.astype(np.float64)
 
     def columns(self, size: int, *formulas: Formula | None) -> set[int]:
         """The columns of y that the formulas read."""
@@ -110,10 +143,10 @@ class Likelihood(Module):
     @property
     def symbols(self) -> Symbols:
         """The parameters' names, whether each is positive, and how many numbers it has: None where it is one number."""
-        return tuple((name, p.positive, p.length) for name, p in self.parameters.items())
+        return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
-        inside = [f"{name}={p!r}" for name, p in self.parameters.items()]
+        inside = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
             inside = [str(self.declared_support.num_classes)]
@@ -130,6 +163,7 @@ class LikelihoodFamily:
         mean: Formula | None,
         variance: Formula | None,
         num_latents: int | None,
+        sampler: Sampler | None,
     ):
         arguments = _read_arguments(function, "the formula")
         if (mean is None) != (variance is None):
@@ -148,13 +182,21 @@ class LikelihoodFamily:
                     f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); it takes "
                     f"({', '.join(own) or 'none'}) after the first two."
                 )
+        if sampler is not None:
+            taken = list(inspect.signature(sampler).parameters) if callable(sampler) else []
+            names = [argument.name for argument in arguments[2:]]
+            if sorted(taken[3:]) != sorted(names) or len(taken) < 3:
+                raise ValueError(
+                    f"sampler of the likelihood {function.__name__} must be a function "
+                    f"({', '.join(['rng', 'y', 'f', *names])}) that draws y with a NumPy generator; got {sampler!r}."
+                )
         if support is not None and not isinstance(support, Support):
             raise ValueError(
                 f"support of the likelihood {function.__name__} must be a support such as pgm.Counts(); got "
                 f"{support!r}."
             )
         self.function, self.support, self.mean, self.variance = function, support, mean, variance
-        self.num_latents = num_latents
+        self.num_latents, self.sampler = num_latents, sampler
         self.arguments = arguments[2:]
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__ = function.__module__
@@ -164,8 +206,9 @@ class LikelihoodFamily:
         itself = pack_function(self)
         if isinstance(itself, Named):
             return _revive_family, (itself,)
-        function, mean, variance = pack_formulas(self.function, self.mean, self.variance)
-        return _revive_family, (None, function, self.support, mean, variance, self.num_latents)
+        function, *others = pack_functions(self.function, self.mean, self.variance, self.sampler)
+        mean, variance, sampler = others
+        return _revive_family, (None, function, self.support, mean, variance, self.num_latents, sampler)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
         """The likelihood with the given parameter values; numbers are start values for ``fit``."""
@@ -185,19 +228,20 @@ class LikelihoodFamily:
             conditional_mean=self.mean,
             conditional_variance=self.variance,
             num_latents=self.num_latents,
+            sampler=self.sampler,
         )
 
     def _parameter(self, argument: inspect.Parameter, given: dict[str, Any]) -> Parameter:
         default = argument.default
         declared = default if isinstance(default, Parameter) else Parameter(None)
         if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
-            declared = as_parameter(default, argument.name)
+            declared = as_declared(default, None, argument.name, positive=False)
         value = given.get(argument.name, declared)
         if value is None or (isinstance(value, Parameter) and value.value is None):
             raise ValueError(
                 f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
             )
-        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}")
+        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}", positive=False)
         if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
             raise ValueError(
                 f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
@@ -243,22 +287,28 @@ def likelihood(
     mean: Formula | None = None,
     variance: Formula | None = None,
     num_latents: int | None = None,
+    sampler: Sampler | None = None,
 ) -> Any:
-    """Decorator: turn a formula ``def name(y, f, parameter=pgm.Parameter(2.0))`` into a likelihood.
+    """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
 
     ``y`` is the observation (``y[0]``, ``y[1]`` where it has columns), ``f`` the latent value or the vector of them.
+    Parameters are real numbers unless their default says ``positive=True`` or has a ``constraint``.
     The formula is written with pgm.sigmoid, pgm.exp, pgm.sum and so on; a factor free of f may be left out.
     ``support`` declares what y can be (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and for predictions;
-    ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f].
+    ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f]. ``sampler(rng, y, f, parameter)`` draws y (n,)
+    with a NumPy generator, exactly where the formula's distribution function would be inverted numerically: ``f`` is
+    (n,) or (latents, n), ``y`` has its columns first, a number for each of n draws.
     """
     if function is None:
-        return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents)
-    return LikelihoodFamily(function, support, mean, variance, num_latents)
+        return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents, sampler)
+    return LikelihoodFamily(function, support, mean, variance, num_latents, sampler)
 
 
-def pack_formulas(function: Formula, mean: Formula | None, variance: Formula | None) -> list[Named | ByValue | None]:
-    """The formulas of a likelihood as they travel: in a module they are found in the family, which has their name."""
-    roles = {"function": function, "mean": mean, "variance": variance}
+def pack_functions(
+    function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
+) -> list[Named | ByValue | None]:
+    """The functions of a likelihood as they travel: in a module they are found in the family, which has their name."""
+    roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     owner = getattr(function, "__qualname__", "")
     return [f and pack_function(f, f"{owner}.{role}") for role, f in roles.items()]
 

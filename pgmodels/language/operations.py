@@ -15,6 +15,7 @@ from jax import Array
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.language.scaled import Scaled, product, total, total_along
 from pgmodels.language.symbols import Constant
+from pgmodels.root import safe_sqrt
 
 _COMPARISONS: dict[str, Callable[..., Array]] = {
     "==": jnp.equal,
@@ -195,14 +196,15 @@ class Power(Expression):
 
     @cached_property
     def sign(self) -> int | None:
-        return 1 if self.base.sign == 1 or self._even else None
+        return 1 if self.base.sign == 1 or self.is_even else None
 
     @cached_property
     def nonnegative(self) -> bool:
-        return self.base.nonnegative or self._even
+        return self.base.nonnegative or self.is_even
 
     @cached_property
-    def _even(self) -> bool:
+    def is_even(self) -> bool:
+        """Whether it is the power by an even number, whose base may have any sign."""
         return isinstance(self.exponent, Constant) and self.exponent.value % 2 == 0
 
     @cached_property
@@ -215,7 +217,7 @@ class Power(Expression):
         if isinstance(self.exponent, Constant):
             value = self.exponent.value
             if value == 0.5:
-                return jnp.sqrt(base)
+                return safe_sqrt(base)
             return base ** int(value) if value == int(value) else base**value
         return base ** self.exponent.evaluate(env)
 

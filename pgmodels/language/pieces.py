@@ -11,8 +11,8 @@ from scipy.special import expit, log_expit
 # the logarithm of its distance from an end, the logit of its place between two ends.
 _WIDE = 100.0
 _LOGIT_REACH = 36.0  # σ(36) is the last that differs from 1 in double precision
-# Each closer look divides the distance of the points by half their number, some hundred.
-_LOOKS = 4
+# After the first look, each of so many closer ones divides the distance of the points by half of their number.
+_LOOKS, _CLOSER = 8, 64
 _LARGEST = 1e300
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
@@ -67,14 +67,33 @@ def steps(low: np.ndarray, high: np.ndarray, most: float = np.inf) -> tuple[np.n
     return np.minimum(points, high), points <= high
 
 
+def outermost(low: np.ndarray, high: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
+    """Up to ``most`` steps up from low and down from high, where that is finite, and the interval that they leave.
+
+    Points (points, n), which of them there are, and the ends of the interval, (n,) each: low >= high of an empty one.
+    """
+    points, there = steps(low, high, most)
+    last = low + most - 1.0
+    beyond = np.max(high - last, initial=0.0, where=np.isfinite(high))
+    top = high - np.arange(min(beyond, float(most)))[:, None]
+    inside = np.isfinite(top) & (top > last)
+    points, there = np.concatenate([points, np.where(inside, top, low)]), np.concatenate([there, inside])
+    return points, there, last + 0.5, high - most + 0.5
+
+
 def cover(
-    log_density: LogDensity, low: np.ndarray, high: np.ndarray, standard: np.ndarray, centre: Any = None
+    log_density: LogDensity,
+    low: np.ndarray,
+    high: np.ndarray,
+    standard: np.ndarray,
+    centre: Any = None,
+    mass: Any = 1.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of intervals, dense where the density is high and out to its far tails: y, log p, log dy/ds (points, n).
 
     In a coordinate that is y itself, log|y - end| or the logit of y between its ends, the points are
-    centre + scale sinh(s) with s the ``standard`` ones, the scale by the density's height at the centre, and the centre
-    where it is highest unless it is given. Points rounded onto an end have log p = log dy/ds = -inf.
+    centre + scale sinh(s) with s the ``standard`` ones, the scale by the mass and the density's height at the centre,
+    the centre where it is highest unless it is given. Points rounded onto an end have log p = log dy/ds = -inf.
     """
 
     def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,8 +110,8 @@ def cover(
     else:
         centre = np.broadcast_to(centre, low.shape)
         height = log_mass(centre[None, :])[0]
-    # The deviation of a Gaussian with this height, in logarithms, for densities may over- and underflow.
-    log_scale = np.clip(np.nan_to_num(-height, neginf=0.0, posinf=0.0) + np.log(0.4), -600.0, 600.0)
+    # The deviation of a Gaussian with this height and mass, in logarithms, for densities may over- and underflow.
+    log_scale = np.clip(np.nan_to_num(np.log(0.4 * mass) - height, neginf=0.0, posinf=0.0), -600.0, 600.0)
     s = standard[:, None]
     y, log_p, log_slope = evaluate(centre + np.exp(log_scale) * np.sinh(s))
     return y, log_p, log_slope + log_scale + np.log(np.cosh(s))
@@ -106,10 +125,12 @@ def _highest(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int
         [below & above, below | above], [_LOGIT_REACH * line, _WIDE * line], default=np.sinh(_WIDE * line)
     )
     around = np.gradient(points, axis=0)
+    line = np.linspace(-1.0, 1.0, _CLOSER)[:, None]
     for _ in range(_LOOKS):
         best = log_mass(points).argmax(axis=0)
         t, step = points[best, columns], around[best, columns]
-        points, around = t + step * line, np.broadcast_to(step * (line[1] - line[0]), points.shape)
+        points = t + step * line
+        around = np.broadcast_to(step * (line[1] - line[0]), points.shape)
     height = log_mass(points)
     best = height.argmax(axis=0)
     return points[best, columns], height[best, columns]

@@ -82,6 +82,14 @@ def dense_log_normalizer(factor: DenseFactor, h: Float[Array, " n"], mean: Float
     return -jnp.sum(jnp.log(jnp.diagonal(factor.root))) + 0.5 * h @ mean
 
 
+def dense_divergence(
+    factor: DenseFactor, weights: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Float[Array, ""]:
+    """KL(N(K beta, Sigma) || N(0, K)), from its mean and variance: tr K^-1 Sigma is n less the sum of w variance."""
+    log_root = jnp.sum(jnp.log(jnp.diagonal(factor.root)))
+    return log_root + 0.5 * (weights @ mean - factor.scale**2 @ variance)
+
+
 def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
     """The U with Sigma = D - U^T U.
 
@@ -182,6 +190,13 @@ def factor_log_normalizer(
 ) -> Float[Array, ""]:
     """Log of the integral of N(v; 0, I) exp(sum h f - w f^2 / 2) with f = A^T v, from the posterior mean of v."""
     return -jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * (A @ h) @ mean
+
+
+def factor_divergence(
+    root: Float[Array, "r r"], mean: Float[Array, " r"], w: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Float[Array, ""]:
+    """KL of v's posterior and its prior, from its mean and the variance of A^T v."""
+    return jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * (mean @ mean - w @ variance)
 
 
 def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) -> Float[Array, "r m"]:

@@ -115,6 +115,12 @@ class CoupledPosterior(Module):
         """Log of the integral of the prior times the factors."""
         return self.log_evidence
 
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
+        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+        log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
+        told = jnp.sum(self.precision * covariance) - _trace(self.prior, self.precision)
+        return log_root + 0.5 * (self.centre @ self.centre - told)
+
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
         """Mean and variance at new inputs."""
         mean, V = self.marginals_at(X_new)
@@ -232,6 +238,11 @@ class CoupledSparsePosterior(CoupledPosterior):
         kept = jnp.eye(V.shape[-1]) - own @ self.sums.precision
         mean = self.prior.latents(self.prior.unflatten(self.centre))
         return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + own)
+
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
+        """See CoupledPosterior."""
+        log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
+        return super().divergence(covariance) + log_root
 
     def _pull(self, h: Float[Array, "m L"], g: Float[Array, "m L"]) -> Float[Array, "m L"]:
         """gain (h - W g)."""

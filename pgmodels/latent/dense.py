@@ -21,6 +21,8 @@ WHITENING_JITTER = 1e-8
 # times as much (see pgmodels.latent.inducing). Where it gives no root, as of kernels that are not quite positive
 # semi-definite, it is the one above.
 _LEAST_JITTER, _MANY = 1e-12, 1000
+# A share of the prior's variance that rounding may make of a difference to it.
+_ROUNDING = 1e-10
 
 
 class DenseState(NamedTuple):
@@ -111,6 +113,9 @@ class DensePrior(FactoredPrior):
     def _log_normalizer(self, state: DenseState, h: Array) -> Array:
         return algebra.dense_log_normalizer(state.factor, h, self.K @ state.weights)
 
+    def _divergence(self, state: DenseState, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.dense_divergence(state.factor, state.weights, mean, variance)
+
     def _mean_and_deviation(self, state: DenseState, noise: Array) -> tuple[Array, Array]:
         moved = algebra.dense_weights(
             self.K, state.factor, jnp.zeros_like(state.weights), self.root @ noise[0], noise[1]
@@ -126,7 +131,10 @@ class DensePrior(FactoredPrior):
     def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
         K_cross, diagonal = cross
         V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
-        return K_cross.T @ state.weights, diagonal - jnp.sum(V**2, axis=0)
+        variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
+        # What rounding leaves of a variance that the data take all of is at least a digit of the prior's.
+        is_rounding = jnp.abs(variance) < _ROUNDING * diagonal
+        return K_cross.T @ state.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
 
     def _cross_covariance(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
         return algebra.dense_cross_covariance(self.K, cross[0], state.factor)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from pgmodels.compiled import compiled
 from pgmodels.integration import equal_chunks, power_of_two
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.form import ROUNDING, pivoted_cholesky
 from pgmodels.latent.joint import Coordinates, JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian
 
@@ -45,10 +46,10 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     """
     rows, size = mean.shape
     blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
-    values, vectors = np.linalg.eigh(blocks)
-    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    noise = rng.standard_normal((len(roots), num_draws, roots.shape[-1]))
-    deviations = np.moveaxis(noise @ np.swapaxes(roots, 1, 2), 1, 0).reshape(num_draws, size, rows)
+    # Of the rank of the covariance, which is small for few groups at many rows.
+    roots = [pivoted_cholesky(block, ROUNDING).A for block in blocks]
+    deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
+    deviations = deviations.reshape(num_draws, size, rows)
     return mean + np.swapaxes(deviations, 1, 2)
 
 

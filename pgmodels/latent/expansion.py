@@ -18,7 +18,7 @@ _SILENT = 1e-7
 class Expansion(NamedTuple):
     """Independent latents with a dense prior given sites, and what says how their moments at the data move with these.
 
-    ``mean`` and ``variance`` (l, n), the mean beside the prior's, and the log normaliser of each latent, (l,). Of the
+    ``mean`` and ``variance`` (l, n), the mean beside the prior's, and KL(q || prior) of each latent, (l,). Of the
     covariance there is ``taken``, W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n): Sigma is that between ``half``, W^-1/2.
     Latents with a site of next to no precision have nothing in common with others in it, but their ``own`` variance.
     ``weights`` are K^-1 mean, ``scale`` W^1/2.
@@ -26,7 +26,7 @@ class Expansion(NamedTuple):
 
     mean: Float[Array, "l n"]
     variance: Float[Array, "l n"]
-    log_normalizer: Float[Array, " l"]
+    divergence: Float[Array, " l"]
     weights: Float[Array, "l n"]
     scale: Float[Array, "l n"]
     half: Float[Array, "l n"]
@@ -57,7 +57,7 @@ class Expansion(NamedTuple):
 
 def expand(prior: DensePrior, sites: Sites) -> Expansion:
     """The posteriors given sites (n, l), factorised once each."""
-    potential, constant = centred(sites, prior.mean)
+    potential, _ = centred(sites, prior.mean)
     diagonal = jnp.diagonal(prior.K)
     least = _SILENT / diagonal
 
@@ -66,9 +66,8 @@ def expand(prior: DensePrior, sites: Sites) -> Expansion:
         weights = algebra.dense_weights(prior.K, factor, h)
         mean = prior.K @ weights
         variance, taken = algebra.dense_variance_and_taken(prior.K, factor)
-        log_normalizer = algebra.dense_log_normalizer(factor, h, mean)
+        divergence = algebra.dense_divergence(factor, weights, mean, variance)
         half, own = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
-        return Expansion(mean, variance, log_normalizer, weights, factor.scale, half, own, taken)
+        return Expansion(mean, variance, divergence, weights, factor.scale, half, own, taken)
 
-    found = over_latents(one, potential, sites.precision)
-    return found._replace(log_normalizer=found.log_normalizer + constant)
+    return over_latents(one, potential, sites.precision)

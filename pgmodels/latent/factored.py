@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites
+from pgmodels.latent.protocol import Key, LatentPrior, Moments, Posterior, Sites
 from pgmodels.latent.rows import resize_zeros
 from pgmodels.latent.sequential import over_latents, over_states
 from pgmodels.precision import as_array
@@ -67,6 +67,10 @@ class FactoredPrior(LatentPrior):
         """Log normaliser."""
 
     @abstractmethod
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        """KL(q || prior) of the posterior, given what ``_moments`` says of it."""
+
+    @abstractmethod
     def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
         """The mean of v and, from standard normals (2, r), a draw of its deviation."""
 
@@ -96,16 +100,17 @@ class FactoredPrior(LatentPrior):
         states = over_latents(self._condition, potential, sites.precision)
         return FactoredPosterior(self, potential, constant, states)
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
+    def moments(self, sites: Sites) -> Moments:
         """See LatentPrior. One latent after the other, so that one factorisation is held at a time."""
         potential, constant = centred(sites, self.mean)
 
-        def one(h: Array, w: Array) -> tuple[Array, Array, Array]:
+        def one(h: Array, w: Array) -> Moments:
             state = self._condition(h, w)
-            return *self._moments(state), self._log_normalizer(state, h)
+            mean, variance = self._moments(state)
+            return Moments(mean, variance, self._log_normalizer(state, h), self._divergence(state, w, mean, variance))
 
-        mean, variance, log_normalizer = over_latents(one, potential, sites.precision)
-        return self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant)
+        mean, variance, log_normalizer, divergence = over_latents(one, potential, sites.precision)
+        return Moments(self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant), jnp.sum(divergence))
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See LatentPrior."""

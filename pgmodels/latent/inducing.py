@@ -18,6 +18,7 @@ from pgmodels.latent.dense import whitened_root
 from pgmodels.latent.factored import FactoredPosterior, with_residual
 from pgmodels.latent.form import JITTERS, RANK_MULTIPLE, ROUNDING, Form, check_gram, gram, jittered_root
 from pgmodels.latent.low_rank import LowRankPrior, LowRankState, Span, SpannedPrior, low_rank_at, own_variances, span_of
+from pgmodels.latent.new_inputs import check_new_inputs
 from pgmodels.latent.rows import resize_rows
 from pgmodels.latent.selection import SELECTIONS, distinct_rows
 from pgmodels.latent.sparse import SparsePrior
@@ -85,6 +86,9 @@ class InducingPrior(LowRankPrior):
 
     def _log_normalizer(self, state: Any, h: Array) -> Array:
         return super()._log_normalizer(state.span, h) - state.loss
+
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        return super()._divergence(state.span, w, mean, variance - self.residual)
 
     def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
         return super()._mean_and_deviation(state.span, noise)
@@ -159,7 +163,8 @@ class Inducing(Form):
     same.
 
     ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
-    columns in units in which the kernel changes alike; rows drawn at ``"uniform"``; rows one by one where the prior
+    columns in units in which the kernel changes alike, and rows where centres lie between levels, of a group or an
+    index, that no row has; rows drawn at ``"uniform"``; rows one by one where the prior
     ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
     what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
     distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred
@@ -228,7 +233,9 @@ class Inducing(Form):
         Z = self.choose(kernel, X)
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = span_at(kernel, Z, neglected)
-        return _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
+        return prior
 
     def traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None

@@ -53,6 +53,10 @@ class DistinctInputs(Module):
         pairs = zip(self.X, self.live, strict=True)
         return tuple(len(X) if live is None else int(np.asarray(live).sum()) for X, live in pairs)
 
+    def of_data(self) -> list[np.ndarray]:
+        """Those of data, of each group; outside ``jit``."""
+        return [np.asarray(X)[:count] for X, count in zip(self.X, self.counts, strict=True)]
+
 
 class Sharing(NamedTuple):
     """By which columns a group of latents tells inputs apart, and whether rows share a latent that differ in others.

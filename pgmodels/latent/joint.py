@@ -1,6 +1,7 @@
 """All latent GPs of a model at the data: groups that share a kernel, side by side."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
 from pgmodels.latent.inputs import Copies
-from pgmodels.latent.protocol import Key, LatentPrior, Posterior, Sites, no_factor
+from pgmodels.latent.new_inputs import check_new_inputs
+from pgmodels.latent.protocol import Key, LatentPrior, Moments, Posterior, Sites, no_factor
 from pgmodels.latent.rows import filled_size, resize_zeros
 from pgmodels.latent.sparse import SparsePrior
 from pgmodels.portable import Module
@@ -81,6 +83,13 @@ class JointPrior(Module):
             found.append(own)
         return found
 
+    def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
+        """Terms of each row and latent, summed over all rows that share the latent with it, at the rows of the data."""
+        if not any(self.shared):
+            return terms
+        sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
+        return self.side_by_side([own.potential for own in sums])
+
     def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Values of the latents at each group's inputs, at the rows of the data."""
         return self.copies.side_by_side(parts)
@@ -121,6 +130,11 @@ class JointPrior(Module):
         """The same, filled up to one of few sizes."""
         return self.resized(filled_size(self.num_rows))
 
+    def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+        """ValueError where a kernel of one's own is no covariance there: see pgmodels.latent.new_inputs."""
+        for group in self.spans().groups:
+            check_new_inputs(group, X_new, name, jointly)
+
     def slices(self) -> list[slice]:
         """The columns of each group."""
         return columns(self.sizes)
@@ -130,11 +144,14 @@ class JointPrior(Module):
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         return JointPosterior(self, sites, tuple(group.condition(own) for group, own in pairs))
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
-        """Mean and variance given sites, and the log normaliser."""
+    def moments(self, sites: Sites) -> Moments:
+        """Those of all groups given sites."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
-        means, variances, logs = zip(*(group.moments(own) for group, own in pairs), strict=True)
-        return self.side_by_side(means), self.side_by_side(variances), sum(logs, jnp.zeros(()))
+        means, variances, logs, divergences = zip(*(group.moments(own) for group, own in pairs), strict=True)
+        nothing = jnp.zeros(())
+        return Moments(
+            self.side_by_side(means), self.side_by_side(variances), sum(logs, nothing), sum(divergences, nothing)
+        )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance before any data."""

@@ -126,6 +126,9 @@ class LowRankPrior(SpannedPrior):
     def _log_normalizer(self, state: LowRankState, h: Array) -> Array:
         return algebra.factor_log_normalizer(self.A, state.root, h, state.centre)
 
+    def _divergence(self, state: LowRankState, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.factor_divergence(state.root, state.centre, w, variance)
+
     def _covariance(self, state: LowRankState) -> Array:
         U = algebra.factor_half_covariance(state.root, self.A)
         return U.T @ U
@@ -155,10 +158,10 @@ def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, si
     It is differentiable in the hyperparameters, pivots held: what they neglect stays small near where they were chosen.
     """
     Z, active, _ = span
-    root, nothing = root_at(kernel, span), jnp.zeros(())
+    root, neglected = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
     return LowRankPrior(
-        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=nothing, size=size
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=neglected, size=size
     )
 
 

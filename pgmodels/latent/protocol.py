@@ -40,6 +40,19 @@ class Sites(NamedTuple):
         return Sites(self.potential[:, part], self.precision[:, part])
 
 
+class Moments(NamedTuple):
+    """Means and variances of n data's latents given sites, the sites' log normaliser, and KL(q || prior).
+
+    q is the posterior that the sites make. The divergence is a sum of few terms that are as large as it is itself; as
+    E log of the sites less their log normaliser it would be a small difference of large numbers.
+    """
+
+    mean: Float[Array, "n l"]
+    variance: Float[Array, "n l"] | Float[Array, "n l l"]
+    log_normalizer: Float[Array, ""]
+    divergence: Float[Array, ""]
+
+
 class Posterior(Module):
     """Latents given sites: the product of a Gaussian prior and the sites, normalised, with its factorisation."""
 
@@ -108,10 +121,14 @@ class LatentPrior(Module):
     def condition(self, sites: Sites) -> Posterior:
         """The posterior given sites, factorised once."""
 
-    def moments(self, sites: Sites) -> tuple[Float[Array, "n l"], Float[Array, "n l"], Float[Array, ""]]:
-        """Mean, variance and log normaliser given sites, for those who need nothing else of the posterior."""
-        posterior = self.condition(sites)
-        return *posterior.moments(), posterior.log_normalizer()
+    def moments(self, sites: Sites) -> Moments:
+        """What those need of the posterior given sites who need nothing else of it."""
+        posterior, (h, w) = self.condition(sites), sites
+        mean, variance = posterior.moments()
+        log_normalizer = posterior.log_normalizer()
+        return Moments(
+            mean, variance, log_normalizer, jnp.sum(h * mean - 0.5 * w * (variance + mean**2)) - log_normalizer
+        )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance before any data."""

@@ -97,6 +97,9 @@ class StreamedPrior(SpannedPrior):
         del h
         return 0.5 * state.pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root))) - state.loss
 
+    def _divergence(self, state: StreamedState, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.factor_divergence(state.root, state.centre, w, variance - self.residual)
+
     def _covariance(self, state: StreamedState) -> Array:
         raise self._too_many()
 
@@ -119,7 +122,7 @@ def streamed_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Span, si
         Z=span.Z,
         root=root_at(kernel, span),
         active=span.active,
-        truncation=jnp.zeros(()),
+        truncation=span.jitter * jnp.max(kernel.diagonal(X)),
         size=size,
         residual=jnp.zeros(len(X)),
     )

@@ -12,6 +12,7 @@ from pgmodels.integration import at_a_time, gauss_hermite, gauss_legendre, norma
 from pgmodels.language.expression import Environment, Expression
 from pgmodels.objectives.protocol import Objective, sites_from
 from pgmodels.precision import as_array
+from pgmodels.root import safe_sqrt
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
@@ -29,6 +30,8 @@ _LEGENDRE, _REACH = 48, 9.0
 _LEAST = 1e-9
 # Added to the variances, relatively, before their root is taken: two latents of a datum may be one.
 _JITTER = 1e-13
+# Of the values of log densities, by which a straight line may seem to be bent.
+_ROUNDING = 1e-12
 # Of nodes with this much of the weight that have no finite log density, the rest says nothing.
 _MOST = 0.5
 
@@ -75,7 +78,7 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        half = jnp.sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
+        half = safe_sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
         return self._average(*self._rule(len(m)), m, half, y, parameters)
 
     def _rule(self, count: int) -> tuple[Any, Any]:
@@ -99,6 +102,25 @@ class Quadrature(Objective):
             return bound, *sites_from(m, by_mean, by_spread)
         W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
         return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+
+    def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """Whether each datum's log density is concave as far as chords between nodes of the coarse rule say, (n,).
+
+        Predictors have means and variances (n, P). Far and near chords: kinks lie within some of the former.
+        """
+
+        def log_density(z: Any) -> Any:
+            return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+
+        begin = m + jnp.sqrt(v) * normal_nodes(self.size, num_coarse_nodes(self.size))[0][:, None, :]
+        concave = jnp.ones(len(m), dtype=bool)
+        for share in (1.0, 0.25):
+            end = begin + share * (jnp.roll(begin, 1, axis=0) - begin)
+            ends = log_density(begin), log_density(end)
+            bend = log_density(0.5 * (begin + end)) - 0.5 * sum(ends)
+            rounding = _ROUNDING * (1.0 + sum(map(jnp.abs, ends)))
+            concave &= jnp.all((bend >= -rounding) | ~jnp.isfinite(bend), axis=0)
+        return concave
 
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory.
@@ -134,14 +156,15 @@ class Quadrature(Objective):
     def _between_kinks(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """One predictor: the pieces of the real line between the kinks, which move with the marginals."""
         v = v.reshape(m.shape)
-        deviation = jnp.sqrt(v)[:, 0]
+        deviation = safe_sqrt(v)[:, 0]
+        unit = jnp.where(deviation > 0.0, deviation, 1.0)
         env = Environment(y, jnp.zeros_like(m), parameters)
         places = []
         for kink in self.kinks:
             scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in kink)
             # A predictor that the factor does not read here has its kink nowhere.
             there = -shift / jnp.where(scale == 0, 1.0, scale)
-            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / deviation))
+            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / unit))
         inner = jnp.sort(jnp.clip(jnp.stack(places), -_REACH, _REACH), axis=0)
         ends = jnp.concatenate([jnp.full((1, len(m)), -_REACH), inner, jnp.full((1, len(m)), _REACH)])
         x, w = (as_array(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
@@ -181,6 +204,9 @@ def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
 def root_of_each(V: Any) -> Any:
     """The lower Cholesky root of small matrices (n, P, P), entry by entry: no batch of them reaches LAPACK."""
     size = V.shape[-1]
+    # Without any variance the root is 0, and its derivative too: sites there say nothing.
+    varies = (jnp.trace(V, axis1=1, axis2=2) > 0.0)[:, None, None]
+    V = jnp.where(varies, V, jnp.eye(size))
     jitter = _JITTER * jnp.trace(V, axis1=1, axis2=2)
     rows: list[list[Any]] = []
     for p in range(size):
@@ -192,4 +218,4 @@ def root_of_each(V: Any) -> Any:
         rows.append([*row, jnp.sqrt(jnp.maximum(left, jitter))])
     zeros = jnp.zeros_like(V[:, 0, 0])
     filled = [jnp.stack(row + [zeros] * (size - len(row)), axis=-1) for row in rows]
-    return jnp.stack(filled, axis=-2)
+    return jnp.where(varies, jnp.stack(filled, axis=-2), 0.0)

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
+from pgmodels.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import COLOURS, MARKERS, RASTERISED, new_figure, open_axes
@@ -79,11 +80,11 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
     deviation = np.sqrt(result.variance)
     x = result.mean
     if which == "mean":
-        y, error = (importance.mean - x) / deviation, importance.mean_error / deviation
+        y, error = (in_units_of(deviation, part) for part in (importance.mean - x, importance.mean_error))
         expected, label = 0.0, "(weighted mean - mean of q) / sd of q"
     else:
-        y = np.sqrt(importance.variance) / deviation
-        error = importance.variance_error / (2.0 * importance.variance) * y
+        y = in_units_of(deviation, np.sqrt(importance.variance), known=1.0)
+        error = in_units_of(2.0 * importance.variance, importance.variance_error) * y
         expected, label = 1.0, "weighted sd / sd of q"
     rasterised = x.size > RASTERISED
     for latent in range(x.shape[1]):

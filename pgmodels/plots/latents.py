@@ -15,7 +15,7 @@ from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.latent.inducing import Inducing
 from pgmodels.plots.inputs import held_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
-from pgmodels.results.correction import CorrectionWarning
+from pgmodels.results.correction import CorrectionWarning, is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
@@ -122,9 +122,10 @@ def _curves(label: str, result: Any, x: np.ndarray, held: np.ndarray | None, not
     with unsaid(CorrectionWarning):
         mean, variance = result.predict_latent(x)
         predicted = _predicted(label, lambda: result.predict(x, held), notes)
-    if not (variance > 0).all():
+    bad = is_out_of_reach(variance)
+    if bad.any():
         notes.append(f"{label}: no band where the corrected variance is not positive.")
-    scale = np.sqrt(np.where(variance > 0, variance, np.nan))
+    scale = np.sqrt(np.where(bad, np.nan, variance))
     return _Curves(mean, mean + ndtri(_LEVELS)[:, None, None] * scale, predicted)
 
 

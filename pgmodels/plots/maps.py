@@ -12,6 +12,7 @@ from pgmodels.integration import sobol_normals
 from pgmodels.language.supports import SuccessesOfTrials
 from pgmodels.plots.inputs import held_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
@@ -96,7 +97,7 @@ def _predictive(result: Any, inputs: np.ndarray, held: np.ndarray | None) -> Pre
     if size == 1:
         return result.predict(inputs, held)
     mean, variance = result.predict_latent(inputs)
-    if not (variance > 0).all():
+    if is_out_of_reach(variance).any():
         return result.predict(inputs, held)  # which says what is wrong
     standard = sobol_normals(size, _NODES[False])
     return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)

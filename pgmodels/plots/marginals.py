@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import norm
 
+from pgmodels.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.predictions import prediction_errors
 from pgmodels.plots.inputs import require_comparison
@@ -23,6 +24,7 @@ from pgmodels.plots.style import (
     settle,
     styles,
 )
+from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
@@ -140,7 +142,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
         _densities(axes, draws, others, looks, row, latent)
     for axes in grid[len(places) :]:
         axes.remove()
-    bad = [label for label, r in others.items() if not isinstance(r, Draws) and not (r.variance > 0).all()]
+    bad = [label for label, r in others.items() if not isinstance(r, Draws) and is_out_of_reach(r.variance).any()]
     legend_below(
         figure,
         [Patch(facecolor="0.85", edgecolor="0.6"), *(line_handle(looks[label]) for label in others)],
@@ -154,7 +156,7 @@ def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
     """The rows and latents in order of how far the furthest result is from the draws."""
     scale = np.sqrt(draws.variance)
     distances = [
-        np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale) / scale  # type: ignore[attr-defined]
+        in_units_of(scale, np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale))  # type: ignore[attr-defined]
         for result in others
     ]
     worst = np.max(distances, axis=0)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from pgmodels import generic
+from pgmodels.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.report.html import Html, bullets, join, table
@@ -74,8 +75,8 @@ def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     importance = diagnosis.importance
     shift, ratio = _moved(diagnosis)
-    mean_error = importance.mean_error / np.sqrt(importance.variance)
-    ratio_error = ratio * importance.variance_error / (2.0 * importance.variance)
+    mean_error = in_units_of(np.sqrt(importance.variance), importance.mean_error)
+    ratio_error = ratio * in_units_of(2.0 * importance.variance, importance.variance_error)
     furthest, extreme = int(shift.argmax()), int(np.abs(np.log(ratio)).argmax())
 
     def at(values: np.ndarray, errors: np.ndarray, place: int) -> str:
@@ -92,7 +93,8 @@ def _moved(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
     """How far weights move q's means, in posterior deviations, and q's deviations over the weighted ones."""
     importance, result = diagnosis.importance, diagnosis.result
     deviation = np.sqrt(importance.variance)
-    return np.abs(result.mean - importance.mean) / deviation, np.sqrt(result.variance) / deviation
+    shift = in_units_of(deviation, np.abs(result.mean - importance.mean))
+    return shift, in_units_of(deviation, np.sqrt(result.variance), known=1.0)
 
 
 def _place(diagnosis: Diagnosis, flat: int) -> str:

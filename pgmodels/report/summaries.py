@@ -17,8 +17,8 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
-from pgmodels.unknowns import Unknowns
-from pgmodels.writing import write_distribution
+from pgmodels.unknowns import Unknowns, uncertain
+from pgmodels.writing import write_constraint, write_distribution
 
 WIDTH = 100
 _METHODS = {
@@ -108,7 +108,8 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
-    return ", ".join(f"{m:.4g} ({a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
+    """Medians with central intervals of 90 %, whose ends are the 5 % and 95 % quantiles."""
+    return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
 
 
 def _iterations(result: Approximation) -> list[tuple[str, str]]:
@@ -118,7 +119,10 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
-        facts.append(("hyperparameters", "learned" if result.fit.converged else f"not optimal: {result.fit.message}"))
+        # With priors an optimum depends on the scale on which densities are taken.
+        optimum = "learned, with priors: the mode of the values themselves, not of their logarithms"
+        state = optimum if uncertain(result.model).places else "learned"
+        facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
     return facts
 
 
@@ -157,9 +161,11 @@ def hyperparameter_table(model: Model) -> Html:
     every = Unknowns(model, lambda parameter: True)
     rows = []
     for name, parameter in zip(every.names, every.parameters, strict=True):
-        prior = "" if parameter.prior is None else f", prior {write_distribution(parameter.given_prior)}"
+        said = write_constraint(parameter.support)
+        if parameter.prior is not None:
+            said = f"prior {write_distribution(parameter.given_prior)}"
         value = "from the data" if parameter.value is None else _array(parameter.value)
-        rows.append((name, value, "fixed" if parameter.fixed else f"may be learned{prior}"))
+        rows.append((name, value, "fixed" if parameter.fixed else f"may be learned, {said}"))
     return table(["hyperparameter", "value", ""], rows)
 
 

@@ -13,7 +13,14 @@ from pgmodels.latent.drawing import draw_latents
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.moved import MovedGaussian, move
 from pgmodels.precision import as_array, double_precision
-from pgmodels.results.correction import correct_at, joint_covariance, mixing, respond_at, warn_nonpositive
+from pgmodels.results.correction import (
+    correct_at,
+    is_out_of_reach,
+    joint_covariance,
+    mixing,
+    respond_at,
+    warn_nonpositive,
+)
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
@@ -106,7 +113,7 @@ class CorrectedApproximation(Approximation):
     """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
 
     No ELBO stands behind them. ``num_nonpositive`` counts the corrected variances at the data that came out
-    non-positive, beyond the reach of the correction.
+    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right.
     """
 
     num_nonpositive: int
@@ -141,12 +148,13 @@ class CorrectedApproximation(Approximation):
         Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
         """
         variance = self.predict_latent(X_new)[1]
-        if not (variance > 0).all():
-            row = int(np.argwhere(~(variance > 0))[0][0])
+        bad = is_out_of_reach(variance)
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
             raise ValueError(
                 f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new "
-                f"({int((variance <= 0).sum())} in all): the correction does not reach there. Predict with the "
-                "uncorrected result or with draws."
+                f"({int(bad.sum())} in all): the correction does not reach there. Predict with the uncorrected result "
+                "or with draws."
             )
         return super().predict(X_new, covariates)
 

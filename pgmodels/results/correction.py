@@ -17,7 +17,7 @@ from pgmodels.warning import warn
 
 
 class CorrectionWarning(UserWarning):
-    """A corrected variance is not positive: the expansion does not reach there."""
+    """A corrected variance is negative, or larger than it can be: the expansion does not reach there."""
 
 
 def correct_marginals(
@@ -134,11 +134,17 @@ def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
     return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
 
 
+def is_out_of_reach(variance: np.ndarray) -> np.ndarray:
+    """Where a corrected variance is none. One of 0 is what it is before any correction: of a latent the prior knows."""
+    return ~(variance >= 0)
+
+
 def warn_nonpositive(variance: np.ndarray, where: str) -> int:
-    """Warn of non-positive corrected variances; returns how many there are."""
-    count = int(np.sum(variance <= 0))
+    """Warn of corrected variances that are not positive, nor 0 as the prior's; returns how many there are."""
+    bad = is_out_of_reach(variance)
+    count = int(np.sum(bad))
     if count:
-        row = int(np.argwhere(variance <= 0)[0][0])
+        row = int(np.argwhere(bad)[0][0])
         warn(
             f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
             f"{variance.min():.3g} at least): the correction is too large there to be trusted.",

@@ -87,12 +87,21 @@ class Draws(Result):
     @cached_property
     def mean(self) -> np.ndarray:
         """Posterior means at the data, (n, latents)."""
-        return self.latents.mean(axis=(0, 1)) if self.moments is None else self.moments[0]
+        if self.moments is not None:
+            return self.moments[0]
+        return np.where(self._varies, self.latents.mean(axis=(0, 1)), self.latents[0, 0])
 
     @cached_property
     def variance(self) -> np.ndarray:
         """Posterior variances at the data, (n, latents)."""
-        return self.latents.var(axis=(0, 1)) if self.moments is None else self.moments[1]
+        if self.moments is not None:
+            return self.moments[1]
+        return np.where(self._varies, self.latents.var(axis=(0, 1)), 0.0)
+
+    @cached_property
+    def _varies(self) -> np.ndarray:
+        """Whether draws of a latent differ, (n, latents): of one that the prior knows sums have rounding alone."""
+        return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
         """Draws that go on from here: these and ``num_samples`` more of each chain, as one longer run would give.
@@ -118,7 +127,7 @@ class Draws(Result):
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
-        X_new, rng = self.check_inputs(X_new), np.random.default_rng(seed)
+        X_new, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
@@ -158,7 +167,7 @@ class Draws(Result):
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
-        X_new, whitened = self.check_inputs(X_new), self._flat_whitened()
+        X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
         prior = self.prior.filled() if self.model.fills else self.prior
         pairs = zip(prior.groups, whitened, strict=True)

@@ -37,9 +37,9 @@ class GaussianPredictions(ABC):
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
 
-    def _inputs_at(self, X_new: Any) -> np.ndarray:
-        """New inputs as the model takes them."""
-        return self.check_inputs(X_new)
+    @abstractmethod
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        """Checked new inputs as the model takes them."""
 
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
@@ -85,7 +85,7 @@ class GaussianPredictions(ABC):
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
         mean, _ = self._marginals_at(X_new)
-        covariance = self._covariance_at(as_array(self._inputs_at(X_new)))
+        covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:

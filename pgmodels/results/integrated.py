@@ -34,8 +34,9 @@ class IntegratedApproximation(Result):
     ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are of each datum's latents, ``potential``
     and ``precision`` the sites. ``support`` (S, d) and ``mass`` (S,) are what marginals of hyperparameters are made of,
     and ``owners`` (S,) the points that stand for them. ``log_evidence`` is log p(y). ``model`` has the hyperparameters'
-    mode; ``converged`` says whether its search did, ``holds_mass`` whether the points hold the mass, ``num_failed``
-    counts those without a finite evidence, and ``unreliable`` is the mass where k-hat is above its limit.
+    mode, that of their logarithms where they are positive; ``converged`` says whether its search did, ``holds_mass``
+    whether the points hold the mass, ``num_failed`` counts those without a finite evidence, and ``unreliable`` is the
+    mass where k-hat is above its limit.
     """
 
     vectors: np.ndarray
@@ -111,7 +112,7 @@ class IntegratedApproximation(Result):
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
-        inputs, rng = self.check_inputs(X_new), np.random.default_rng(seed)
+        inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
         parts = []
         for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
             if count:
@@ -136,7 +137,7 @@ class IntegratedApproximation(Result):
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
     def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        return generic.moments_at(self, self.check_inputs(X_new))
+        return generic.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
         """The components that predictions are made of: all but the lightest."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, ndtr
 
+from pgmodels.arrays import in_units_of
 from pgmodels.options import check_whole_number
 from pgmodels.results.marginal import check_levels
 from pgmodels.results.predictive import Predictive
@@ -29,7 +30,8 @@ def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, varianc
     target = given.reshape(-1, *[1] * (means.ndim - 1))
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        below = np.tensordot(weights, ndtr((middle[None] - means[:, None]) / scales[:, None]), axes=1) < target
+        scores = in_units_of(scales[:, None], middle[None] - means[:, None])
+        below = np.tensordot(weights, ndtr(scores), axes=1) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return 0.5 * (low + high)
 

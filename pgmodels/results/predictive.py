@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import logsumexp
 
 from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.integration import padded_chunks
+from pgmodels.integration import padded_chunks, slices
 from pgmodels.language.density import log_density, log_integral
 from pgmodels.language.expectation import expectations
 from pgmodels.language.likelihood import Formula, Likelihood
@@ -31,6 +31,8 @@ _UNRESOLVED = {"trapezoid": 1e-3, "sobol": 0.05}
 # A variance of y in which the last two levels differ by more than this share; the last is some six times closer.
 _UNSURE = 0.05
 _TRAPEZOID_LEVELS = (1025, 4097, 16385)
+# Observations that are integrated together, at up to so many points of a trapezoid rule: 32 MB an array.
+_TOGETHER = 4096
 # A window of the trapezoid rule leaves out what is below exp(-_DEPTH) of the integrand's peak.
 _DEPTH = 32.0
 # Moments of times: where the logarithm of the probability of later events starts and ends, at so many points; tails
@@ -134,18 +136,16 @@ class Predictive(Portable):
             )
         self._require_normalised("probabilities")
         self._require_columns("probabilities", self.likelihood.function)
-        wanted = np.atleast_1d(as_numbers(values, "values"))
-        found = np.zeros((self.nodes.num_rows, len(wanted)))
-        for place, value in enumerate(wanted):
-            y = self._observations(value)
-            there = np.any([piece.holds(y) for piece in self.support.pieces(y)], axis=0)
-            if there.any():
-                # Rows in which the value cannot be are asked for one that can, and have probability 0.
-                least = np.asarray(self.support.pieces(y)[0].ends(len(y))[0])
-                first = np.where(there, value, least)
-                y = first if y.ndim == 1 else np.column_stack([first, y[:, 1:]])
-                found[:, place] = np.where(there, np.exp(self._log_probability(y)), 0.0)
-        return found
+        wanted, places = np.unique(np.atleast_1d(as_numbers(values, "values")), return_inverse=True)
+        m = self.nodes.num_rows
+        found = np.zeros((len(wanted), m))
+        for group in slices(len(wanted), m, _TOGETHER):
+            y = np.concatenate([self._observations(value) for value in wanted[group]])
+            pieces = self.support.pieces(y)
+            there = np.flatnonzero(np.any([piece.holds(y) for piece in pieces], axis=0))
+            if there.size:
+                found[group].reshape(-1)[there] = np.exp(self._log_probability(y[there], there % m))
+        return found[places].T
 
     @double_precision
     def survival(self, times: Any) -> np.ndarray:
@@ -158,16 +158,18 @@ class Predictive(Portable):
             raise ValueError(f"times must be one finite number >= 0 or a list of them; got {times!r}.")
         self._require_normalised("survival probabilities")
         self._require_columns("survival", self.likelihood.function)
-        found = np.ones((self.nodes.num_rows, len(wanted)))
-        for place in np.flatnonzero(wanted > 0):
-            found[:, place] = np.exp(self._log_density(self._beyond(np.full(len(found), wanted[place]))))
-        return found
+        wanted, places = np.unique(wanted, return_inverse=True)
+        m, (later,) = self.nodes.num_rows, np.nonzero(wanted)
+        found = np.ones((len(wanted), m))
+        for group in slices(len(later), m, _TOGETHER):
+            y = np.concatenate([self._beyond(np.full(m, time)) for time in wanted[later[group]]])
+            found[later[group]] = np.exp(self._log_density(y, np.arange(len(y)) % m)).reshape(-1, m)
+        return found[places].T
 
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
 
-        Warns with SamplingWarning where drawing y misses some probability. Raises ValueError where y cannot be drawn
-        from the formula.
+        Raises ValueError where y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
         rng = np.random.default_rng(as_seed(seed))
@@ -180,11 +182,15 @@ class Predictive(Portable):
         return draw_observations(self.likelihood, f, given, rng, values)
 
     def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
-        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it."""
+        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
+
+        Of counts and classes the least with at least so much probability up to it, a whole number.
+        """
         given = np.atleast_1d(as_numbers(levels, "levels"))
         if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
-        return np.quantile(self.draw(num_draws, seed), given, axis=0)
+        method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if self.support.is_discrete else "linear"
+        return np.quantile(self.draw(num_draws, seed), given, axis=0, method=method)
 
     @cached_property
     @double_precision
@@ -268,7 +274,7 @@ class Predictive(Portable):
         low, high = np.full(len(every), -_LONGEST), np.full(len(every), _LONGEST)
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
-            before = is_before(self._integrate(self._beyond(np.exp(middle)), every, level))
+            before = is_before(self._integrate(self._beyond(np.exp(middle)), every, every, level))
             low, high = np.where(before, middle, low), np.where(before, high, middle)
         return 0.5 * (low + high)
 
@@ -297,26 +303,28 @@ class Predictive(Portable):
                 PredictionWarning,
             )
 
-    def _log_probability(self, y: np.ndarray) -> np.ndarray:
-        """log p(y) of a value of a finite support: at one level for all values where nodes are random, to sum to 1."""
+    def _log_probability(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """log p(y) of values of a discrete support: at one level for all where nodes are random, to sum to 1."""
         if self.nodes.rule == "sobol":
-            return self._integrate(y, np.arange(len(y)), self.nodes.levels[1])
-        return self._log_density(y)
+            rows = np.arange(len(y)) if rows is None else rows
+            return self._integrate(y, rows, np.arange(len(y)), self.nodes.levels[1])
+        return self._log_density(y, rows)
 
-    def _log_density(self, y: np.ndarray) -> np.ndarray:
-        """log p(y) of each row, refined row by row until two levels agree."""
+    def _log_density(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """log p(y) of observations of ``rows`` of X_new, each its own unless given, refined until two levels agree."""
         nodes = self.nodes
-        open_rows = np.arange(nodes.num_rows)
-        result = self._integrate(y, open_rows, nodes.levels[0])
-        gap = np.zeros(nodes.num_rows)
+        open_rows = np.arange(len(y))
+        rows = open_rows if rows is None else rows
+        result = self._integrate(y, rows, open_rows, nodes.levels[0])
+        gap = np.zeros(len(y))
         for level in nodes.levels[1:]:
-            gap = self._refine(result, open_rows, self._integrate(y, open_rows, level))
+            gap = self._refine(result, open_rows, self._integrate(y, rows, open_rows, level))
             still = gap > _AGREE[nodes.rule]
             open_rows, gap = open_rows[still], gap[still]
             if not open_rows.size:
                 return result
         if isinstance(nodes, GaussianNodes) and nodes.rule == "hermite":
-            gap = self._integrate_windows(nodes, y, result, open_rows)
+            gap = self._integrate_windows(nodes, y[open_rows], rows[open_rows], result, open_rows)
             self._warn_unresolved(gap, _UNRESOLVED["trapezoid"])
         elif nodes.rule == "sobol":
             self._warn_unresolved(gap, _UNRESOLVED["sobol"])
@@ -340,12 +348,13 @@ class Predictive(Portable):
                 PredictionWarning,
             )
 
-    def _integrate(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
+    def _integrate(self, y: np.ndarray, rows: np.ndarray, places: np.ndarray, level: int) -> np.ndarray:
+        """log p of the observations at some places of y, which are of ``rows`` of X_new."""
         parts = []
-        for chunk in self._chunks(rows, level):
-            f, log_weights = self.nodes.at(chunk, level)
+        for chunk in self._chunks(places, level):
+            f, log_weights = self.nodes.at(rows[chunk], level)
             parts.append(log_integral(self.given, y[chunk], f, log_weights))
-        return np.concatenate(parts)[: len(rows)]
+        return np.concatenate(parts)[: len(places)]
 
     def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
         """The probabilities of values at the same nodes, at which what the formula has without y is computed once."""
@@ -361,9 +370,11 @@ class Predictive(Portable):
         return np.concatenate(parts, axis=1)[:, : len(rows)]
 
     def _integrate_windows(
-        self, nodes: GaussianNodes, y: np.ndarray, result: np.ndarray, rows: np.ndarray
+        self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
         """Integrate kinked or narrow integrands of one direction on windows about their mass; returns the last changes.
+
+        Of observations y of ``rows`` of X_new, whose integrals are put into ``places`` of the result.
 
         The trapezoid rule converges exponentially for smooth integrands that vanish at both ends, and as the square
         of the spacing across a kink.
@@ -384,8 +395,8 @@ class Predictive(Portable):
         active = np.arange(len(rows))
         for level in _TRAPEZOID_LEVELS:
             z = _spaced(low[active], high[active], level)
-            current = logsumexp(self._log_integrand(nodes, y, rows[active], z), axis=0) + np.log(z[1] - z[0])
-            gap[active] = self._refine(result, rows[active], current)
+            current = logsumexp(self._log_integrand(nodes, y[active], rows[active], z), axis=0) + np.log(z[1] - z[0])
+            gap[active] = self._refine(result, places[active], current)
             active = active[gap[active] > _AGREE["trapezoid"]]
             if not active.size:
                 break
@@ -398,7 +409,7 @@ class Predictive(Portable):
         parts = []
         for chunk in self._chunks(np.arange(len(rows)), len(z)):
             f = nodes.place(rows[chunk], z[:, chunk, None])
-            parts.append(log_density(self.likelihood, y[rows[chunk]], f))
+            parts.append(log_density(self.likelihood, y[chunk], f))
         log_p = np.concatenate(parts, axis=1)[:, : len(rows)]
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 

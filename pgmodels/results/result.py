@@ -53,6 +53,12 @@ class Result(Portable):
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
 
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        """Checked inputs to predict at, by rows or jointly, where the kernels are covariances too."""
+        inputs = self.check_inputs(X_new)
+        self.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
+
     if TYPE_CHECKING:
 
         @property

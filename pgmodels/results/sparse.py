@@ -24,7 +24,8 @@ class SparseApproximation(Portable, GaussianPredictions):
 
     It predicts, at raw inputs: ``scaling`` is what the data's were standardised by. It has no marginals at the data,
     so that corrections, diagnoses and comparisons, which go through the data, do not take it. ``elbo_trace`` holds the
-    bound of each window of steps, averaged over its batches: an estimate that has their noise.
+    bound of each window of steps, averaged over its batches, an estimate that has their noise, and after these that of
+    each pass over all rows, which has none.
     """
 
     model: Model
@@ -47,7 +48,7 @@ class SparseApproximation(Portable, GaussianPredictions):
 
     @property
     def elbo(self) -> float:
-        """The bound of the last window, averaged over its batches."""
+        """The last bound of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
@@ -55,8 +56,10 @@ class SparseApproximation(Portable, GaussianPredictions):
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, len(self.scaling.location))
 
-    def _inputs_at(self, X_new: Any) -> np.ndarray:
-        return self.scaling(self.check_inputs(X_new))
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        inputs = self.scaling(self.check_inputs(X_new))
+        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
 
     def save(self, path: Any) -> Path:
         """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path. See ``Result.save``."""
