@@ -237,6 +237,10 @@ def _frame(path: Path) -> pd.DataFrame:
         ) from error
 
 
+# Before pandas 3.1 the digits of a number are read to its last place where that is asked for, and later ones always.
+_EXACT: Any = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
+
+
 def _read_csv(path: Path) -> pd.DataFrame:
     """A table whose names are those of the file's first line: pandas alone takes numbers for names, and renames."""
     first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
@@ -249,7 +253,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
             "taken for them. Put one before it, such as x0,x1,y."
         )
     # As pandas reads them, names that are there twice or are missing are new ones.
-    table = pd.read_csv(path, header=0, low_memory=False, float_precision="round_trip")
+    table = pd.read_csv(path, header=0, low_memory=False, **_EXACT)
     if not isinstance(table.index, pd.RangeIndex):
         raise ValueError(f"data: {path} has {len(names)} names of columns, and rows with more fields than that.")
     table.columns = pd.Index(names)

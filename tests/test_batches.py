@@ -162,6 +162,7 @@ def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
     np.testing.assert_allclose(ours.predict_latent(near)[0][:, 0], near[:, 0] - 10.0, atol=1.0)
 
 
+@pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
 def test_all_rows_at_once_give_the_predictions_of_cavi():
     inputs, labels = (X[:300] - X.mean(axis=0)) / X.std(axis=0), LABELS[:300]
     found = pgm.svi(MODEL, pgm.ArrayRows(inputs, labels), tolerance=1e-9)
@@ -273,6 +274,8 @@ def test_rows_that_are_gone_in_a_later_pass_are_noticed():
         [next(stream) for _ in range(12)]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
 def test_classes_that_no_row_has_are_warned_of():
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(2.0, 1.2), size=3, form=pgm.Inducing(Z)))
     with pytest.warns(pgm.DataWarning, match="no observation of class 2 out of 3"):

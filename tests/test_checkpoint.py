@@ -71,7 +71,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
 
 @pytest.mark.parametrize(
     ("failing", "at"),
-    some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("fsync", 2), ("replace", 3)),
+    some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("replace", 3)),
 )
 def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
     whole = pgm.gibbs(*problem, num_samples=260, **OPTIONS)

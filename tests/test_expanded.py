@@ -77,6 +77,7 @@ def test_the_optimum_of_plain_sweeps(name):
 
 
 @double_precision
+@pytest.mark.slow
 def test_where_promises_are_broken_the_sweep_counts(monkeypatch):
     problem = dense_problem("bernoulli")
     start = engine.first_state(problem)

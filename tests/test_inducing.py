@@ -165,6 +165,7 @@ def test_linear_response_is_how_the_optimum_moves(sparse):
     assert residual.max() > 0.05
 
 
+@pytest.mark.slow
 def test_corrections_do_not_jump_between_data_and_new_inputs(sparse):
     for method in ("linear_response", "perturbative"):
         corrected = pgm.correct(sparse, method=method)

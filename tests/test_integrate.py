@@ -355,6 +355,7 @@ def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
     np.testing.assert_allclose(drawn[:, 0], drawn[:, 2], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "scale", "variance", "log_evidence"),
     [(6, (-8.0, 2.0), dist.LogNormal(0.0, 1.0), -6.2548), (4, (-4.0, 1.0), pgm.Fixed(1.0), -4.8469)],

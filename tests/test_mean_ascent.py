@@ -142,6 +142,7 @@ def test_what_is_held_of_each_row_has_a_limit(monkeypatch):
     assert not can_ascend(problem_of(model, data))
 
 
+@pytest.mark.slow
 def test_a_start_says_nothing_of_the_mean():
     """Its moments are no sites': the first step is a sweep from them."""
     model, data = sparse("bernoulli")

@@ -64,6 +64,7 @@ def test_selections_cover_inputs_that_they_have_not_seen(select):
     np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, seen))
 
 
+@pytest.mark.slow
 def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
     bound = PenalisedBound(learned(one_scale(pgm.Inducing(5))), Data(X, LABELS))
     bound.inputs = (X[:2],)

@@ -41,7 +41,8 @@ def test_like_kernels_that_add_up_come_to_differ(form):
     assert lengthscales[1] > 4.0 * lengthscales[0]
 
 
-@pytest.mark.parametrize("begin", [1.1, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", [1.1, 0.9])
 def test_a_period_is_found_from_one_that_is_off(begin):
     x, rng = np.sort(np.random.default_rng(1).uniform(0.0, 15.0, 60)), np.random.default_rng(0)
     y = np.sin(2.0 * np.pi * x / 1.3) + 0.2 * rng.standard_normal(60)
@@ -61,6 +62,7 @@ def test_the_peaks_of_a_spectrum_are_the_periods_there_are():
     assert not len(spectral_periods(x[:5], y[:5], w[:5]))
 
 
+@pytest.mark.slow
 def test_a_noise_that_varies_is_found_where_constants_say_nothing_of_it():
     x, rng = np.linspace(0.0, 10.0, 50), np.random.default_rng(3)
     y = 40.0 * np.sin(x) + np.where(x < 4.0, 1.5, 20.0) * rng.standard_normal(50)

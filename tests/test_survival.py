@@ -163,6 +163,7 @@ def test_results_predict_times_of_their_own_latents(engine):
     np.testing.assert_allclose(predictive.survival(2.0)[:, 0], mixed(law.sf(2.0)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_draws_predict_times():
     draws = learned("gibbs")
     law = stats.fisk(SHAPE, scale=np.exp(draws.draw_marginals(X_NEW, seed=0)[..., 0]))

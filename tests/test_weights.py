@@ -168,6 +168,7 @@ def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
     assert draws.predict(x).probabilities[0, 1] == pytest.approx(exact, abs=0.03)
 
 
+@pytest.mark.slow
 def test_results_with_weights_travel_and_are_shown(tmp_path):
     result = found("exposed", "weighted")
     back = pickle.loads(pickle.dumps(result))

@@ -213,10 +213,9 @@ def conclude(
     posterior, *moments = condition(problem, state.sites)
     rows = len(data.y)
     mean, variance = (np.asarray(part)[:rows] for part in moments)
-    residual = _residual(problem.prior)
-    if residual is not None:
-        precisions = problem.precisions(state.sites)
-        warn_left_out(model, np.asarray(residual)[:rows], precisions[:rows], variance)
+    if any(group.residual_variance() is not None for group in problem.prior.groups):
+        residual, precisions = np.asarray(_residual(problem.prior)), problem.precisions(state.sites)
+        warn_left_out(model, residual[:rows], precisions[:rows], variance)
     return Approximation(
         model=model,
         X=data.X,
@@ -235,7 +234,7 @@ def conclude(
 
 
 @partial(compiled, lightly=True)
-def _residual(prior: JointPrior) -> Array | None:
+def _residual(prior: JointPrior) -> Any:
     return prior.residual_variances()
 
 

@@ -15,7 +15,7 @@ from pgmodels.compiled import compiled
 from pgmodels.inference.gaussian_vi import is_joint, quadrature_of
 from pgmodels.inference.linear_response import Response, halves, linear_response
 from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.rows import live_rows, of_data, resize_rows
 from pgmodels.model import Model
 from pgmodels.precision import as_array, double_precision
@@ -96,7 +96,7 @@ def correct(approximation: Approximation, *, method: str = "linear_response") ->
             f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
         )
     corrected = _METHODS[method](approximation)
-    prior = np.asarray(approximation.prior.marginals()[1])[: len(approximation.y)]
+    prior = np.asarray(_prior_variances(approximation.posterior.filled().prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
     return corrected
@@ -304,6 +304,11 @@ def corrected_moments(posterior: JointPosterior | CoupledPosterior, shift: Any, 
         V = jax.vmap(jnp.diag)(variance)
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
+
+
+@partial(compiled, lightly=True)
+def _prior_variances(prior: JointPrior) -> Any:
+    return prior.marginals()[1]
 
 
 @compiled

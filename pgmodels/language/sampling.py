@@ -197,7 +197,7 @@ def _require_mass(items: Items, rows: np.ndarray, mass: np.ndarray) -> None:
             f"y of {items.likelihood.name} cannot be drawn at {bad.size} of {len(rows)} values of the latents, such as "
             f"{f}: its probabilities sum to {mass[worst]:.4g} there, not to 1, at the numbers at which the formula is "
             "evaluated. The formula is rounded off at values so large, or has several narrow peaks far apart: give it "
-            "a sampler, as in @pgm.likelihood(sampler=lambda rng, y, f: rng.poisson(numpy.exp(f)))."
+            "a sampler, @pgm.likelihood(sampler=...), a function of a NumPy generator, y and f that draws y."
         )
 
 

@@ -1,6 +1,7 @@
 """Which inducing inputs a data set gets: at most so many as asked for, of no more rows than fit into memory."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -70,9 +71,7 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
 
 def _left(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
     """The variance that inducing inputs leave at rows, rounding added; not a number where their matrix has no root."""
-    inputs, rows = as_array(Z), as_array(X)
-    K, across = np.asarray(kernel(inputs, inputs)), np.asarray(kernel(inputs, rows))
-    variances = np.asarray(kernel.diagonal(rows))
+    K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
     try:
         root = np.linalg.cholesky(K + _ADDED * np.diag(np.diagonal(K)))
     except np.linalg.LinAlgError:
@@ -163,6 +162,12 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "heteroscedastic": told,
     "auto": sufficient,
 }
+
+
+@partial(compiled, lightly=True)
+def _covariances(kernel: Any, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
+    """K(Z, Z), K(Z, X) and the variances at X."""
+    return kernel(Z, Z), kernel(Z, X), kernel.diagonal(X)
 
 
 @compiled
