@@ -21,12 +21,13 @@ from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.inference.accuracy import PrecisionWarning
 from pgmodels.inference.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.chains import MixingWarning
 from pgmodels.inference.correction import correct
 from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
 from pgmodels.inference.fit import FitWarning, fit
 from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
-from pgmodels.inference.gibbs.run import MixingWarning, SamplingError
+from pgmodels.inference.gibbs.run import SamplingError
 from pgmodels.inference.gibbs.sampler import gibbs
 from pgmodels.inference.inducing import InducingWarning
 from pgmodels.inference.integrate import integrate

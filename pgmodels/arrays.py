@@ -119,3 +119,24 @@ def _numbers_in(array: np.ndarray) -> np.ndarray | None:
         return entries.astype(np.float64).reshape(array.shape)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places (m,) of the first of equal rows of X (n, d), in order, and which of these each row equals, (n,).
+
+    Of no columns all rows are equal.
+    """
+    # Where all rows differ one sum of each tells, in a tenth of the time.
+    sums = sum((np.sqrt(2.0 + column) * X[:, column] for column in range(X.shape[1])), np.zeros(len(X)))
+    if np.all(np.diff(np.sort(sums)) > 0.0):
+        return np.arange(len(X)), np.arange(len(X))
+    order = np.lexsort(X.T[::-1]) if X.shape[1] else np.arange(len(X))
+    ordered = X[order]
+    begins = np.concatenate([[True], np.any(ordered[1:] != ordered[:-1], axis=1)])
+    # The sort is stable: the first of equal rows comes first.
+    firsts = order[begins]
+    ranks = np.empty(len(firsts), np.int64)
+    ranks[np.argsort(firsts)] = np.arange(len(firsts))
+    places = np.empty(len(X), np.int64)
+    places[order] = ranks[np.cumsum(begins) - 1]
+    return np.sort(firsts), places

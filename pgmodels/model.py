@@ -25,8 +25,10 @@ from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, 
 from pgmodels.language.supports import Classes
 from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
+from pgmodels.latent.inputs import DistinctInputs, Sharing, told_apart
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
+from pgmodels.memory import require_memory
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.portable import Module
 from pgmodels.precision import as_array
@@ -272,41 +274,55 @@ class Model(Module):
 
     def prior(self, X: Any, neglected: float = np.inf) -> JointPrior:
         """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
-        return JointPrior(tuple(gp.form.bind(gp.kernel, gp.mean.value, X, gp.size, neglected) for gp in self.gps))
+        inputs, groups = self.inputs(np.asarray(X)), []
+        for gp, distinct, size in zip(self.gps, inputs.of_data(), map(len, inputs.X), strict=True):
+            bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
+            groups.append(bound if len(distinct) == size else bound.resized(size))
+        return JointPrior(tuple(groups), inputs.copies)
 
-    def traced_prior(self, X: Any, live: Any = None) -> JointPrior:
-        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters.
+    def check_memory(self, X: np.ndarray) -> None:
+        """Raise MemoryError where the priors at inputs take more than there is."""
+        inputs = self.inputs(X)
+        needed = max(gp.form.memory(count) for gp, count in zip(self.gps, inputs.counts, strict=True))
+        require_memory(
+            needed,
+            f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
+            "Give the GP few inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), or learn by batches with "
+            "pgm.svi; rows with equal inputs count once.",
+        )
 
-        ``live`` says which rows are data, see pgmodels.latent.rows; None where all are.
-        """
-        X, rows = as_array(X), {} if live is None else {"live": live}
-        pairs = ((gp, as_array(gp.mean.value)) for gp in self.gps)
-        return JointPrior(tuple(gp.form.traced(gp.kernel, mean, X, gp.size, **rows) for gp, mean in pairs))
+    def inputs(self, X: np.ndarray, *, filled: bool = False) -> DistinctInputs:
+        """The distinct inputs of each group; rows are ``filled`` up to one of few sizes where every form can do it."""
+        size = filled_size(len(X)) if filled and self.fills else len(X)
+        groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.fills) for gp in self.gps]
+        return told_apart(X, groups, size)
 
-    def prior_for_moments(self, X: Any, live: Any = None) -> JointPrior:
-        """``traced_prior``, where no draws are asked for."""
-        X, rows = as_array(X), {} if live is None else {"live": live}
-        pairs = ((gp, as_array(gp.mean.value)) for gp in self.gps)
-        return JointPrior(tuple(gp.form.traced_for_moments(gp.kernel, mean, X, gp.size, **rows) for gp, mean in pairs))
+    def traced_prior(self, inputs: DistinctInputs) -> JointPrior:
+        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
+        groups = []
+        for gp, X, live in zip(self.gps, inputs.X, inputs.live, strict=True):
+            rows = {} if live is None else {"live": live}
+            groups.append(gp.form.traced(gp.kernel, as_array(gp.mean.value), X, gp.size, **rows))
+        return JointPrior(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any, live: Any = None) -> JointPrior:
-        """``traced_prior``, compiled; at the data alone unless ``live`` says which rows these are."""
-        if live is not None:
-            return _compiled_prior(self.bare(), X, live)
-        filled, live = self.filled(np.asarray(X))
-        return _compiled_prior(self.bare(), filled, live).resized(len(X))
+    def compiled_prior(self, X: Any) -> JointPrior:
+        """``traced_prior``, compiled, at the data alone."""
+        return self.compiled_prior_at(self.inputs(np.asarray(X), filled=True)).resized(len(X))
+
+    def compiled_prior_at(self, inputs: DistinctInputs) -> JointPrior:
+        """``traced_prior``, compiled."""
+        return _compiled_prior(self.bare(), inputs)
 
     @property
     def fills(self) -> bool:
         """Whether rows can fill up the data: see pgmodels.latent.rows."""
         return all(gp.form.fills for gp in self.gps)
 
-    def filled(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Inputs filled up to one of few sizes, and which are data; as they are and None where a form cannot do it."""
+    def filled(self, X: np.ndarray) -> tuple[DistinctInputs, Array | None]:
+        """Inputs of rows filled up to one of few sizes, and which rows are data; as they are and None elsewhere."""
         if not self.fills:
-            return X, None
-        size = filled_size(len(X))
-        return resize_rows(X, size), live_rows(len(X), size)
+            return self.inputs(X), None
+        return self.inputs(X, filled=True), as_array(live_rows(len(X), filled_size(len(X))))
 
     def bare(self) -> "Model":
         """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
@@ -434,5 +450,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, X: Any, live: Any) -> JointPrior:
-    return model.traced_prior(X, live)
+def _compiled_prior(model: Model, inputs: DistinctInputs) -> JointPrior:
+    return model.traced_prior(inputs)

@@ -48,10 +48,10 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
         start = learnable.start()
         at_start = learnable.with_values(learnable.constrain(start)).bare()
         monkeypatch.setattr(bound_module, "_MANY_ROWS", rows + 1)
-        assert pivots_at(terms, at_start, X, (None,) * latents) == (None,) * latents
+        assert pivots_at(terms, at_start, [X] * latents, (None,) * latents) == (None,) * latents
         dense, theirs = PenalisedBound(learnable, data, terms)(start)
         monkeypatch.setattr(bound_module, "_MANY_ROWS", rows)
-        for own in pivots_at(terms, at_start, X, (None,) * latents):
+        for own in pivots_at(terms, at_start, [X] * latents, (None,) * latents):
             # Ranks are powers of two, so that few programs are compiled.
             assert own is not None
             assert len(own.active) in (32, 64)
@@ -77,7 +77,7 @@ def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypa
         ranks = []
         for model in (rough, smooth, coupled):
             terms = objective_of(model, "cavi")
-            found = pivots_at(terms, model.bare(), X, (None,) * len(model.gps))
+            found = pivots_at(terms, model.bare(), [X] * len(model.gps), (None,) * len(model.gps))
             ranks.append([None if own is None else len(own.active) for own in found])
     assert ranks == [[None], [64], [256, 256]]
 

@@ -250,9 +250,9 @@ def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
     # Once more: programs may have been forgotten since.
     pgm.cavi(result.model, X, result.y)
-    sizes = cavi_module.condition.cache_size(), drive._stretch.cache_size()
+    sizes = cavi_module._condition.cache_size(), drive._stretch.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (cavi_module.condition.cache_size(), drive._stretch.cache_size()) == sizes
+    assert (cavi_module._condition.cache_size(), drive._stretch.cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 

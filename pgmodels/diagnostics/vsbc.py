@@ -163,8 +163,8 @@ def simulate_calibration(
     drawn = draw_observations(model.likelihood, f, support.given(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
-    # Latents that the prior knows say nothing of q.
-    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] == 0.0
+    # Latents that the prior knows say nothing of q: their variance is 0, and what its form adds to it.
+    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.neglected
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)

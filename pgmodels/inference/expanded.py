@@ -50,7 +50,7 @@ def can_expand(problem: Problem) -> bool:
         is_simple(objective)
         and not problem.joint
         and len(_dense(problem)) == len(prior.groups)
-        and sum(prior.sizes) * prior.num_rows**2 <= _MOST
+        and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
     )
 
 
@@ -65,17 +65,15 @@ def _dense(problem: Problem) -> list[DensePrior]:
 
 def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
     """Those of the groups' moments at sites."""
-    pairs = zip(_dense(problem), problem.prior.slices(), strict=True)
-    return tuple(expand(group, sites.columns(part)) for group, part in pairs)
+    pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
+    return tuple(expand(group, own) for group, own in pairs)
 
 
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     """The state that sites imply."""
-    expansions = expansions_at(problem, sites)
-    mean = jnp.concatenate(
-        [group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)], axis=1
-    )
-    variance = jnp.concatenate([e.variance.T for e in expansions], axis=1) + problem.kept()
+    expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
+    mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
+    variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
     divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
     state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), no_memory(sites))
     return Expanded(state, expansions, *_aim(problem, state, expansions))
@@ -145,15 +143,15 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
 
     def image(moments: Sites) -> Sites:
         sites = problem.sites(*moments)
-        by_mean = (sites.potential - h - (sites.precision - w) * moments.potential).T
-        by_precision = (sites.precision - w).T
-        parts = list(zip(expansions, squares, problem.prior.slices(), strict=True))
-        mean = jnp.concatenate([e.times(by_mean[part]) for e, _, part in parts])
-        fall = jnp.concatenate([e.times_squares(square, by_precision[part]) for e, square, part in parts])
+        by_mean = sites.potential - h - (sites.precision - w) * moments.potential
+        moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
+        parts = list(zip(expansions, squares, moves, strict=True))
+        mean = problem.prior.side_by_side([e.times(own.potential.T).T for e, _, own in parts])
+        fall = [e.times_squares(square, own.precision.T).T for e, square, own in parts]
         # Of one datum by itself v / (1 + v dw), and never below zero.
-        share = fall.T / state.variance
+        share = problem.prior.side_by_side(fall) / state.variance
         variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
-        return Sites(state.mean + mean.T, variance)
+        return Sites(state.mean + mean, variance)
 
     def is_near(now: _Sweeps) -> Bool[Array, ""]:
         return now.move <= _LEFT**2 * now.first

@@ -90,6 +90,7 @@ def fit(
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
     model = hold_unnormalised(model.resolve(data.X), "fit")
+    model.check_memory(data.X)
     terms = objective_of(model, objective)
     if not learned(model).places:
         model = settled(model, data, engine_of(terms).nearly_converged)

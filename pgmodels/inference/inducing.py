@@ -125,6 +125,7 @@ def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[flo
     and the precisions of its sites on the latents, until the ELBO gains nothing; the best ones stay. Where the data say
     how many there are, they leave less and less, until more of them gain nothing.
     """
+    model.check_memory(data.X)
     held = choose_inputs(model, data.X)
     if not any(isinstance(gp.form, Inducing) and gp.form.adapts for gp in model.gps):
         return with_inputs(model, held)

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from pgmodels import generic
 from pgmodels.compiled import compiled
 from pgmodels.inference import gaussian_vi as engine
+from pgmodels.inference.accuracy import warn_inaccurate
 from pgmodels.inference.cavi import ConvergenceWarning
 from pgmodels.inference.correction import check_against_prior, corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
@@ -27,6 +28,7 @@ from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import low_rank_at
 from pgmodels.latent.moved import move
@@ -71,18 +73,19 @@ class _Given(Module):
     unknowns: Unknowns = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     model: Model
-    X: Array
+    inputs: DistinctInputs
     y: Array
     live: Array | None
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at unconstrained hyperparameters, through pivots near them where groups have some."""
-        model = self.at(vector)
-        prior = model.traced_prior(self.X, self.live)
-        if None not in pivots:
-            pairs = zip(model.gps, pivots, strict=True)
-            prior = JointPrior(tuple(low_rank_at(gp.kernel, as_array(gp.mean.value), self.X, own, gp.size)
-                                     for gp, own in pairs if own is not None))  # fmt: skip
+        model, inputs = self.at(vector), self.inputs
+        if None in pivots:
+            prior = model.traced_prior(inputs)
+        else:
+            parts = zip(model.gps, inputs.X, pivots, strict=True)
+            groups = (low_rank_at(gp.kernel, as_array(gp.mean.value), X, own, gp.size) for gp, X, own in parts if own)
+            prior = JointPrior(tuple(groups), inputs.copies)
         return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.live)
 
     def at(self, vector: Array) -> Model:
@@ -91,8 +94,8 @@ class _Given(Module):
 
     def pivots(self, vector: Any) -> tuple[Pivots, ...]:
         """The pivots of a low-rank form at unconstrained hyperparameters, where that pays."""
-        X = np.asarray(self.X) if self.live is None else np.asarray(self.X)[np.asarray(self.live) > 0]
-        return pivots_at(self.objective, self.at(as_array(vector)), X, (None,) * len(self.model.gps))
+        model = self.at(as_array(vector))
+        return pivots_at(self.objective, model, self.inputs.of_data(), (None,) * len(model.gps))
 
 
 class _Point(NamedTuple):
@@ -289,14 +292,16 @@ class _Integration:
         self._warn(design, converged, unreliable)
         heaviest = int(np.argmax(support.weights))
         self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
+        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
+        model = self.unknowns.with_values(middle)
+        self._warn_inaccurate(model)
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in parts])
             for parts in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
         )
-        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         return IntegratedApproximation(
-            model=self.unknowns.with_values(middle),
+            model=model,
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
@@ -370,6 +375,13 @@ class _Integration:
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
         )
 
+    def _warn_inaccurate(self, model: Model) -> None:
+        """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""
+        dense = None in self.given.pivots(self.mode)
+        prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
+        problem = engine.gaussian_problem(model, self.data, prior)
+        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
+
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         """Say what is not as it should be."""
         if not converged:
@@ -416,8 +428,8 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joi
     """What the points of a resolved model and checked data share."""
     objective = engine.quadrature_of(model)
     inputs, live = model.filled(X)
-    data = jax.tree.map(as_array, (inputs, resize_rows(y, len(inputs)), live))
-    return _Given(objective, unknowns, joint, model.bare(), *data)
+    observed = as_array(y if live is None else resize_rows(y, len(live)))
+    return _Given(objective, unknowns, joint, model.bare(), inputs, observed, live)
 
 
 @generic.moments_at.register(IntegratedApproximation)
@@ -448,6 +460,6 @@ def _given_again(result: IntegratedApproximation) -> _Given:
 
 def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, tuple[Pivots, ...], Sites]:
     """The hyperparameters, the pivots and the sites of a point, at the rows of what is given."""
-    parts = (resize_zeros(part[point], len(given.X)) for part in (result.potential, result.precision))
+    parts = (resize_zeros(part[point], len(given.y)) for part in (result.potential, result.precision))
     vector = as_array(result.vectors[point])
     return vector, given.pivots(vector), Sites(*map(as_array, parts))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from pgmodels.inference.gaussian_vi import positive_part
 from pgmodels.inference.response_products import by_products
 from pgmodels.latent.coupled import CoupledPosterior, together
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.mixing import push_covariance, push_moments, push_values
 from pgmodels.latent.rows import of_data
 from pgmodels.objectives.protocol import Objective
@@ -114,22 +114,30 @@ def linear_response(
     precision = precision if joint else positive_part(precision)
     found = sensitivity(objective, mean, spread, precision, y, parameters)
     found = Sensitivity(*(of_data(live, part) for part in found))
-    R, U = halves(posterior, Phi)
+    if Phi is None:
+        # Copies of a row have one part in the response: the sum of theirs.
+        found = Sensitivity(*map(posterior.prior.total, found))
+    R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
     added, residual = _added(U, found, entries(size, joint))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
     # The variance that sites move: marginals may have a residual beside it.
-    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * found.mixed[:, 0, 0] if size == 1 else jnp.zeros(len(mean))
+    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * found.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
     right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
     half = solve_triangular(R, right, trans="T", lower=True)
     covariance = solve_triangular(R, half[:, :-1].T, trans="T", lower=True)
     return Response(half[:, -1], 0.5 * (covariance + covariance.T), kept, residual)
 
 
-def halves(posterior: JointPosterior | CoupledPosterior, Phi: Any) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
-    """The R with C = R^-T R^-1, and the U with U^T U the covariance of the predictors, as far as sites move it."""
-    (R,), factors = together(posterior).roots, posterior.prior.factors()
+def halves(
+    posterior: JointPosterior | CoupledPosterior, Phi: Any, prior: JointPrior | None = None
+) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
+    """The R with C = R^-T R^-1, and the U with U^T U the covariance of the predictors, as far as sites move it.
+
+    ``prior`` says at which rows: the posterior's, unless it is that at others.
+    """
+    (R,), factors = together(posterior).roots, (prior or posterior.prior).factors()
     size = len(factors)
     Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
     G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])

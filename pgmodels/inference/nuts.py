@@ -2,18 +2,29 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from numpyro.infer import MCMC, NUTS
 
+from pgmodels.compiled import compiled
+from pgmodels.inference.accuracy import warn_inaccurate
+from pgmodels.inference.chains import warn_unmixed
+from pgmodels.inference.gaussian_vi import gaussian_problem
 from pgmodels.inference.gibbs.sampler import check_sizes
+from pgmodels.inference.problem import Problem
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
-from pgmodels.latent.form import Dense
-from pgmodels.model import Model, require_model
+from pgmodels.latent.form import Cheapest
+from pgmodels.latent.protocol import Sites
+from pgmodels.latent.rows import resize_rows
+from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between
-from pgmodels.precision import double_precision
+from pgmodels.precision import as_array, double_precision
 from pgmodels.progress import shows_progress
 from pgmodels.results.draws import Draws
 from pgmodels.seeds import as_key
@@ -52,16 +63,19 @@ def nuts(
 
     X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
     draw. Values that have a prior are sampled too, and are ``hyperparameters`` of the result; all others are held.
-    Latents are whitened by a dense Cholesky root, whatever the form of a GP: O(n^2) a gradient, O(n^3) where kernel
-    values are sampled.
-    Warns with DivergenceWarning. Raises ValueError for bad data or options.
+    Latents are whitened, whatever the form of a GP: by a factor of the covariance of distinct inputs, as exact as
+    double precision can hold it, O(n r) a gradient with its rank r; O(n^3) where kernel values are sampled, by a
+    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.latent.dense.exact_root``).
+    Warns with DivergenceWarning, with MixingWarning where chains disagree, and with PrecisionWarning where the prior is
+    not held to the digits that the data ask for. Raises ValueError for bad data or options.
     """
     start = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
-    model = model.held_as(Dense()).resolve(data.X)
+    model = model.held_as(Cheapest()).resolve(data.X)
+    model.check_memory(data.X)
     # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
     model.prior(data.X)
     program = Program(model, data)
@@ -71,7 +85,7 @@ def nuts(
         num_samples=num_samples,
         num_chains=num_chains,
         # A batch of factorisations can hang (see pgmodels.latent.sequential): one chain after the other then.
-        chain_method="vectorized" if all(root is not None for root in program.roots) else "sequential",
+        chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
         progress_bar=shows_progress(progress),
     )
     sampler.run(key, extra_fields=tuple(_STATISTICS))
@@ -86,7 +100,7 @@ def nuts(
         X=data.X,
         y=data.y,
         columns=data.columns,
-        prior=model.compiled_prior(data.X),
+        prior=program.prior or model.compiled_prior(data.X),
         whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(found["f"]),
         hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},
@@ -96,8 +110,23 @@ def nuts(
         seconds=0.0,
         method="nuts",
     )
+    if draws.prior.neglected:
+        warn_inaccurate(draws.prior, _largest_precision(data, draws))
+    warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
     log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
     return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+def _largest_precision(data: Data, draws: Draws) -> float:
+    """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
+    problem = gaussian_problem(draws.model, data, draws.prior).apart()
+    mean, variance = (as_array(resize_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
+    return problem.largest_precision(_sites(problem, mean, variance))
+
+
+@partial(compiled, lightly=True)
+def _sites(problem: Problem, mean: Array, variance: Array) -> Sites:
+    return problem.sites(*problem.of_latents(mean, jax.vmap(jnp.diag)(variance)))
 
 
 def _warn_divergent(count: int, total: int, target_accept: float) -> None:

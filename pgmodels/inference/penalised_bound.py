@@ -1,5 +1,6 @@
 """The bound that hyperparameters are learned on: that of q(f) at its optimum, as a function of their vector."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from pgmodels.inference.problem import Problem, are_few_rows, precisions
 from pgmodels.latent.blocks import JOINT_LIMIT
 from pgmodels.latent.form import TOLERANCE, Cheapest
 from pgmodels.latent.inducing import Inducing, inducing_at, span_at
+from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.low_rank import Span, low_rank_at
 from pgmodels.latent.protocol import LatentPrior
@@ -67,10 +69,10 @@ _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 _FLOOR = 1e-14
 
 
-def _floor(learnable: Unknowns, X: np.ndarray) -> float:
+def _floor(learnable: Unknowns, distinct: Sequence[np.ndarray]) -> float:
     if not learnable.of_likelihood:
         return 0.0
-    return _FLOOR if len(X) < _MANY_ROWS else TOLERANCE
+    return _FLOOR if max(map(len, distinct)) < _MANY_ROWS else TOLERANCE
 
 
 # Rounding below this, in nats, is no reason to refuse a value.
@@ -108,7 +110,7 @@ def _coupled(objective: Objective) -> bool:
     return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
 
 
-def pivots_at(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs) -> tuple[Pivots, ...]:
+def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
     """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
 
     The latter are taken here and now, where there are rows enough for it to pay.
@@ -117,12 +119,14 @@ def pivots_at(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs)
     if any(Z is not None for Z in inputs):
         pairs = zip(model.gps, inputs, strict=True)
         return tuple(None if Z is None else span_at(gp.kernel, Z) for gp, Z in pairs)
-    if len(X) * (sum(gp.size for gp in model.gps) if _coupled(objective) else 1) < _MANY_ROWS:
+    counts = list(map(len, distinct))
+    many = sum(n * gp.size for n, gp in zip(counts, model.gps, strict=True)) if _coupled(objective) else max(counts)
+    if many < _MANY_ROWS:
         return none
     expands = engine_of(objective) is cavi_engine and is_simple(objective)
-    most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
     found: list[Pivots] = []
-    for gp in model.gps:
+    for gp, X in zip(model.gps, distinct, strict=True):
+        most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Cheapest) else None
         if group is None:
             return none
@@ -138,11 +142,17 @@ def pivots_at(objective: Objective, model: Model, X: np.ndarray, inputs: Inputs)
 
 
 def _problem(
-    objective: Objective, model: Model, X: Any, y: Any, live: Any, pivots: tuple[Pivots, ...], floor: float
+    objective: Objective,
+    model: Model,
+    inputs: DistinctInputs,
+    y: Any,
+    live: Any,
+    pivots: tuple[Pivots, ...],
+    floor: float,
 ) -> Problem:
     coupled = _coupled(objective)
 
-    def group(gp: GP, own: Pivots) -> LatentPrior:
+    def group(gp: GP, own: Pivots, X: Array, live: Any) -> LatentPrior:
         mean = as_array(gp.mean.value)
         if own is not None:
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
@@ -150,10 +160,10 @@ def _problem(
         rows = {} if live is None else {"live": live}
         return (gp.form.traced if coupled else gp.form.traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
 
-    pairs = list(zip(model.gps, pivots, strict=True))
-    prior = JointPrior(tuple(group(*pair) for pair in pairs))
+    parts = list(zip(model.gps, pivots, inputs.X, inputs.live, strict=True))
+    prior = JointPrior(tuple(group(*part) for part in parts), inputs.copies)
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
-    widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own in pairs]
+    widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own, X, _ in parts]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
     return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= JOINT_LIMIT, live, floor)
 
@@ -164,7 +174,7 @@ class _Given(Module):
     objective: Objective = eqx.field(static=True)
     learnable: Unknowns = eqx.field(static=True)
     model: Model
-    X: Array
+    inputs: DistinctInputs
     y: Array
     live: Array | None
     floor: float = eqx.field(static=True)
@@ -172,7 +182,7 @@ class _Given(Module):
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.X, self.y, self.live, pivots, self.floor)
+        return _problem(self.objective, model, self.inputs, self.y, self.live, pivots, self.floor)
 
 
 def _few_rows(given: _Given, *_: Any) -> bool:
@@ -230,9 +240,11 @@ class PenalisedBound:
         self.inputs = choose_inputs(model, data.X)
         self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
-        X, live = model.filled(data.X)
-        X, y, live = jax.tree.map(as_array, (X, resize_rows(data.y, len(X)), live))
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), X, y, live, floor=_floor(learnable, data.X))
+        distinct, live = model.filled(data.X)
+        y = as_array(data.y if live is None else resize_rows(data.y, len(live)))
+        self.distinct = distinct.of_data()
+        floor = _floor(learnable, self.distinct)
+        self.given = _Given(terms, learnable, without_inputs(model).bare(), distinct, y, live, floor=floor)
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
@@ -295,7 +307,7 @@ class PenalisedBound:
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        found = pivots_at(self.given.objective, self.at(vector).bare(), self.X, self.inputs)
+        found = pivots_at(self.given.objective, self.at(vector).bare(), self.distinct, self.inputs)
         if all(own is None for own in found):
             self.dense = np.array(vector)
         return found

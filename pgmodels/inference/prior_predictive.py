@@ -12,7 +12,7 @@ from pgmodels.latent.drawing import draw_latents
 from pgmodels.model import Model, require_model
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import Parameter, Within
-from pgmodels.precision import as_array, double_precision
+from pgmodels.precision import double_precision
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
@@ -46,7 +46,7 @@ def prior_predictive(
     values = _draw_unknowns(unknowns, num_draws, seed)
     if values:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
-        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, as_array(inputs), keys))
+        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, model.inputs(inputs), keys))
     else:
         f, _ = draw_latents(model.prior(inputs), num_draws, seed)
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
@@ -87,10 +87,10 @@ def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np
 
 
 @partial(compiled, static_argnames="places")
-def _draw_each(model: Model, places: tuple[int, ...], values: Any, X: Any, keys: Any) -> Any:
+def _draw_each(model: Model, places: tuple[int, ...], values: Any, inputs: Any, keys: Any) -> Any:
     """The latents of each draw of the values, (draws, n, latents)."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        return with_values(model, places, draw[0]).traced_prior(X).draw(draw[1])[0]
+        return with_values(model, places, draw[0]).traced_prior(inputs).draw(draw[1])[0]
 
     return jax.lax.map(one, (values, keys))

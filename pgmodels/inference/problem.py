@@ -127,13 +127,13 @@ class Problem(Module):
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
     def largest_precision(self, sites: Sites) -> float:
-        """The largest precision of sites on a latent."""
+        """The largest precision of sites on a latent at an input, of all of its copies together."""
         predictors, w = self.objective.predictors, np.asarray(sites.precision)
         w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
         if predictors is not None:
             squares = np.asarray(predictors.matrix(self.y, self.parameters)) ** 2
             w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
-        return float(np.max(w, initial=0.0))
+        return float(np.max(np.asarray(self.prior.total(as_array(w))), initial=0.0))
 
     def precisions(self, sites: Sites) -> np.ndarray:
         """The precisions of sites on each latent by itself, (n, latents)."""
@@ -158,32 +158,31 @@ class Problem(Module):
         return of_data(self.live, terms)
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
-        prior, precision = self.marginals()[1], sites.precision
-        if self.joint:
-            prior, precision = (part.diagonal(axis1=1, axis2=2) for part in (prior, precision))
+        precision = sites.precision.diagonal(axis1=1, axis2=2) if self.joint else sites.precision
         pull, digits = abs(_pull(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
-        of_prior = _off_by(_DIGIT * prior, mean, variance, sites)
+        of_prior = self._off_by(_DIGIT * self.prior.marginals()[1], mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
         """How far the ELBO may be off for what the prior's form adds to variances, or leaves out."""
-        added, predictors = float(self.prior.neglected), self.objective.predictors
+        added = float(self.prior.neglected)
+        return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
+
+    def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
+        """How far variances added to the latents' prior ones, or taken off them, move the ELBO, to first order.
+
+        By the derivative of the log normaliser in the prior covariance: the squares of what the sites of a latent pull
+        it by from its mean, those of all rows that share it together, and their precisions less what q's covariance
+        takes off these, which is at most as much as the rows' own. Of arrays of NumPy as well.
+        """
+        w, pull, predictors = sites.precision, _pull(sites, mean), self.objective.predictors
+        taken = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
         if predictors is not None:
-            added = added * np.sum(np.asarray(predictors.matrix(self.y, self.parameters)) ** 2, axis=-1)
-        return float(_off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
-
-
-def _off_by(added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
-    """How far variances added to the predictors' prior ones, or taken off them, move the ELBO, to first order.
-
-    By the derivative of the log normaliser in the prior covariance: the squares of what sites pull by from the mean,
-    and their precisions less what q's covariance takes off these. Of arrays of NumPy as well.
-    """
-    w = sites.precision
-    taken = (w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance
-    return 0.5 * (added * (_pull(sites, mean) ** 2 + abs(taken))).sum()
+            Phi = predictors.matrix(self.y, self.parameters)
+            pull, taken = ((factor * part[..., None]).sum(axis=1) for factor, part in ((Phi, pull), (Phi**2, taken)))
+        return 0.5 * (added * (pull * self.prior.shared_total(pull) + taken)).sum()
 
 
 def _pull(sites: Sites, mean: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
@@ -13,8 +13,8 @@ from pgmodels.compiled import compiled
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.normalisation import is_normalised
-from pgmodels.latent.dense import whitened_root
-from pgmodels.latent.form import Dense
+from pgmodels.latent.dense import exact_root
+from pgmodels.latent.form import Cheapest
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters import bare, is_parameter
 from pgmodels.precision import as_array, double_precision
@@ -52,15 +52,17 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 
     - each value that has a prior, named as in ``lengthscale``, ``mean`` and ``scale`` (with ``f[1].`` in front where
       the model has several GPs, see ``pgmodels.naming``); all others are held at their values;
-    - ``whitened_0``, ``whitened_1``, ... (n, size), standard normal, one for each GP;
-    - ``f`` (n, latents), deterministic: mean + L v, where L L^T = K + 1e-8 k I and k is the mean of K's diagonal;
+    - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
+    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, of which rows are copies. Where nothing
+      has a prior, A^T A is K, as exactly as double precision can hold it, and r its rank; otherwise it is K + j I with
+      the jitter of ``pgmodels.latent.dense.exact_root``, and r the number of distinct inputs;
     - ``y``, observed, whose log density is the formula's.
 
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
     model, data = require_model(model).given(X, y)
-    program = Program(model.held_as(Dense()).resolve(data.X), data)
+    program = Program(model.held_as(Cheapest()).resolve(data.X), data)
 
     def numpyro_model() -> None:
         if not jax.config.read("jax_enable_x64"):
@@ -71,20 +73,35 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 
 
 class Program:
-    """The sites of ``to_numpyro`` for a resolved model and checked data."""
+    """The sites of ``to_numpyro`` for a resolved model, of which every GP has the default form, and checked data.
+
+    ``prior`` is what the latents are drawn from where nothing is sampled beside them; it is held as exactly as double
+    precision can, in the coordinates that have any influence.
+    """
 
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
-        self.X, self.y = as_array(data.X), as_array(data.y)
-        # A root that depends on nothing sampled is factorised here, once.
-        self.roots = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), self.X) for gp in model.gps]
+        self.y = as_array(data.y)
+        inputs = model.inputs(data.X)
+        self.copies = inputs.copies
+        self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
+        self.prior = None if self.unknowns.places else model.prior(data.X, neglected=0.0)
+        # A factor that depends on nothing sampled is made here, once.
+        self.factors: list[Any]
+        if self.prior is not None:
+            groups = zip(self.prior.require_factors(), self.inputs, strict=True)
+            self.factors = [_active(group, len(X)) for group, X in groups]
+        else:
+            pairs = zip(model.gps, self.inputs, strict=True)
+            self.factors = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), X).T for gp, X in pairs]
 
     def __call__(self) -> None:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
         model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
         whitened = []
-        for index, gp in enumerate(model.gps):
-            standard = dist.Normal(0.0, 1.0).expand((len(self.X), gp.size)).to_event(2)
+        for index, (gp, A, X) in enumerate(zip(model.gps, self.factors, self.inputs, strict=True)):
+            rank = len(X) if A is None else len(A)
+            standard = dist.Normal(0.0, 1.0).expand((rank, gp.size)).to_event(2)
             whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
         f = numpyro.deterministic("f", self.latents(model, whitened))
         num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
@@ -92,17 +109,22 @@ class Program:
         numpyro.sample("y", likelihood, obs=self.y)
 
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
-        """The latents f = mean + L v (n, latents) of whitened coordinates, a group each."""
+        """The latents f = mean + A^T v (n, latents) of whitened coordinates, a group each."""
         parts = []
-        for gp, root, v in zip(model.gps, self.roots, whitened, strict=True):
-            root = whitened_root(bare(gp.kernel), self.X)[0] if root is None else root
+        for gp, A, X, v in zip(model.gps, self.factors, self.inputs, whitened, strict=True):
+            root = exact_root(bare(gp.kernel), X)[0] if A is None else A.T
             parts.append(as_array(gp.mean.value) + root @ v)
-        return jnp.concatenate(parts, axis=1)
+        return self.copies.side_by_side(parts)
 
 
 @compiled
 def _root(kernel: Any, X: Any) -> Any:
-    return whitened_root(kernel, X)[0]
+    return exact_root(kernel, X)[0]
+
+
+def _active(group: Any, count: int) -> Any:
+    """The factor (r, m) of a group at so many inputs, without the coordinates that have no influence there."""
+    return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
 
 
 def _is_uncertain(kernel: Any) -> bool:

@@ -48,6 +48,9 @@ class On(Restricted):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.kernel.diagonal(self._of(X))
 
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted(self.columns[place] for place in self.kernel.reads(len(self.columns))))
+
     def resolve(self, X: Float[Inputs, "n d"]) -> "On":
         inner = self.kernel.resolve(self.inputs(X))
         return self if inner is self.kernel else On(inner, self.columns)
@@ -98,6 +101,10 @@ class Difference(Restricted):
         a, b = (as_array(part) for part in self._parts(X))
         across = jax.vmap(lambda x, z: self.kernel(x[None], z[None])[0, 0])(a, b)
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
+
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        places = self.kernel.reads(len(self.left))
+        return tuple(sorted({part[place] for part in (self.left, self.right) for place in places}))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
         inner = self.kernel.resolve(self.inputs(X))

@@ -6,6 +6,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from pgmodels.arrays import distinct_rows
 from pgmodels.compiled import compiled
 from pgmodels.precision import as_array
 
@@ -17,13 +18,14 @@ UNROLLED_COLUMNS = 32
 
 
 def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
-    """The median Euclidean distance between distinct rows of X, 1.0 where there are none.
+    """The median Euclidean distance between distinct rows of X, each counted once; 1.0 where there are none.
 
-    Of more than ``MEDIAN_ROWS`` rows, that many evenly spaced ones are used.
+    Of more than ``MEDIAN_ROWS`` of them, that many evenly spaced ones are used.
     """
     from scipy.spatial.distance import pdist
 
     rows = np.asarray(X, dtype=np.float64)
+    rows = rows[distinct_rows(rows)[0]]
     if len(rows) > MEDIAN_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, MEDIAN_ROWS).astype(int)]
     distances = pdist(rows)

@@ -61,6 +61,10 @@ class Kernel(Module):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         """The prior variances at the rows of X, without the matrix."""
 
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        """The columns of X on which it depends: rows that agree in them have one latent."""
+        return tuple(range(num_columns))
+
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
         """A copy in which every lengthscale left open (None) is the median distance between distinct rows of X.
 
@@ -139,6 +143,9 @@ class Sum(Kernel):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.left.diagonal(X) + self.right.diagonal(X)
 
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -157,6 +164,9 @@ class Product(Kernel):
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.left.diagonal(X) * self.right.diagonal(X)
+
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))

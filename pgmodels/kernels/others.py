@@ -86,6 +86,9 @@ class Constant(Kernel):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
 
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        return ()
+
 
 @final
 class White(Kernel):

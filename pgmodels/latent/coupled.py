@@ -101,7 +101,8 @@ class CoupledPosterior(Module):
 
     def marginals(self) -> Marginals:
         """Mean and covariance of each datum's latents."""
-        V, residual = map_over_rows(self.prior, self._covariance), self.prior.residual_variances()
+        V = self.prior.spread(map_over_rows(self.prior.distinct, self._covariance))
+        residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
@@ -202,23 +203,25 @@ class CoupledSparsePosterior(CoupledPosterior):
 
     D is the diagonal matrix of the square roots of a datum's residuals, 0 for latents that have none. ``span`` is the
     posterior of v, e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
-    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``.
+    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``. Here data are distinct rows, and the h and W
+    of one the ``sums`` over its copies.
     """
 
     span: CoupledPosterior
-    residual_roots: Float[Array, "n L L"]
-    gain: Float[Array, "n L L"]
+    sums: Sites
+    residual_roots: Float[Array, "m L L"]
+    gain: Float[Array, "m L L"]
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """See CoupledPosterior."""
-        v, e = _split_sparse(self.prior, flat)
+        v, e = _split_sparse(self.prior.distinct, flat)
         g = self.span.prior.latents(self.span.prior.unflatten(v))
-        turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.potential, g))
+        turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.sums.potential, g))
         return _join_sparse(self.prior, self.span.standardise(v), turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """See CoupledPosterior."""
-        ours, theirs = _split_sparse(self.prior, u)
+        ours, theirs = _split_sparse(self.prior.distinct, u)
         v = self.span.deviation(ours)
         g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
         e = _solve_each(self.residual_roots, theirs[:, :, None], transposed=True)[:, :, 0]
@@ -231,19 +234,19 @@ class CoupledSparsePosterior(CoupledPosterior):
     def marginals(self) -> Marginals:
         """See CoupledPosterior."""
         _, V = self.span.marginals()
-        own = _spread(self.prior)[:, :, None] * self.gain
-        kept = jnp.eye(V.shape[-1]) - own @ self.precision
+        own = _spread(self.prior.distinct)[:, :, None] * self.gain
+        kept = jnp.eye(V.shape[-1]) - own @ self.sums.precision
         mean = self.prior.latents(self.prior.unflatten(self.centre))
-        return mean, kept @ V @ jnp.swapaxes(kept, 1, 2) + own
+        return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + own)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         """See CoupledPosterior."""
         log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
         return super().divergence(covariance) + log_root
 
-    def _pull(self, h: Float[Array, "n L"], g: Float[Array, "n L"]) -> Float[Array, "n L"]:
+    def _pull(self, h: Float[Array, "m L"], g: Float[Array, "m L"]) -> Float[Array, "m L"]:
         """gain (h - W g)."""
-        return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.precision, g))
+        return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.sums.precision, g))
 
 
 def condition_coupled(
@@ -270,7 +273,8 @@ def condition_coupled(
         return found
 
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
-    for P, right in sum_over_rows(prior, told, potential - precision @ means, precision):
+    terms = map(prior.total, (potential - precision @ means, precision))
+    for P, right in sum_over_rows(prior.distinct, told, *terms):
         root = root_of_one_plus(P)
         centre = cho_solve((root, True), right)
         log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
@@ -315,18 +319,18 @@ def _condition_sparse(
     precision: Float[Array, "n L L"],
     blocks: tuple[tuple[int, ...], ...],
 ) -> CoupledSparsePosterior:
-    spread = _spread(prior)
-    own = jnp.eye(spread.shape[1]) + spread[:, :, None] * precision * spread[:, None, :]
+    sums, spread = Sites(prior.total(potential), prior.total(precision)), _spread(prior.distinct)
+    own = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
     roots = jnp.sqrt(own) if own.shape[1] == 1 else jnp.linalg.cholesky(own)
     half = _solve_each(roots, jax.vmap(jnp.diag)(spread), transposed=False)
     gain = _solve_each(roots, half, transposed=True)
     # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
-    taken, seen = half @ precision, jnp.einsum("ikl,il->ik", half, potential)
-    h = potential - jnp.einsum("ikl,ik->il", taken, seen)
-    W = precision - jnp.swapaxes(taken, 1, 2) @ taken
-    span = condition_coupled(prior.spans(), h, W, blocks)
+    taken, seen = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
+    h = sums.potential - jnp.einsum("ikl,ik->il", taken, seen)
+    W = sums.precision - jnp.swapaxes(taken, 1, 2) @ taken
+    span = condition_coupled(prior.distinct.spans(), h, W, blocks)
     g = span.prior.latents(span.prior.unflatten(span.centre))
-    e = jnp.einsum("ikl,il->ik", gain, potential - jnp.einsum("ilk,ik->il", precision, g))
+    e = jnp.einsum("ikl,il->ik", gain, sums.potential - jnp.einsum("ilk,ik->il", sums.precision, g))
     constant = 0.5 * jnp.sum(seen**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
     return CoupledSparsePosterior(
         prior=prior,
@@ -337,6 +341,7 @@ def _condition_sparse(
         log_evidence=span.log_evidence + constant,
         blocks=blocks,
         span=span,
+        sums=sums,
         residual_roots=roots,
         gain=gain,
     )
@@ -345,6 +350,7 @@ def _condition_sparse(
 def _spread(prior: JointPrior) -> Float[Array, "n L"]:
     """The square roots of the residuals that have coordinates of their own, 0 where a latent has none."""
     zeros = jnp.zeros(prior.num_rows)
+    # No group that has such coordinates shares its inputs between distinct rows: see Form.shares.
     parts = [jnp.sqrt(group.residual) if isinstance(group, SparsePrior) else zeros for group in prior.groups]
     return jnp.stack([part for part, size in zip(parts, prior.sizes, strict=True) for _ in range(size)], axis=1)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
@@ -14,8 +15,12 @@ from pgmodels.latent.factored import FactoredPrior, with_residual
 from pgmodels.latent.rows import resize_rows, resize_square, resize_zeros
 from pgmodels.precision import as_array
 
-# Jitter of a root that is made under jit, where none can be chosen by trial: relative to the mean variance.
+# Jitter of a root that is made under jit, relative to the mean variance: of inducing inputs, which may be nearly equal.
 WHITENING_JITTER = 1e-8
+# Of distinct rows of data: of more than so many it grows as what rounding does to their matrix, of which it is ten
+# times as much (see pgmodels.latent.inducing). Where it gives no root, as of kernels that are not quite positive
+# semi-definite, it is the one above.
+_LEAST_JITTER, _MANY = 1e-12, 1000
 # A share of the prior's variance that rounding may make of a difference to it.
 _ROUNDING = 1e-10
 
@@ -66,6 +71,11 @@ class DensePrior(FactoredPrior):
     def neglected(self) -> Float[Array, ""]:
         """See LatentPrior: the jitter."""
         return self.jitter
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """0 for coordinates that have no influence on data, and 1 for others, which come first."""
+        return self.live
 
     @property
     def rank(self) -> int:
@@ -134,14 +144,28 @@ class DensePrior(FactoredPrior):
         return V.T @ V
 
 
-def whitened_root(
+def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    K = kernel(X, X)
+    jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
+    return _root(K, jitter), jitter
+
+
+def exact_root(
     kernel: Any, X: Float[Array, "n d"], live: Float[Array, " n"] | None = None
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    """The same of distinct rows, with a jitter of 1e-12 of the mean variance; more of many rows, or if need be."""
     K = gram(kernel, X, live)
     diagonal = jnp.diagonal(K)
-    jitter = WHITENING_JITTER * (jnp.mean(diagonal) if live is None else (live @ diagonal) / jnp.sum(live))
-    return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype)), jitter
+    scale = jnp.mean(diagonal) if live is None else (live @ diagonal) / jnp.sum(live)
+    least, most = _LEAST_JITTER * max(1.0, len(K) / _MANY) ** 2 * scale, WHITENING_JITTER * scale
+    root = _root(K, least)
+    fine = jnp.all(jnp.isfinite(jnp.diagonal(root)))
+    return jax.lax.cond(fine, lambda: (root, least), lambda: (_root(K, most), most))
+
+
+def _root(K: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+    return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype))
 
 
 def gram(kernel: Any, X: Float[Array, "n d"], live: Float[Array, " n"] | None) -> Float[Array, "n n"]:
@@ -153,8 +177,8 @@ def gram(kernel: Any, X: Float[Array, "n d"], live: Float[Array, " n"] | None) -
 def whitened_prior(
     kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, live: Float[Array, " n"] | None = None
 ) -> DensePrior:
-    """A dense prior with the root and the jitter of ``whitened_root``, whatever the cost; usable under ``jit``."""
-    root, jitter = whitened_root(kernel, X, live)
+    """A dense prior with the root and the jitter of ``exact_root``, whatever the cost; usable under ``jit``."""
+    root, jitter = exact_root(kernel, X, live)
     K = gram(kernel, X, live) + jitter * jnp.eye(len(X))
     return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, live=_all_live(X, live), size=size)
 

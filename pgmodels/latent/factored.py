@@ -1,6 +1,7 @@
 """Priors with a factor A, f = mean + A^T v, and the posterior that sites make of them, latent by latent."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -142,14 +143,14 @@ class FactoredPosterior(Posterior):
     constant: Float[Array, " l"]
     states: Any
 
-    def resized(self, size: int) -> "FactoredPosterior":
+    def resized(self, prior: Any, size: int) -> "FactoredPosterior":
         """See Posterior."""
         held = jax.tree.map(np.asarray, self.states)
         states = [jax.tree.map(itemgetter(latent), held) for latent in range(self.prior.size)]
         states = [self.prior._resized_state(state, size) for state in states]
         potential = as_array(resize_zeros(self.potential, size))
         stacked = jax.tree.map(lambda *leaves: as_array(np.stack(leaves)), *states)
-        return FactoredPosterior(self.prior.resized(size), potential, self.constant, stacked)
+        return replace(self, prior=prior, potential=potential, states=stacked)
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See Posterior."""

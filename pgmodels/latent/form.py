@@ -24,6 +24,8 @@ from pgmodels.precision import as_array
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 TOLERANCE = JITTERS[1]
 RANK_MULTIPLE = 16
+# Bytes, in squares of the number of inputs, while a covariance is made and factorised: itself, its root and one copy.
+_MADE = 24.0
 # Rows of a matrix that are compared with its columns at a time.
 _STRIP = 128
 # Pivots below so much of the largest variance are made of rounding.
@@ -38,6 +40,12 @@ class Form(ABC):
     """
 
     fills: ClassVar[bool] = False
+    # Whether a latent is the same at rows that differ in columns alone which its kernel does not read.
+    shares: ClassVar[bool] = True
+
+    def memory(self, count: int) -> float:
+        """The bytes that it takes at least to make the prior at so many distinct inputs, where these are many."""
+        return 0.0
 
     @abstractmethod
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> LatentPrior:
@@ -62,12 +70,16 @@ class Form(ABC):
 
 @dataclass(frozen=True)
 class Dense(Form):
-    """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes.
+    """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes and three times as many at the peak.
 
     The Cholesky root is tried with no jitter, then 1e-10 to 1e-6 of the mean variance; what was used is kept.
     """
 
     fills: ClassVar[bool] = True
+
+    def memory(self, count: int) -> float:
+        """See Form."""
+        return _MADE * count**2
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior:
         """See Form."""
@@ -86,6 +98,10 @@ class Cheapest(Form):
 
     fills: ClassVar[bool] = True
 
+    def memory(self, count: int) -> float:
+        """See Form."""
+        return _MADE * count**2
+
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior | LowRankPrior:
         """See Form."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
@@ -93,9 +109,13 @@ class Cheapest(Form):
         factor = pivoted_cholesky(K, tolerance)
         if _is_cheap(factor) and (low_rank := _low_rank(kernel, mean, X, K, size, tolerance, factor)) is not None:
             return low_rank
+        # The dense form takes the memory that the factor has.
+        del factor
         dense = _dense(kernel, mean, X, K, size)
         if not float(dense.jitter) > neglected:
             return dense
+        np.fill_diagonal(K, np.diagonal(K) - float(dense.jitter))
+        factor = pivoted_cholesky(K, tolerance)
         low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
         return low_rank if low_rank is not None and low_rank.truncation < dense.jitter else dense
 
@@ -107,25 +127,27 @@ class Cheapest(Form):
 
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
-    """Kernel, mean and inputs as arrays, and the kernel's matrix, checked."""
+    """Kernel, mean and inputs as arrays, and the kernel's matrix, checked: a copy that may be written to."""
     kernel = jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
     X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
     filled = resize_rows(X, filled_size(len(X)))
     K = np.asarray(gram(kernel, as_array(filled)))
-    if K.shape == 2 * (len(filled),):
-        K = K[: len(X), : len(X)]
+    K = np.array(K[: len(X), : len(X)] if K.shape == 2 * (len(filled),) else K)
     check_gram(kernel, K)
     return kernel, mean, X, K
 
 
 def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = jittered_root(kernel, K)
+    # One after the other: K, its root and one copy at a time are all that is held.
+    held = as_array(root)
+    del root
     return DensePrior(
         kernel=kernel,
         mean=mean,
         X=X,
         K=as_array(K),
-        root=as_array(root),
+        root=held,
         jitter=as_array(jitter),
         live=as_array(np.ones(len(K))),
         size=size,
@@ -137,10 +159,10 @@ def _low_rank(
 ) -> LowRankPrior | None:
     """The low-rank form, None where it is not exact."""
     A, pivots = factor
-    residual = K - A.T @ A
-    rank = factor.filled_rank
+    rank, left = factor.filled_rank, np.diagonal(K) - np.sum(A**2, axis=0)
     # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
-    if np.max(np.abs(residual)) > 10 * tolerance * np.max(np.diagonal(K)):
+    strips = (np.s_[begin : begin + _STRIP] for begin in range(0, len(K), _STRIP))
+    if any(np.max(np.abs(K[own] - A[:, own].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for own in strips):
         return None
     padding = rank - len(A)
     root = np.eye(rank)
@@ -153,7 +175,7 @@ def _low_rank(
         Z=as_array(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
         root=as_array(root),
         active=as_array((np.arange(rank) < len(A)).astype(np.float64)),
-        truncation=as_array(max(0.0, np.max(np.diagonal(residual)))),
+        truncation=as_array(max(0.0, np.max(left))),
         size=size,
     )
 
@@ -198,7 +220,9 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
     if info < 0:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
     A = np.empty((rank, len(K)))
-    A[:, pivots - 1] = np.triu(upper[:rank])
+    for begin in range(0, rank, _STRIP):
+        own = np.s_[begin : begin + _STRIP]
+        A[own, pivots - 1] = np.triu(upper[:rank][own], begin)
     return PivotedFactor(A, pivots[:rank] - 1)
 
 
@@ -207,15 +231,17 @@ def jittered_root(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """K + jitter I with the first jitter, relative to the mean variance, that gives it a root, the root and the jitter.
 
-    Raises ValueError where none does.
+    K itself is what the jitter is added to. Raises ValueError where none gives a root.
     """
+    variances = np.diagonal(K).copy()
     for relative in jitters:
-        jitter = relative * float(np.mean(np.diagonal(K)))
-        jittered = K + jitter * np.eye(len(K))
+        jitter = relative * float(np.mean(variances))
+        np.fill_diagonal(K, variances + jitter)
         try:
-            return jittered, cholesky(jittered, lower=True), jitter
+            return K, cholesky(K, lower=True, check_finite=False), jitter
         except LinAlgError:
             continue
+    np.fill_diagonal(K, variances)
     _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
 
 

@@ -176,6 +176,8 @@ class Inducing(Form):
     """
 
     fills: ClassVar[bool] = True
+    # In the model to sample from, what coordinates leave of a row is independent of that of any other.
+    shares: ClassVar[bool] = False
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: str | None = None
@@ -232,7 +234,7 @@ class Inducing(Form):
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = span_at(kernel, Z, neglected)
         prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
-        check_new_inputs(prior, np.asarray(X), "X")
+        check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
         return prior
 
     def traced(

@@ -1,6 +1,7 @@
 """All latent GPs of a model at the data: groups that share a kernel, side by side."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.latent.factored import FactoredPosterior, FactoredPrior
+from pgmodels.latent.inputs import Copies
 from pgmodels.latent.new_inputs import check_new_inputs
 from pgmodels.latent.protocol import Key, LatentPrior, Moments, Posterior, Sites, no_factor
 from pgmodels.latent.rows import filled_size, resize_zeros
@@ -20,9 +22,17 @@ Coordinates = tuple[Array, ...]
 
 
 class JointPrior(Module):
-    """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order."""
+    """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order.
+
+    Each group is at its distinct inputs, and ``copies`` say where the n rows of the data are among them.
+    """
 
     groups: tuple[LatentPrior, ...]
+    copies: Copies
+
+    def __init__(self, groups: tuple[LatentPrior, ...], copies: Copies | None = None):
+        self.groups = groups
+        self.copies = Copies(None, (None,) * len(groups)) if copies is None else copies
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -46,7 +56,43 @@ class JointPrior(Module):
 
     def spans(self) -> "JointPrior":
         """The same, of the sparse model only what its inducing inputs span: residuals of data are left out."""
-        return JointPrior(tuple(group.span if isinstance(group, SparsePrior) else group for group in self.groups))
+        groups = (group.span if isinstance(group, SparsePrior) else group for group in self.groups)
+        return JointPrior(tuple(groups), self.copies)
+
+    @property
+    def distinct(self) -> "JointPrior":
+        """The same at rows that differ, of which ``total`` makes one of copies and ``spread`` copies of each."""
+        return JointPrior(self.groups, Copies(None, self.copies.places))
+
+    def total(self, terms: Float[Array, "n *rest"]) -> Float[Array, "m *rest"]:
+        """Terms of each row, summed over its copies, at the distinct rows."""
+        rows = self.copies.rows
+        return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
+
+    def spread(self, values: Float[Array, "m *rest"]) -> Float[Array, "n *rest"]:
+        """Values at the distinct rows, at all of their copies."""
+        return values if self.copies.rows is None else values[self.copies.rows]
+
+    def sites_by_group(self, sites: Sites) -> list[Sites]:
+        """The sites at each group's inputs: those of copies are one, whose potential and precision are their sums."""
+        total, found = Sites(*map(self.total, sites)), []
+        for group, part, places in zip(self.groups, self.slices(), self.copies.places, strict=True):
+            own = total.columns(part)
+            if places is not None:
+                own = Sites(*(jax.ops.segment_sum(terms, places, len(group.X)) for terms in own))
+            found.append(own)
+        return found
+
+    def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
+        """Terms of each row and latent, summed over all rows that share the latent with it, at the rows of the data."""
+        if not any(self.shared):
+            return terms
+        sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
+        return self.side_by_side([own.potential for own in sums])
+
+    def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+        """Values of the latents at each group's inputs, at the rows of the data."""
+        return self.copies.side_by_side(parts)
 
     @property
     def neglected(self) -> float:
@@ -56,19 +102,29 @@ class JointPrior(Module):
     @property
     def num_rows(self) -> int:
         """The number of rows, those that fill up the data included."""
-        return len(self.groups[0].X)
+        if self.copies.rows is not None:
+            return len(self.copies.rows)
+        places = self.copies.places[0]
+        return len(self.groups[0].X if places is None else places)
 
     @property
     def fills(self) -> bool:
         """Whether rows can fill up the data: see pgmodels.latent.rows."""
-        return all(group.fills for group in self.groups)
+        return all(group.fills for group, shared in zip(self.groups, self.shared, strict=True) if not shared)
+
+    @property
+    def shared(self) -> tuple[bool, ...]:
+        """Of each group, whether rows share its inputs, which stay as they are then whatever the number of rows."""
+        return tuple(self.copies.rows is not None or places is not None for places in self.copies.places)
 
     @double_precision
     def resized(self, size: int) -> "JointPrior":
         """The same at the first ``size`` rows, or at rows that fill the data up, where that can be."""
         if size == self.num_rows or not self.fills:
             return self
-        return JointPrior(tuple(group.resized(size) for group in self.groups))
+        pairs = zip(self.groups, self.shared, strict=True)
+        groups = tuple(group if shared else group.resized(size) for group, shared in pairs)
+        return JointPrior(groups, self.copies.resized(size))
 
     def filled(self) -> "JointPrior":
         """The same, filled up to one of few sizes."""
@@ -85,49 +141,48 @@ class JointPrior(Module):
 
     def condition(self, sites: Sites) -> "JointPosterior":
         """The posterior given sites, factorised once."""
-        parts = zip(self.groups, self.slices(), strict=True)
-        return JointPosterior(self, sites, tuple(group.condition(sites.columns(part)) for group, part in parts))
+        pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
+        return JointPosterior(self, sites, tuple(group.condition(own) for group, own in pairs))
 
     def moments(self, sites: Sites) -> Moments:
         """Those of all groups given sites."""
-        pairs = zip(self.groups, self.slices(), strict=True)
-        parts = zip(*(group.moments(sites.columns(part)) for group, part in pairs), strict=True)
-        means, variances, logs, divergences = parts
+        pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
+        means, variances, logs, divergences = zip(*(group.moments(own) for group, own in pairs), strict=True)
+        nothing = jnp.zeros(())
         return Moments(
-            jnp.concatenate(means, axis=1),
-            jnp.concatenate(variances, axis=1),
-            sum(logs, jnp.zeros(())),
-            sum(divergences, jnp.zeros(())),
+            self.side_by_side(means), self.side_by_side(variances), sum(logs, nothing), sum(divergences, nothing)
         )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance before any data."""
         means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
-        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+        return self.side_by_side(means), self.side_by_side(variances)
 
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
         """The latents at the data of coordinates, a group each."""
-        parts = [group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)]
-        return jnp.concatenate(parts, axis=-1)
+        return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
 
     def generative(self) -> "JointPrior":
         """The prior as a model to draw from, where a form is one of posteriors alone."""
-        return JointPrior(tuple(group.generative() for group in self.groups))
+        return JointPrior(tuple(group.generative() for group in self.groups), self.copies)
 
     def scatter(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
         """A draw of the latents at the data given coordinates, which may have been drawn with the same key."""
         keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
-        parts = [group.scatter(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
-        return jnp.concatenate(parts, axis=-1)
+        return self.side_by_side(
+            [group.scatter(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
+        )
 
     def residual_variances(self) -> Float[Array, "n l"] | None:
         """The variance of each latent at the data that coordinates leave; None where they leave none of any."""
         parts = [group.residual_variance() for group in self.groups]
         if all(part is None for part in parts):
             return None
-        zeros = jnp.zeros(len(self.groups[0].X))
-        columns = [zeros if part is None else part for part in parts]
-        return jnp.stack([part for part, size in zip(columns, self.sizes, strict=True) for _ in range(size)], axis=1)
+        columns = [
+            jnp.zeros((len(group.X), group.size)) if part is None else jnp.tile(part[:, None], group.size)
+            for group, part in zip(self.groups, parts, strict=True)
+        ]
+        return self.side_by_side(columns)
 
     def require_factors(self) -> list[FactoredPrior]:
         """The groups, all of which have a factor. Raises ValueError where one has none."""
@@ -138,8 +193,14 @@ class JointPrior(Module):
 
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
-        groups = self.require_factors()
-        return [A for A, size in zip([group.factor for group in groups], self.sizes, strict=True) for _ in range(size)]
+        parts = [self._at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
+        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+
+    def _at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
+        """Values at the inputs of a group, at the rows of the data."""
+        places, rows = self.copies.places[index], self.copies.rows
+        values = values if places is None else values[..., places]
+        return values if rows is None else values[..., rows]
 
     def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
         """The factor A (rank, m) of each latent at new inputs."""
@@ -173,7 +234,7 @@ class JointPrior(Module):
         """A joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
         parts = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
-        return jnp.concatenate([f for f, _ in parts], axis=1), tuple(v for _, v in parts)
+        return self.side_by_side([f for f, _ in parts]), tuple(v for _, v in parts)
 
 
 class JointPosterior(Module):
@@ -189,7 +250,8 @@ class JointPosterior(Module):
         prior = self.prior.resized(size)
         if prior is self.prior:
             return self
-        groups = tuple(group.resized(size) for group in self.groups)
+        parts = zip(self.groups, prior.groups, prior.shared, strict=True)
+        groups = tuple(group if shared else group.resized(own, size) for group, own, shared in parts)
         return JointPosterior(prior, resized_sites(self.sites, size), groups)
 
     def filled(self) -> "JointPosterior":
@@ -199,7 +261,7 @@ class JointPosterior(Module):
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Mean and variance at the data."""
         means, variances = zip(*(group.moments() for group in self.groups), strict=True)
-        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+        return self.prior.side_by_side(means), self.prior.side_by_side(variances)
 
     def log_normalizer(self) -> Float[Array, ""]:
         """Log of the integral of the prior times the sites."""
@@ -237,11 +299,14 @@ class JointPosterior(Module):
 
     def covariance(self) -> Float[Array, "l n n"]:
         """The covariance of each latent at the data."""
-        return jnp.concatenate([group.covariance() for group in self._factored()])
+        at_rows, groups = self.prior._at_rows, enumerate(self._factored())
+        across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
+        return jnp.concatenate([at_rows(C, i) for i, C in across])
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
         """The covariance of each latent at new inputs with itself at the data."""
-        return jnp.concatenate([group.cross_covariance(X_new) for group in self._factored()])
+        groups = enumerate(self._factored())
+        return jnp.concatenate([self.prior._at_rows(group.cross_covariance(X_new), i) for i, group in groups])
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
         """The covariance of each latent at new inputs."""

@@ -27,7 +27,7 @@ def sum_over_rows(prior: JointPrior, function: Callable[..., Any], *terms: Float
     def told(X: Array, *terms: Array) -> Any:
         return function(factors_at(X), *terms)
 
-    X = prior.groups[0].X
+    X = _rows(prior)
     nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(told, X, *terms))
     return summed(told, nothing, _width(prior), X, *terms)
 
@@ -37,7 +37,12 @@ def map_over_rows(prior: JointPrior, function: Callable[[Sequence[Array]], Any])
     if not _in_chunks(prior):
         return function(prior.factors())
     factors_at = _by_products(prior)
-    return each_row(lambda X: function(factors_at(X)), _width(prior), prior.groups[0].X)
+    return each_row(lambda X: function(factors_at(X)), _width(prior), _rows(prior))
+
+
+def _rows(prior: JointPrior) -> Array:
+    """The inputs of the rows: those of any group whose factor is not held, which has one for each."""
+    return next(group.X for group in prior.groups if isinstance(group, StreamedPrior))
 
 
 def _in_chunks(prior: JointPrior) -> bool:

@@ -72,8 +72,8 @@ class Posterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """The mean of the latents' coordinates, and an exact joint draw of their deviation from it."""
 
-    def resized(self, size: int) -> "Posterior":
-        """The same with the prior at other rows, see LatentPrior: rows that fill up the data have no sites."""
+    def resized(self, prior: "LatentPrior", size: int) -> "Posterior":
+        """The same with its prior at ``size`` rows, see LatentPrior: rows that fill up the data have no sites."""
         raise NotImplementedError(f"{type(self).__name__} cannot be filled up.")
 
 

@@ -5,7 +5,7 @@ Rows that fill up come after the data. They repeat the first row, and no site sp
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from pgmodels.integration import power_of_two
 
@@ -26,7 +26,7 @@ def filled_size(count: int) -> int:
     return -(-count // step) * step
 
 
-def resize_rows(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
+def resize_rows(array: Shaped[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
     """The first rows, or all of them and the first again and again."""
     array = np.asarray(array)
     if size <= len(array):

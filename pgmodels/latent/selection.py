@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from pgmodels.arrays import distinct_rows as told_apart
 from pgmodels.compiled import compiled
 from pgmodels.latent.chunks import HELD
 from pgmodels.precision import as_array
@@ -32,7 +33,7 @@ _MOVED, _STEP, _ALIKE = 100, 0.01, 0.98
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
     """The places of the first of equal rows, in order."""
-    return np.sort(np.unique(X, axis=0, return_index=True)[1])
+    return told_apart(X)[0]
 
 
 def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:

@@ -58,8 +58,7 @@ class Draws(Result):
             return self.stored_latents
         if self.whitened is None:
             raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
-        parts = [_colour(group, v) for group, v in zip(self.prior.filled().groups, self.whitened, strict=True)]
-        return np.concatenate(parts, axis=-1)[..., : len(self.X), :]
+        return _colour(self.prior.filled(), self.whitened)[..., : len(self.X), :]
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
@@ -138,7 +137,9 @@ class Draws(Result):
             return np.asarray(_draw_given(prior, X_new, filled, noise))[:num_draws]
         places = uncertain(self.model).places
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
-        return np.asarray(_draw_each(bare(self.model), places, values, whitened, noise, self.X, X_new))
+        inputs = self.model.inputs(self.X)
+        filled = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
+        return np.asarray(_draw_each(bare(self.model), places, values, filled, noise, inputs, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
@@ -174,7 +175,7 @@ class Draws(Result):
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             filled = [_with_rank(v, group.rank) for group, v in pairs]
-            projected = _project(bare(self.model), places, values, filled, *self.model.filled(self.X), inputs)
+            projected = _project(bare(self.model), places, values, filled, self.model.filled(self.X)[0], inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         parts = [_at(group, inputs, _filled_up(v, group.rank)) for group, v in pairs]
         draws = len(whitened[0])
@@ -193,22 +194,24 @@ def _draw_given(prior: JointPrior, X_new: Any, whitened: Any, noise: Any) -> Any
 
 
 @partial(compiled, static_argnames="places")
-def _draw_each(model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, X: Any, X_new: Any) -> Any:
+def _draw_each(
+    model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, X_new: Any
+) -> Any:
     """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(X).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
 
 
 @partial(compiled, static_argnames="places")
-def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, X: Any, live: Any, X_new: Any) -> Any:
+def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, inputs: Any, X_new: Any) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(X, live).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
@@ -220,10 +223,11 @@ def _at(group: Any, X_new: Any, whitened: Any) -> Any:
 
 
 @double_precision
-def _colour(group: Any, whitened: np.ndarray) -> np.ndarray:
-    flat = whitened.reshape(-1, *whitened.shape[-2:])
-    f = np.asarray(_latents(group, _filled_up(flat, group.rank)))[: len(flat)]
-    return f.reshape(*whitened.shape[:-2], *f.shape[1:])
+def _colour(prior: JointPrior, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
+    flat = [v.reshape(-1, *v.shape[-2:]) for v in whitened]
+    filled = tuple(_filled_up(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
+    f = np.asarray(_latents(prior, filled))[: len(flat[0])]
+    return f.reshape(*whitened[0].shape[:-2], *f.shape[1:])
 
 
 def _filled_up(draws: np.ndarray, rank: int) -> np.ndarray:
@@ -237,5 +241,5 @@ def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
 
 
 @compiled
-def _latents(group: Any, whitened: Any) -> Any:
-    return group.latents(whitened)
+def _latents(prior: JointPrior, whitened: Any) -> Any:
+    return prior.latents(whitened)

@@ -123,6 +123,7 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
         posterior = saving_sparse.decode_posterior(document["blocks"], model, arrays)
         return cls(model=model, posterior=posterior, **parts)
     prior = _decode_prior(document["prior"], model, parts["X"], arrays)
+    _check_ranks(prior, parts)
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **parts)
     return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **parts)
@@ -197,16 +198,31 @@ def _encode_prior(result: Result, arrays: Arrays) -> Any:
 
 
 def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) -> JointPrior:
-    groups: list[Any] = list(_priors(model, X, document["way"]).groups)
+    prior = _priors(model, X, document["way"])
+    groups: list[Any] = list(prior.groups)
     for i, kept in enumerate(document["groups"]):
         if kept is not None:
             own = groups[i]
             stored = {name: as_array(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
             cls: Any = _PRIORS[kept["class"]]
             if cls is DensePrior:
-                stored.setdefault("live", as_array(np.ones(len(X))))
+                stored.setdefault("live", as_array(np.ones(len(own.X))))
             groups[i] = cls(kernel=own.kernel, mean=own.mean, X=own.X, size=own.size, **stored)
-    return JointPrior(tuple(groups))
+    return JointPrior(tuple(groups), prior.copies)
+
+
+def _check_ranks(prior: JointPrior, parts: dict[str, Any]) -> None:
+    """ValueError where what is held of coordinates is of more than the prior has."""
+    whitened, response = parts.get("whitened"), parts.get("response")
+    more = response is not None and len(response) != sum(prior.ranks)
+    if whitened is not None:
+        pairs = zip(whitened, prior.groups, strict=True)
+        more = more or any(v.shape[-2] > group.rank for v, group in pairs)
+    if more:
+        raise ValueError(
+            "the file holds a latent for each of several rows with equal inputs, which have one since: load it with "
+            "the version of pgmodels that saved it, or run the engine again."
+        )
 
 
 def _priors(model: Model, X: np.ndarray, way: str) -> JointPrior:

@@ -14,6 +14,7 @@ from numpyro.diagnostics import effective_sample_size
 from pgmodels.compiled import compiled
 from pgmodels.identity import digest
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
+from pgmodels.inference.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.checkpoint_folder import fault_of_leaves
 from pgmodels.inference.gibbs.fitting import Fit
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
@@ -48,10 +49,6 @@ class SamplingError(ValueError):
         return SamplingError, (*self.args, self.draws)
 
 
-class MixingWarning(UserWarning):
-    """Draws that are exact may be strongly correlated."""
-
-
 class Settings(NamedTuple):
     """What decides a run besides the model and the data."""
 
@@ -77,7 +74,7 @@ class GibbsRun(Portable):
             live = as_array(live_rows(len(data.y), self.prior.num_rows))
         self.target = Target(
             model=model.bare(),
-            X=as_array(resize_rows(data.X, self.prior.num_rows)),
+            inputs=model.inputs(data.X, filled=live is not None),
             y=as_array(resize_rows(data.y, self.prior.num_rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
@@ -200,8 +197,14 @@ class GibbsRun(Portable):
                     saved.save(self, final=self.number >= until)
 
     def warn(self) -> None:
-        """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of failed fits in warm-up."""
+        """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of chains that differ.
+
+        Also with MixingWarning of failed fits in warm-up.
+        """
         warn_inaccurate(self.prior, self.precision)
+        count, means, squares = (np.asarray(part) for part in self.moments)
+        rows = len(self.data.y)
+        warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
         if self.failed_fits:
             warn(
                 f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "
@@ -330,7 +333,8 @@ class GibbsRun(Portable):
 
 
 def _largest_precision(fit: Fit) -> float:
-    return float(np.asarray(fit.surrogate.precision).max())
+    surrogate = fit.surrogate
+    return float(np.asarray(surrogate.prior.total(surrogate.precision)).max())
 
 
 def _has_gradient(target: Target, prior: JointPrior, vector: Any) -> bool:

@@ -9,6 +9,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.gibbs.fitting import fitting_problem, surrogate_of
 from pgmodels.inference.gibbs.response import Response
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import one_by_one
@@ -37,7 +38,7 @@ class Target(Module):
     """
 
     model: Any
-    X: Any
+    inputs: DistinctInputs
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: Unknowns = eqx.field(static=True)
@@ -76,7 +77,7 @@ class Target(Module):
         """The latents' prior at given unknowns."""
         if self.held is not None:
             return prior_of(self.held)
-        return self.drawn(vector).traced_prior(self.X, self.live).generative()
+        return self.drawn(vector).traced_prior(self.inputs).generative()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents of coordinates at given unknowns."""

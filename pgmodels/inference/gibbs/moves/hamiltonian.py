@@ -87,8 +87,8 @@ class Hamiltonian(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move: gradients of the posterior density in hyperparameters and latents."""
         del seen
-        n, size = len(prior.groups[0].X), sum(prior.sizes)
-        gradient = _GRADIENT * n**3 * len(prior.groups) + 3.0 * n * size * DENSITY
+        cubes = sum(len(group.X) ** 3 for group in prior.groups)
+        gradient = _GRADIENT * cubes + 3.0 * prior.num_rows * sum(prior.sizes) * DENSITY
         return (1.0 + _MEAN_TRAJECTORY * _leapfrogs(float(turn.settings.step))) * gradient
 
     def first(self) -> Turn:

@@ -88,7 +88,7 @@ class SliceLatents(Move):
         """See Move."""
         del turn
         total = sum(prior.spans().ranks)
-        n, size = len(prior.groups[0].X), sum(prior.sizes)
+        n, size = prior.num_rows, sum(prior.sizes)
         return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(seen)) * n * size * DENSITY
 
     def first(self) -> Turn:

@@ -61,10 +61,11 @@ class SliceUnknowns(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move."""
         del turn, seen
-        n, size = len(prior.groups[0].X), sum(prior.sizes)
+        n, size = prior.num_rows, sum(prior.sizes)
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
-        product = sum(rank**3 / 3 + 2.0 * n * rank**2 for rank in ranks)
-        surrogate = product + n**3 / 3 * len(prior.groups) + num_coarse_nodes(size) * n * size**2 * DENSITY
+        product = sum(rank**3 / 3 + 2.0 * prior.distinct.num_rows * rank**2 for rank in ranks)
+        roots = sum(len(group.X) ** 3 for group in prior.groups) / 3
+        surrogate = product + roots + num_coarse_nodes(size) * n * size**2 * DENSITY
         return _EVALUATIONS * surrogate
 
     def first(self) -> Turn:

@@ -45,7 +45,7 @@ class SliceUnknownsWhitened(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move."""
         del turn, seen
-        return _EVALUATIONS * len(prior.groups[0].X) ** 3 / 3 * len(prior.groups)
+        return _EVALUATIONS * sum(len(group.X) ** 3 for group in prior.groups) / 3
 
     def first(self) -> Turn:
         """See Move."""

@@ -90,7 +90,7 @@ class Sweep(Move):
         del turn, seen
         total = 0.0
         for group, size in zip(prior.groups, prior.sizes, strict=True):
-            total += size * (group.sweep_operations() + len(group.X) * _DRAW)
+            total += size * (group.sweep_operations() + prior.num_rows * _DRAW)
         return total
 
     def first(self) -> Turn:
