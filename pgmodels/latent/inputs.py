@@ -43,8 +43,8 @@ class DistinctInputs(Module):
     ``live`` is None where all are of data: see pgmodels.latent.rows.
     """
 
-    X: tuple[Float[Array, "m d"], ...]
-    live: tuple[Float[Array, " m"] | None, ...]
+    X: tuple[Float[Array, "_ d"], ...]
+    live: tuple[Float[Array, " _"] | None, ...]
     copies: Copies
 
     @property

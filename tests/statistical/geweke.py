@@ -131,7 +131,7 @@ class Geweke:
         placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
         self.target = Target(
             model=model.bare(),
-            X=jnp.asarray(law.X),
+            inputs=model.inputs(law.X),
             y=placeholder,
             augmentation=model.augmentation,
             unknowns=unknowns,
