@@ -245,13 +245,13 @@ class Model(Module):
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
             free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
-            word = "it is the prior's word: fine in a fold."
+            says = "That is fine in a fold of cross-validation."
             if free:
-                word = f"it is the prior's word, but for {', '.join(free)}, which fit may drive away: give a prior."
+                says = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
-                f"posterior is proper, and of that class {word} Otherwise drop the class and recode the labels, or add "
-                "data of it.",
+                f"posterior is proper, but how improbable that class is rests on the prior. {says} Otherwise drop the "
+                "class and recode the labels, or add data of it.",
                 DataWarning,
             )
 

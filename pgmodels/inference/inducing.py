@@ -112,8 +112,8 @@ def warn_costly(model: Model, nats: float, share: float) -> None:
         warn(
             f"the inducing inputs, {count} in all, are too few: of the latents' variance at the data {share:.0%} is "
             f"what they leave of the prior's, so that deviations are too wide and means too smooth, and the ELBO is "
-            f"about {nats:.0f} nats below that of the exact prior. It takes more than {count}: see what twice as many "
-            f"do to the ELBO, or give their number to the data by Inducing({AUTOMATIC!r}).",
+            f"about {nats:.0f} nats below that of the exact prior. More than {count} are needed: compare the ELBO with "
+            f"twice as many, or let the data choose their number with Inducing({AUTOMATIC!r}).",
             InducingWarning,
         )
 
