@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pgmodels import interruption as _interruption
+from pgmodels.runtime import interruption as _interruption
 
 if _interruption.is_command():
     # Loading what follows takes a second or more, in which a command may be interrupted too.
@@ -11,40 +11,39 @@ if _interruption.is_command():
 
 from pgmodels import report as _report  # noqa: F401  registers what is shown of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
-from pgmodels.batches.array import ArrayRows
-from pgmodels.batches.iterable import IterableRows
-from pgmodels.batches.parquet import ParquetRows
-from pgmodels.batches.rows import Rows
+from pgmodels.data.sources.array import ArrayRows
+from pgmodels.data.sources.iterable import IterableRows
+from pgmodels.data.sources.parquet import ParquetRows
+from pgmodels.data.sources.rows import Rows
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
-from pgmodels.inference.accuracy import PrecisionWarning
-from pgmodels.inference.cavi import ConvergenceWarning, cavi
-from pgmodels.inference.chains import MixingWarning
-from pgmodels.inference.correction import correct
-from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
-from pgmodels.inference.fit import FitWarning, fit
-from pgmodels.inference.gaussian_vi import MeanFieldWarning, gaussian_vi
-from pgmodels.inference.gibbs.numpyro_kernel import GibbsKernel
-from pgmodels.inference.gibbs.run import SamplingError
-from pgmodels.inference.gibbs.sampler import gibbs
-from pgmodels.inference.inducing import InducingWarning
-from pgmodels.inference.integrate import integrate
-from pgmodels.inference.nuts import DivergenceWarning, nuts
+from pgmodels.inference.corrections.correct import correct
+from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
+from pgmodels.inference.evidence.integrate import integrate
+from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
+from pgmodels.inference.inducing_selection import InducingWarning
+from pgmodels.inference.jitter_check import PrecisionWarning
+from pgmodels.inference.mcmc.chains import MixingWarning
+from pgmodels.inference.mcmc.gibbs.driver import SamplingError
+from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
+from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
-from pgmodels.inference.svi import svi
-from pgmodels.installation import InstallationWarning
+from pgmodels.inference.stochastic.svi import svi
+from pgmodels.inference.variational.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.variational.gaussian_vi import MeanFieldWarning, gaussian_vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.language.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt
-from pgmodels.language.functions import sum_ as sum
-from pgmodels.language.likelihood import Likelihood, likelihood
-from pgmodels.language.likelihoods import (
+from pgmodels.likelihoods.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt
+from pgmodels.likelihoods.functions import sum_ as sum
+from pgmodels.likelihoods.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods.named import (
     Bernoulli,
     Binomial,
     Gaussian,
@@ -57,9 +56,9 @@ from pgmodels.language.likelihoods import (
     StickBreaking,
     StudentT,
 )
-from pgmodels.language.pieces import Piece
-from pgmodels.language.sampling import SamplingWarning
-from pgmodels.language.supports import (
+from pgmodels.likelihoods.pieces import Piece
+from pgmodels.likelihoods.sampling import SamplingWarning
+from pgmodels.likelihoods.supports import (
     Binary,
     Censored,
     Classes,
@@ -71,10 +70,10 @@ from pgmodels.language.supports import (
     SuccessesOfTrials,
     Support,
 )
-from pgmodels.latent.form import Dense
-from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, DataWarning, Model
-from pgmodels.parameters import Fixed, Parameter
+from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.representation import Dense
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws
@@ -84,6 +83,7 @@ from pgmodels.results.predictive import PredictionWarning, Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.runtime.installation import InstallationWarning
 
 if TYPE_CHECKING:
     from pgmodels.plots.auxiliaries import plot_auxiliaries

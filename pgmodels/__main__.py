@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from pgmodels.interruption import INTERRUPTED, end, obey_at_once
+from pgmodels.runtime.interruption import INTERRUPTED, end, obey_at_once
 
 # What a shell says of a process that has written to where nobody reads.
 _NOBODY_READS = 128 + 13

@@ -15,18 +15,18 @@ from typing import Any
 
 from rich.console import Console
 
-from pgmodels import installation
 from pgmodels.derivation import derive
-from pgmodels.interruption import INTERRUPTED
 from pgmodels.kernels import stationary as kernels
-from pgmodels.language import likelihoods
-from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods import named as likelihoods
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
-from pgmodels.processes import side_by_side
-from pgmodels.progress import progress_board, progress_told, shows_progress
-from pgmodels.seeds import NUM_SEEDS
-from pgmodels.threads import num_cores
-from pgmodels.validation import DEFAULT_STUDIES, Study, validate
+from pgmodels.runtime import installation
+from pgmodels.runtime.interruption import INTERRUPTED
+from pgmodels.runtime.processes import side_by_side
+from pgmodels.runtime.progress import progress_board, progress_told, shows_progress
+from pgmodels.runtime.seeds import NUM_SEEDS
+from pgmodels.runtime.threads import num_cores
+from pgmodels.study import DEFAULT_STUDIES, Study, validate
 
 NAMED = tuple(
     name

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn import datasets as sklearn_datasets
 
-from pgmodels.seeds import as_seed
+from pgmodels.runtime.seeds import as_seed
 
 
 class Dataset(NamedTuple):

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from pgmodels import generic
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
-from pgmodels.language.likelihood import Likelihood
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
-from pgmodels.precision import double_precision
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.x64 import double_precision
 
 
 class Derivation:

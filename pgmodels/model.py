@@ -9,31 +9,31 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels import generic
-from pgmodels.arrays import as_numbers, check_finite, column_names
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, fewest
-from pgmodels.compiled import compiled
-from pgmodels.encoding import as_array_code
-from pgmodels.identity import digest
+from pgmodels.data.arrays import as_numbers, check_finite, column_names
+from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
-from pgmodels.language.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
-from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
-from pgmodels.language.supports import Classes
-from pgmodels.language.weights import check_weights
-from pgmodels.latent.form import Cheapest, Form
-from pgmodels.latent.inputs import DistinctInputs, Sharing, told_apart
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.rows import filled_size, live_rows, resize_rows
-from pgmodels.memory import require_memory
-from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
-from pgmodels.portable import Module
-from pgmodels.precision import as_array
-from pgmodels.warning import warn
-from pgmodels.writing import write_value
+from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
+from pgmodels.likelihoods.supports import Classes
+from pgmodels.likelihoods.weights import check_weights
+from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, told_apart
+from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
+from pgmodels.priors.representation import Auto, Representation
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.formatting import write_value
+from pgmodels.runtime.identity import digest
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_memory
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.x64 import as_array
 
 
 class DataWarning(UserWarning):
@@ -51,9 +51,9 @@ class GP(Module):
     kernel: Kernel
     mean: Parameter
     size: int = eqx.field(static=True)
-    form: Form = eqx.field(static=True)
+    form: Representation = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1, form: Form = Cheapest()):  # noqa: B008
+    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1, form: Representation = Auto()):  # noqa: B008
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
         self.kernel = as_kernel(kernel)
@@ -64,14 +64,14 @@ class GP(Module):
                 "different means as a list."
             )
         self.size = int(size)
-        if not isinstance(form, Form):
+        if not isinstance(form, Representation):
             raise ValueError(f"form of a GP must be a pgmodels form such as pgm.Dense(); got {form!r}.")
         self.form = form
 
     def __repr__(self) -> str:
         mean = "" if self.mean.fixed and np.all(np.asarray(self.mean.value) == 0) else f", mean={self.mean!r}"
         size = f", size={self.size}" if self.size > 1 else ""
-        form = "" if self.form == Cheapest() else f", form={self.form!r}"
+        form = "" if self.form == Auto() else f", form={self.form!r}"
         return f"GP({self.kernel!r}{mean}{size}{form})"
 
 
@@ -260,7 +260,7 @@ class Model(Module):
         gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
         return Model(self.likelihood, gps)
 
-    def held_as(self, form: Form) -> "Model":
+    def held_as(self, form: Representation) -> "Model":
         """The model with every group of latents in a form."""
         return Model(self.likelihood, [GP(gp.kernel, gp.mean, gp.size, form) for gp in self.gps])
 
@@ -272,13 +272,13 @@ class Model(Module):
 
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, neglected: float = np.inf) -> JointPrior:
-        """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
+    def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
+        """The latent GPs bound to inputs, each group in its form; see ``Representation.bind`` for what it may neglect."""
         inputs, groups = self.inputs(np.asarray(X)), []
-        for gp, distinct, size in zip(self.gps, inputs.of_data(), map(len, inputs.X), strict=True):
+        for gp, distinct, size in zip(self.gps, inputs.masked(), map(len, inputs.X), strict=True):
             bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
             groups.append(bound if len(distinct) == size else bound.resized(size))
-        return JointPrior(tuple(groups), inputs.copies)
+        return PriorCollection(tuple(groups), inputs.copies)
 
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError where the priors at inputs take more than there is."""
@@ -291,38 +291,38 @@ class Model(Module):
             "pgm.svi; rows with equal inputs count once.",
         )
 
-    def inputs(self, X: np.ndarray, *, filled: bool = False) -> DistinctInputs:
-        """The distinct inputs of each group; rows are ``filled`` up to one of few sizes where every form can do it."""
-        size = filled_size(len(X)) if filled and self.fills else len(X)
-        groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.fills) for gp in self.gps]
+    def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
+        """The distinct inputs of each group; rows are ``padded`` up to one of few sizes where every form can do it."""
+        size = padded_size(len(X)) if padded and self.can_pad else len(X)
+        groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.can_pad) for gp in self.gps]
         return told_apart(X, groups, size)
 
-    def traced_prior(self, inputs: DistinctInputs) -> JointPrior:
+    def traced_prior(self, inputs: DistinctInputs) -> PriorCollection:
         """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
         groups = []
-        for gp, X, live in zip(self.gps, inputs.X, inputs.live, strict=True):
-            rows = {} if live is None else {"live": live}
+        for gp, X, row_mask in zip(self.gps, inputs.X, inputs.row_mask, strict=True):
+            rows = {} if row_mask is None else {"row_mask": row_mask}
             groups.append(gp.form.traced(gp.kernel, as_array(gp.mean.value), X, gp.size, **rows))
-        return JointPrior(tuple(groups), inputs.copies)
+        return PriorCollection(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any) -> JointPrior:
+    def compiled_prior(self, X: Any) -> PriorCollection:
         """``traced_prior``, compiled, at the data alone."""
-        return self.compiled_prior_at(self.inputs(np.asarray(X), filled=True)).resized(len(X))
+        return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True)).resized(len(X))
 
-    def compiled_prior_at(self, inputs: DistinctInputs) -> JointPrior:
+    def compiled_prior_at(self, inputs: DistinctInputs) -> PriorCollection:
         """``traced_prior``, compiled."""
         return _compiled_prior(self.bare(), inputs)
 
     @property
-    def fills(self) -> bool:
-        """Whether rows can fill up the data: see pgmodels.latent.rows."""
-        return all(gp.form.fills for gp in self.gps)
+    def can_pad(self) -> bool:
+        """Whether rows can fill up the data: see pgmodels.priors.padding."""
+        return all(gp.form.can_pad for gp in self.gps)
 
-    def filled(self, X: np.ndarray) -> tuple[DistinctInputs, Array | None]:
+    def padded(self, X: np.ndarray) -> tuple[DistinctInputs, Array | None]:
         """Inputs of rows filled up to one of few sizes, and which rows are data; as they are and None elsewhere."""
-        if not self.fills:
+        if not self.can_pad:
             return self.inputs(X), None
-        return self.inputs(X, filled=True), as_array(live_rows(len(X), filled_size(len(X))))
+        return self.inputs(X, padded=True), as_array(row_mask_of(len(X), padded_size(len(X))))
 
     def bare(self) -> "Model":
         """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
@@ -368,7 +368,7 @@ def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name:
 
 def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
     # Rows that fill up are the first again, and no fault is found in them before it is found there.
-    y = resize_rows(y, filled_size(len(y)))
+    y = pad_rows(y, padded_size(len(y)))
     f = np.zeros((len(y), num_latents))
     formula = likelihood.formula(num_latents)
     for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), likelihood.values)):
@@ -419,9 +419,9 @@ def _filled_in(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return values
     finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     chosen = np.flatnonzero(rows & finite) if (rows & finite).any() else np.flatnonzero(rows)
-    filled = values.copy()
-    filled[~rows] = values[chosen[0]]
-    return filled
+    padded = values.copy()
+    padded[~rows] = values[chosen[0]]
+    return padded
 
 
 def _check_log(values: Any, what: str, name: str) -> None:
@@ -450,5 +450,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs) -> JointPrior:
+def _compiled_prior(model: Model, inputs: DistinctInputs) -> PriorCollection:
     return model.traced_prior(inputs)

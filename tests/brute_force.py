@@ -9,9 +9,9 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 
-from pgmodels.inference import gaussian_vi
-from pgmodels.latent.protocol import Sites
-from pgmodels.objectives.protocol import Objective
+from pgmodels.inference.variational import gaussian_vi
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
 
 
 def best_gaussian(case, roots, means, y, start):

@@ -27,10 +27,10 @@ CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACH
 
 # Rooms whose annotations say shapes: every call of their functions is checked. What users call refuses by itself.
 SHAPED = [
-    "pgmodels.inference.gibbs.frame",
-    "pgmodels.inference.gibbs.response",
+    "pgmodels.inference.mcmc.gibbs.preconditioner",
+    "pgmodels.inference.mcmc.gibbs.surrogate_path",
     "pgmodels.kernels.distance",
-    "pgmodels.latent",
+    "pgmodels.priors",
     "pgmodels.polya_gamma",
 ]
 
@@ -110,7 +110,7 @@ def _forget_compiled_code():
     """Neighbours share programs; a module that counts its own must not reach the number that the package keeps."""
     import jax
 
-    from pgmodels.compiled import PROGRAMS_KEPT, num_programs
+    from pgmodels.runtime.jit import PROGRAMS_KEPT, num_programs
 
     yield
     if num_programs() > PROGRAMS_KEPT // 2:

@@ -16,15 +16,15 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.inference import cavi as cavi_engine
-from pgmodels.inference import gaussian_vi as gaussian_engine
-from pgmodels.inference.drive import ascend
-from pgmodels.inference.fit import FitWarning
-from pgmodels.inference.linear_response import halves, linear_response
-from pgmodels.inference.penalised_bound import PenalisedBound
+from pgmodels.inference.corrections.linear_response import halves, linear_response
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.fit import FitWarning
+from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
+from pgmodels.inference.variational import cavi as cavi_engine
+from pgmodels.inference.variational import gaussian_vi as gaussian_engine
 from pgmodels.model import Data
-from pgmodels.unknowns import learned
+from pgmodels.parameters.vector import learned
 from tests.brute_force import best_gaussian, hessians, response_by_differences, second_order, settle
 from tests.programs import run
 from tests.referees import rbf
@@ -105,7 +105,7 @@ def response_of_cavi(case):
     with jax.enable_x64(True):
         model = case.unequal().resolve(X)
         problem = problem_of(model, Data(X, y))
-        check_response(problem, ascend(cavi_engine.step, problem, cavi_engine.init(problem), 1e-12, 3000).state.sites)
+        check_response(problem, maximise(cavi_engine.step, problem, cavi_engine.init(problem), 1e-12, 3000).state.sites)
 
 
 def response_of_gaussian_vi(case):
@@ -122,8 +122,8 @@ def check_response(problem, sites):
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     posterior = run(problem.condition, sites)
-    live = np.ones(len(problem.y)) if problem.live is None else problem.live
-    given = posterior, Phi, problem.y, live, problem.parameters
+    row_mask = np.ones(len(problem.y)) if problem.row_mask is None else problem.row_mask
+    given = posterior, Phi, problem.y, row_mask, problem.parameters
     found = run(linear_response, problem.objective, problem.joint, *given)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))
@@ -180,7 +180,7 @@ def check_slope(case, objective, rtol, atol):
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         model = case.unequal().resolve(X)
-        bound = PenalisedBound(learned(model), Data(X, y), *objective(model))
+        bound = MarginalBound(learned(model), Data(X, y), *objective(model))
         value = -bound(bound.vector)[0]
         start = bound.vector + 0.05
         _, slope = bound(start)
@@ -227,11 +227,11 @@ def svi(case):
     model = case.unequal(form=pgm.Inducing(X[:8]))
     if case.multiply:
         exact = pgm.cavi(model, X, y, tolerance=1e-12)
-        assert pgm.svi(model, X, y, max_passes=300, tolerance=1e-8).elbo == pytest.approx(exact.elbo, abs=1e-6)
+        assert pgm.svi(model, X, y, max_epochs=300, tolerance=1e-8).elbo == pytest.approx(exact.elbo, abs=1e-6)
         return
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = pgm.svi(model, X, y, max_passes=3, tolerance=1e-12)
+        found = pgm.svi(model, X, y, max_epochs=3, tolerance=1e-12)
     # Of Gaussian noise one step is the last.
     assert found.converged == (case.name == "gaussian")
     assert found.converged or "after 3 passes" in str(told[-1].message)

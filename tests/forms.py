@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import pgmodels as pgm
-from pgmodels.latent.dense import DensePrior
-from pgmodels.latent.form import Cheapest, Form
-from pgmodels.latent.inducing import InducingPrior
-from pgmodels.latent.low_rank import LowRankPrior, Span
-from pgmodels.latent.protocol import LatentPrior, Sites
-from pgmodels.latent.sparse import SparsePrior
-from pgmodels.latent.streamed import StreamedPrior, streamed_at
+from pgmodels.priors.base import LatentPrior, Sites
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.inducing.chunked import ChunkedInducingPrior, chunked_prior_at
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.priors.low_rank import InducingPoints, LowRankPrior
+from pgmodels.priors.representation import Auto, Representation
 from tests.state_space import LinePrior, StateSpace
 
 MEAN = 0.7
@@ -43,24 +43,24 @@ class SquaredExponential(eqx.Module):
 
 
 @dataclass(frozen=True)
-class Streamed(Form):
+class Streamed(Representation):
     """pgm.Inducing(Z) with all of its inputs, as it is of data whose factor is not held."""
 
     def bind(self, kernel, mean, X, size, neglected=np.inf):
-        span = Span(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
-        return streamed_at(kernel, jnp.asarray(mean), jnp.asarray(X), span, size)
+        span = InducingPoints(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
+        return chunked_prior_at(kernel, jnp.asarray(mean), jnp.asarray(X), span, size)
 
-    traced_for_moments = bind
+    bind_traced_for_moments = bind
 
 
 class FormCase(NamedTuple):
     """A form bound to inputs, the type of prior that comes out, and where its covariances go through inducing inputs.
 
-    ``sampled`` is the prior as a model to draw from (``LatentPrior.generative``); coordinates are standard normal where
+    ``sampled`` is the prior as a model to draw from (``LatentPrior.for_sampling``); coordinates are standard normal where
     they are ``whitened``. ``tolerance`` is of posteriors, ``traced`` of the form at every value of the hyperparameters.
     """
 
-    form: Form
+    form: Representation
     kernel: Any
     X: np.ndarray
     kind: type[LatentPrior]
@@ -73,7 +73,7 @@ class FormCase(NamedTuple):
     def prior(self, scale: float = 1.0) -> LatentPrior:
         """Of two latents, with all hyperparameters times ``scale``."""
         prior = self.form.bind(jax.tree.map(lambda leaf: scale * leaf, self.kernel), scale * MEAN, self.X, 2)
-        return prior.generative() if self.sampled else prior
+        return prior.for_sampling() if self.sampled else prior
 
     @property
     def new(self) -> np.ndarray:
@@ -140,14 +140,14 @@ def some_sites(n, size=2, seed=1):
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
 FORMS = {
-    "one point": FormCase(Cheapest(), kernel(), inputs(1), DensePrior),
-    "rough": FormCase(Cheapest(), kernel(0.5), inputs(12), DensePrior),
-    "duplicated rows": FormCase(Cheapest(), kernel(), TWICE, DensePrior, REPRESENTATION),
-    "smooth": FormCase(Cheapest(), kernel(4.0), inputs(60), LowRankPrior, REPRESENTATION),
+    "one point": FormCase(Auto(), kernel(), inputs(1), DensePrior),
+    "rough": FormCase(Auto(), kernel(0.5), inputs(12), DensePrior),
+    "duplicated rows": FormCase(Auto(), kernel(), TWICE, DensePrior, REPRESENTATION),
+    "smooth": FormCase(Auto(), kernel(4.0), inputs(60), LowRankPrior, REPRESENTATION),
     "smooth, dense": FormCase(pgm.Dense(), kernel(4.0), inputs(60), DensePrior, REPRESENTATION),
     # The jitter of a traced root is 1e-8 of the variance.
     "inducing": FormCase(pgm.Inducing(Z), kernel(), inputs(24), InducingPrior, traced=1e-5, Z=Z),
-    "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), SparsePrior, traced=None, Z=Z, sampled=True),
-    "inducing, streamed": FormCase(Streamed(), kernel(), inputs(24), StreamedPrior, Z=Z),
+    "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), FICPrior, traced=None, Z=Z, sampled=True),
+    "inducing, streamed": FormCase(Streamed(), kernel(), inputs(24), ChunkedInducingPrior, Z=Z),
     "state space": FormCase(StateSpace(), pgm.Matern12(1.7, 0.8), line(9), LinePrior, whitened=False),
 }

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.convergence import standard_errors
-from pgmodels.latent.protocol import Sites
+from pgmodels.priors.base import Sites
 from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws
 from tests.programs import conditioned

@@ -1,9 +1,9 @@
 """Likelihoods that the package does not name, as a user writes them."""
 
-from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
-from pgmodels.language.likelihood import likelihood
-from pgmodels.language.supports import Binary, Classes, Counts, Given, Real
-from pgmodels.parameters import Parameter
+from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.likelihood import likelihood
+from pgmodels.likelihoods.supports import Binary, Classes, Counts, Given, Real
+from pgmodels.parameters.parameter import Parameter
 
 
 @likelihood

@@ -14,8 +14,8 @@ from jax.scipy import stats
 from jax.scipy.special import expit
 
 from pgmodels.kernels.stationary import RBF
-from pgmodels.language.likelihood import Likelihood
-from pgmodels.language.likelihoods import (
+from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.named import (
     Bernoulli,
     Binomial,
     Gaussian,

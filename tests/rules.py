@@ -5,10 +5,10 @@ Each row passes all checks of ``verify`` (test_verify.py), which a planted error
 
 from typing import NamedTuple
 
-from pgmodels.language.expression import Expression
-from pgmodels.language.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
-from pgmodels.language.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Support, Undeclared
-from pgmodels.language.symbols import Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Support, Undeclared
+from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 
 Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
 F2, F3 = Latents(2), Latents(3)

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.latent.factored import centred
-from pgmodels.latent.form import Form
-from pgmodels.latent.protocol import LatentPrior, Posterior
+from pgmodels.priors.base import LatentPrior, Posterior
+from pgmodels.priors.factored import centred
+from pgmodels.priors.representation import Representation
 
 
 @dataclass(frozen=True)
-class StateSpace(Form):
+class StateSpace(Representation):
     """The form of pgm.Matern12 on one column of X."""
 
     def bind(self, kernel, mean, X, size, neglected=np.inf):
@@ -27,7 +27,7 @@ class StateSpace(Form):
         X = jnp.asarray(X)
         return LinePrior(jnp.asarray(mean), X, variance, lengthscale, jnp.argsort(X[:, 0]), size)
 
-    traced_for_moments = traced
+    bind_traced_for_moments = traced
 
 
 class LinePrior(LatentPrior):

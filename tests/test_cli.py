@@ -13,7 +13,7 @@ import xarray as xr
 from pgmodels import cli
 from pgmodels.cli import NAMED, main
 from pgmodels.datasets import load
-from tests.test_report import read
+from tests.report.test_report import read
 
 SCRIPT = """
 import pgmodels as pgm

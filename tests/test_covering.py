@@ -10,14 +10,18 @@ import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.rules import RULES
 from pgmodels.cli import NAMED
-from pgmodels.inference.gibbs.schedule import MOVES
+from pgmodels.inference.mcmc.gibbs.schedule import MOVES
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.latent.form import Form
-from pgmodels.latent.protocol import LatentPrior
-from tests import test_engines, test_forms, test_invariance, test_kernels, test_verify
+from pgmodels.priors.base import LatentPrior
+from pgmodels.priors.representation import Representation
+from tests.augmentation import test_verify
 from tests.covering import default_rows, some
 from tests.engines import ENGINES
 from tests.forms import FORMS
+from tests.inference import test_engines
+from tests.inference.mcmc import test_invariance
+from tests.kernels import test_kernels
+from tests.priors import test_representations as test_forms
 from tests.registry import EVERY
 from tests.rules import FORMULAS
 from tests.statistical.geweke import KERNELS
@@ -33,10 +37,10 @@ LAWS = {
     pgm.svi: "svi",
 }
 ELSEWHERE = {
-    pgm.GibbsKernel: "test_numpyro_kernel.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
-    pgm.integrate: "test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
-    pgm.log_evidence: "test_evidence.test_labels_against_quadrature",
-    pgm.prior_predictive: "test_prior_predictive.test_values_with_priors_are_drawn_with_what_depends_on_them",
+    pgm.GibbsKernel: "inference.mcmc.test_numpyro_kernel.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
+    pgm.integrate: "inference.evidence.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
+    pgm.log_evidence: "inference.evidence.test_log_evidence.test_labels_against_quadrature",
+    pgm.prior_predictive: "inference.test_prior_predictive.test_values_with_priors_are_drawn_with_what_depends_on_them",
 }
 
 
@@ -49,7 +53,7 @@ def test_every_engine():
     met = {engine for engine, _ in default_rows(test_engines.test_its_law_holds)}
     assert met == {engine.name for engine in ENGINES} >= set(LAWS.values())
     for place in ELSEWHERE.values():
-        module, test = place.split(".")
+        module, test = place.rsplit(".", 1)
         marks = {mark.name for mark in getattr(getattr(import_module(f"tests.{module}"), test), "pytestmark", ())}
         assert "slow" not in marks, place
 
@@ -62,7 +66,7 @@ def test_every_likelihood():
 
 def test_every_form_of_a_prior():
     met = [FORMS[name] for (name,) in default_rows(test_forms.test_posterior)]
-    assert {type(case.form) for case in met} >= concrete(Form)
+    assert {type(case.form) for case in met} >= concrete(Representation)
     assert {case.kind for case in met} >= concrete(LatentPrior)
 
 

@@ -48,8 +48,8 @@ LABELS = {"gibbs", "cavi"}
 WRITERS = (
     "pgmodels/augmentation/graph.py",
     "pgmodels/report/report.py",
-    "pgmodels/installation.py",
-    "pgmodels/encoding.py",
+    "pgmodels/runtime/installation.py",
+    "pgmodels/data/text_and_dates.py",
 )
 
 

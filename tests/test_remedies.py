@@ -418,7 +418,7 @@ REMEDIES = {
         {"kernel": KERNEL},
     ),
     "inducing inputs without values": (
-        lambda: pgm.svi(MODEL, X, Y, learn_inputs=True),
+        lambda: pgm.svi(MODEL, X, Y, train_inducing=True),
         r"goes with (learn=True):",
         "pgm.svi(of(pgm.Bernoulli(), form=pgm.Inducing(4)), X, Y, learn_inputs=True, {}, max_passes=1)",
     ),

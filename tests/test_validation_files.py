@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels import validation
+from pgmodels import study as validation
 from pgmodels.cli import main
-from pgmodels.storage import make_folder, written_whole
+from pgmodels.runtime.atomic_io import make_folder, written_whole
 
 
 @pytest.fixture

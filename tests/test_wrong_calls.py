@@ -195,7 +195,7 @@ CALLS = {
         pgm.svi,
         DATA,
         {k: SAMPLER[k] for k in ("model", "X", "y", "seed")}
-        | {"batch_size": wrong_counts, "max_passes": wrong_counts, "rate": wrong_objects, "tolerance": wrong_scales},
+        | {"batch_size": wrong_counts, "max_epochs": wrong_counts, "rate": wrong_objects, "tolerance": wrong_scales},
     ),
     "integrate": (
         pgm.integrate,

@@ -18,7 +18,7 @@ from scipy.special import expit, logsumexp
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.inference import windows
+from pgmodels.inference.stochastic import convergence as windows
 
 ROWS, COLUMNS, INPUTS, BATCH, AT_A_TIME, TEST = 20_000, 3, 50, 1000, 10, 2000
 # Rows that steps are timed on: so many are read in a window.
@@ -72,7 +72,7 @@ def steps(classes: int, together: int) -> dict[str, Any]:
     windows.advance = timed
     sweep = -(-classes // together)
     vi = pgm.svi(
-        model(classes), X[:FEW], y[:FEW], batch_size=BATCH, class_batch_size=together, max_passes=max(4, 2 * sweep)
+        model(classes), X[:FEW], y[:FEW], batch_size=BATCH, class_batch_size=together, max_epochs=max(4, 2 * sweep)
     )
     # q itself, by natural parameters: what a state has of them, and the average of a window.
     held = 2 * 8 * classes * INPUTS * (INPUTS + 1) / 2**20
@@ -88,7 +88,7 @@ def steps(classes: int, together: int) -> dict[str, Any]:
 def learned(classes: int, together: int, passes: int) -> dict[str, Any]:
     """What is predicted of held-out rows."""
     X, y, true = data(classes)
-    vi = pgm.svi(model(classes), X[:ROWS], y[:ROWS], batch_size=BATCH, class_batch_size=together, max_passes=passes)
+    vi = pgm.svi(model(classes), X[:ROWS], y[:ROWS], batch_size=BATCH, class_batch_size=together, max_epochs=passes)
     mean, variance = vi.predict_latent(X[ROWS:])
     rng = np.random.default_rng(1)
     total = np.zeros_like(mean)

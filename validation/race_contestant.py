@@ -266,12 +266,12 @@ def svi(case: Case, seconds: float, objective: str) -> None:
 
     model, per_pass = model_of(case), len(case.X) // case.batch
     # As the peers do.
-    options = {"batch_size": case.batch, "learn": True, "learn_inputs": True, "objective": objective}
+    options = {"batch_size": case.batch, "learn": True, "train_inducing": True, "objective": objective}
 
     def steps(count: int, **more: str) -> list[float]:
         passes = -(-count // per_pass)
         return called(
-            case, lambda: pgm.svi(model, case.X, case.y, max_passes=passes, progress=False, **options, **more)
+            case, lambda: pgm.svi(model, case.X, case.y, max_epochs=passes, progress=False, **options, **more)
         )
 
     first, again = (steps(FEW[0]) for _ in range(2))

@@ -14,14 +14,14 @@ from scipy.cluster.vq import kmeans2
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.compiled import compiled
 from pgmodels.datasets import load
 from pgmodels.inference.problem import problem_of
-from pgmodels.latent import inducing
-from pgmodels.latent.algebra import inverse_root
-from pgmodels.latent.chunks import each_row, summed
-from pgmodels.latent.rows import live_rows, resize_zeros
 from pgmodels.model import Data
+from pgmodels.priors.chunking import each_row, summed
+from pgmodels.priors.inducing import representation as inducing
+from pgmodels.priors.linalg import inverse_root
+from pgmodels.priors.padding import pad_zeros, row_mask_of
+from pgmodels.runtime.jit import compiled
 
 SETS = ("magic", "electricity", "cod-rna", "skin")
 ROWS, LEARNED, INPUTS, PASSES, REPEATS = 20_000, 1_000, 300, 10, 5
@@ -75,12 +75,12 @@ def compare(name: str) -> list[dict[str, object]]:
         inducing.HELD = 0
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.0, form=pgm.Inducing(Z)))
         prior = problem_of(model, Data(X, y)).prior.groups[0]
-        whitener, live = inverse_root(prior.root), live_rows(len(y), len(prior.X))
-        h, w = resize_zeros(y - 0.5, len(live)), 0.25 * live
+        whitener, row_mask = inverse_root(prior.root), row_mask_of(len(y), len(prior.X))
+        h, w = pad_zeros(y - 0.5, len(row_mask)), 0.25 * row_mask
         for _ in range(PASSES):
             mean, variance, _ = programs[0](prior, prior.X, h, w, whitener)
             c = jnp.sqrt(mean**2 + variance)
-            w = live * jnp.tanh(c / 2) / (2 * c)
+            w = row_mask * jnp.tanh(c / 2) / (2 * c)
         results = [[np.asarray(part) for part in program(prior, prior.X, h, w, whitener)] for program in programs]
         for turn in times:
             for place, program in enumerate(programs):

@@ -10,16 +10,16 @@ from jax.scipy.linalg import solve_triangular
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.compiled import compiled
-from pgmodels.inference import cavi
-from pgmodels.inference.gibbs.iteration import run_chunk
-from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.gibbs.moves.sweep import Sweep
-from pgmodels.inference.gibbs.record import Keep
-from pgmodels.inference.gibbs.run import GibbsRun, Settings
+from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
+from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep
+from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.problem import problem_of
+from pgmodels.inference.variational import cavi
 from pgmodels.model import Data
-from pgmodels.threads import one_thread_up_to
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.threads import one_thread_up_to
 
 
 def seconds(function: Callable[[], object], num_rows: int, repeats: int = 7) -> float:

@@ -16,11 +16,11 @@ from scipy.linalg.blas import dgemm, dtrsm
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.compiled import compiled
-from pgmodels.inference import cavi as engine
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.latent import inducing
+from pgmodels.inference.variational import cavi as engine
 from pgmodels.model import Data
+from pgmodels.priors.inducing import representation as inducing
+from pgmodels.runtime.jit import compiled
 
 INPUTS, COLUMNS, PASSES = 300, 4, 5
 CASES = [

@@ -11,12 +11,12 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
 from pgmodels.augmentation.symbols import Logarithm, SiteTerm
-from pgmodels.language.algebra import add, multiply
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.operations import Call, Product
-from pgmodels.language.symbols import Constant
-from pgmodels.latent.mixing import push_values
-from pgmodels.objectives.protocol import Objective
+from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.operations import Call, Product
+from pgmodels.likelihoods.symbols import Constant
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.linear_predictor import push_values
 
 
 class Augmentation(Objective):

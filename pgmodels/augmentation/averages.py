@@ -9,11 +9,11 @@ from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.stable import log_sigmoid_tilde
 from pgmodels.augmentation.symbols import Allocated, Auxiliary, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Applied, Name, Part, Tree, call, expectation, indexed
-from pgmodels.language.symbols import Latent, Latents
-from pgmodels.precision import as_array
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Applied, Name, Part, Tree, call, expectation, indexed
+from pgmodels.likelihoods.symbols import Latent, Latents
+from pgmodels.runtime.x64 import as_array
 
 VARIANCE = "Var[f]"
 

@@ -10,12 +10,12 @@ from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules import RULES
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.symbols import Auxiliary, auxiliaries_of
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Expression
-from pgmodels.language.functions import exp
-from pgmodels.language.notation import Part, line, words
-from pgmodels.language.operations import Call, Comparison, Power, Reduction, Sum
-from pgmodels.language.symbols import Constant, ParameterSymbol, Positions, Selected
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import exp
+from pgmodels.likelihoods.notation import Part, line, words
+from pgmodels.likelihoods.operations import Call, Comparison, Power, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant, ParameterSymbol, Positions, Selected
 
 
 class Deriver:

@@ -11,8 +11,8 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import Root
 from pgmodels.augmentation.sites import LatentSite, conditional_sites, expectations
 from pgmodels.augmentation.symbols import Auxiliary
-from pgmodels.language.expression import Expression
-from pgmodels.language.notation import (
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.notation import (
     APART,
     Applied,
     Number,
@@ -35,8 +35,8 @@ from pgmodels.language.notation import (
     tree,
     words,
 )
-from pgmodels.language.symbols import Latent
-from pgmodels.language.text import to_text
+from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.likelihoods.symbols import Latent
 
 WIDTH = 100
 _ONE_DATUM = "are for one datum."

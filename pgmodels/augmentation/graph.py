@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pgmodels import generic
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import Rule
 from pgmodels.augmentation.symbols import auxiliaries_of
-from pgmodels.language.expression import Expression
-from pgmodels.language.notation import Name, Tree, indexed
-from pgmodels.language.symbols import Latent, Latents, ParameterSymbol
-from pgmodels.language.text import to_text
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.notation import Name, Tree, indexed
+from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.likelihoods.symbols import Latent, Latents, ParameterSymbol
+from pgmodels.runtime import hooks as generic
 
 
 @dataclass(frozen=True)

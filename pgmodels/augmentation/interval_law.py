@@ -9,11 +9,11 @@ from jax.scipy.stats import norm
 
 from pgmodels.augmentation.laws import ONE, Grid, Law
 from pgmodels.augmentation.samplers import interval_normal
-from pgmodels.language.algebra import add, multiply
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import log, normal_cdf
-from pgmodels.language.notation import Bracketed, Part, Tree, call, line, listed, words
-from pgmodels.language.operations import log_normal_interval
+from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import log, normal_cdf
+from pgmodels.likelihoods.notation import Bracketed, Part, Tree, call, line, listed, words
+from pgmodels.likelihoods.operations import log_normal_interval
 
 
 @dataclass(frozen=True)

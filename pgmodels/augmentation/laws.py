@@ -16,11 +16,11 @@ from jax.scipy.stats import norm
 from pgmodels import polya_gamma
 from pgmodels.augmentation.averages import Function
 from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import normal_cdf
-from pgmodels.language.notation import Part, Tree, call, line, words
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import normal_cdf
+from pgmodels.likelihoods.notation import Part, Tree, call, line, words
+from pgmodels.likelihoods.symbols import Constant
 
 ONE = Constant(1.0)
 

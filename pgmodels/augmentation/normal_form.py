@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictor import affine, latents_of
 from pgmodels.augmentation.symbols import Auxiliary
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Expression
-from pgmodels.language.functions import exp, log, sigmoid
-from pgmodels.language.operations import Call, Comparison, Power, Product, Reduction, Sum
-from pgmodels.language.symbols import Constant, Latents, Positions, Selected
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import exp, log, sigmoid
+from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant, Latents, Positions, Selected
 
 
 @dataclass(frozen=True)

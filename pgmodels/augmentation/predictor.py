@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.language.algebra import add, multiply
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.operations import Product, Reduction, Sum
-from pgmodels.language.symbols import Constant, Latent, Latents, Selected
+from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.operations import Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Selected
 
 
 class SharedPredictorError(NoAugmentationError):

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.symbols import rebuild
-from pgmodels.language.algebra import add, multiply, split_number
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Tree, indexed, line
-from pgmodels.language.operations import Product, Reduction, Sum
-from pgmodels.language.symbols import Constant, Latent, Latents, Observation
+from pgmodels.likelihoods.algebra import add, multiply, split_number
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Tree, indexed, line
+from pgmodels.likelihoods.operations import Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation
 
 # The coefficient of each latent in a linear combination.
 Combination = dict[int, Expression]

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from pgmodels.augmentation.normal_form import Term
 from pgmodels.augmentation.predictor import Predictor, affine
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Expression
-from pgmodels.language.operations import Power, Reduction
-from pgmodels.language.symbols import Constant, Latent, Latents
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.operations import Power, Reduction
+from pgmodels.likelihoods.symbols import Constant, Latent, Latents
 
 
 @dataclass(frozen=True)

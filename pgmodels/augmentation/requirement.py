@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pgmodels.language.expression import Expression
-from pgmodels.language.notation import Chain, Part, words
-from pgmodels.language.text import to_text
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.notation import Chain, Part, words
+from pgmodels.likelihoods.printers.text import to_text
 
 
 class Requirement:

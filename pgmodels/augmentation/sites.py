@@ -7,11 +7,11 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import Expected
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, rebuild, substitute
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Tree
-from pgmodels.language.operations import Reduction
-from pgmodels.language.symbols import Constant, Latent, Latents, Positions
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Tree
+from pgmodels.likelihoods.operations import Reduction
+from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Positions
 
 
 @dataclass(frozen=True)

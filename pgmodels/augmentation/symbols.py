@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.predictor import Predictor
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Part, Tree, bracketed, indexed, line
-from pgmodels.language.operations import Call, Comparison, Power, Product, Reduction, Sum
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Part, Tree, bracketed, indexed, line
+from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant
 
 
 class Auxiliary(Expression):

@@ -9,11 +9,11 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE, Thinning
 from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.rule import ZERO
-from pgmodels.language.algebra import add
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.operations import Comparison, Reduction
-from pgmodels.language.symbols import POSITIONS, Positions
-from pgmodels.objectives.protocol import sites_of
+from pgmodels.likelihoods.algebra import add
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.operations import Comparison, Reduction
+from pgmodels.likelihoods.symbols import POSITIONS, Positions
+from pgmodels.objectives.base import sites_of
 
 
 class TangentBound:

@@ -15,12 +15,12 @@ from pgmodels.augmentation.verify_draws import (
     joint_less_conditional,
     site_is_joint,
 )
-from pgmodels.compiled import compiled
-from pgmodels.language.density import undefined_coefficients
-from pgmodels.language.expression import Environment
-from pgmodels.language.supports import Support
-from pgmodels.precision import double_precision
-from pgmodels.seeds import as_seed
+from pgmodels.likelihoods.density import undefined_coefficients
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.supports import Support
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import double_precision
 
 
 @dataclass(frozen=True)

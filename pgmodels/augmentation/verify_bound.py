@@ -16,7 +16,7 @@ from pgmodels.augmentation.verify_case import (
     Check,
     relative,
 )
-from pgmodels.integration import trapezoid_normal
+from pgmodels.numerics.quadrature import trapezoid_normal
 
 
 def bound_is_tight(case: Case) -> Check:

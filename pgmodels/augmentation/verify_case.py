@@ -11,8 +11,8 @@ import numpy as np
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.rules.rule import Rule
-from pgmodels.compiled import compiled
-from pgmodels.language.expression import Environment
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.runtime.jit import compiled
 
 ROWS = 8
 DRAWS = 2000

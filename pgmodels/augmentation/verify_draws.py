@@ -24,7 +24,7 @@ from pgmodels.augmentation.verify_case import (
     Check,
     relative,
 )
-from pgmodels.language.expression import Environment
+from pgmodels.likelihoods.expression import Environment
 
 
 def integrates_back(case: Case) -> Check:

@@ -10,13 +10,13 @@ import numpy as np
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
-from pgmodels.compiled import compiled
-from pgmodels.integration import slices
-from pgmodels.language.expression import Environment
-from pgmodels.precision import as_array, double_precision
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Latent values evaluated at a time.
 _VALUES = 2_000_000

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.arrays import as_numbers, first_column
+from pgmodels.data.arrays import as_numbers, first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
-from pgmodels.integration import slices
-from pgmodels.precision import double_precision
+from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
-from pgmodels.seeds import as_seed
-from pgmodels.storage import written_whole
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.atomic_io import written_whole
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from scipy.special import ndtri
 
-from pgmodels.integration import slices
+from pgmodels.numerics.quadrature import slices
 from pgmodels.results.draws import Draws
 
 R = TypeVar("R")

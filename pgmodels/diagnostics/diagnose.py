@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmodels import generic
 from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
-from pgmodels.seeds import as_seed
-from pgmodels.threads import one_thread_up_to
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.threads import one_thread_up_to
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from pgmodels.arrays import in_units_of
+from pgmodels.data.arrays import in_units_of
 
 
 def wasserstein_to_gaussian(sorted_draws: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:

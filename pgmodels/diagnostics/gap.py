@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.compiled import compiled
-from pgmodels.integration import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
-from pgmodels.language.density import log_density
-from pgmodels.latent.rows import filled_size, resize_rows
-from pgmodels.precision import double_precision
+from pgmodels.likelihoods.density import log_density
+from pgmodels.numerics.quadrature import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
+from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import double_precision
 
 # One latent: Gauss-Legendre rules of these orders on pieces of (-12, 12) deviations, halved until they agree to
 # _TOLERANCE of the terms' size. A kink or a spike closes in on its own piece: 2^-40 of the range is below rounding.
@@ -60,8 +60,8 @@ class _Divergence:
         self.nodes, self.mixing = approximation.nodes, approximation.mixing
         mean, self.variance = approximation.predictor_moments()
         n = len(self.y)
-        filled = (resize_rows(part, filled_size(n)) for part in (mean, self.variance, self.y))
-        terms = _bound_and_sites(model.augmentation, *filled, model.parameters)
+        padded = (pad_rows(part, padded_size(n)) for part in (mean, self.variance, self.y))
+        terms = _bound_and_sites(model.augmentation, *padded, model.parameters)
         self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.compiled import compiled
-from pgmodels.inference.evidence import weigh
-from pgmodels.inference.smoothing import SmoothedWeights, smoothed
+from pgmodels.inference.evidence.log_evidence import weigh
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.latent.joint import JointPosterior
-from pgmodels.precision import double_precision
+from pgmodels.numerics.psis import SmoothedWeights, smoothed
+from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import Approximation, LinearResponse
-from pgmodels.seeds import NUM_SEEDS
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import NUM_SEEDS
+from pgmodels.runtime.x64 import double_precision
 
 # Proposals tried: the sites' precisions are multiplied by these. q is often too narrow, and weights need the tails.
 _WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -104,7 +104,7 @@ def _weigh(approximation: Approximation, share: float, num_draws: int, seed: int
     proposal = approximation if share == 1.0 else _widened(approximation, share)
     f, coordinates = proposal.draw_at_data(num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser, which makes the ratios those of p(y, f) to it.
-    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior.filled()))
+    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior.padded()))
     return _Weighted(f, smoothed(log_ratios))
 
 
@@ -112,7 +112,7 @@ def _weigh(approximation: Approximation, share: float, num_draws: int, seed: int
 def _widened(approximation: Approximation, share: float) -> Approximation:
     """An approximation with the precisions of its sites times ``share``; only its posterior is set."""
     posterior = approximation.posterior
-    return replace(approximation, posterior=_tempered(posterior.filled(), share).resized(len(approximation.y)))
+    return replace(approximation, posterior=_tempered(posterior.padded(), share).resized(len(approximation.y)))
 
 
 def _divergence_error(own: _Weighted, used: _Weighted, log_evidence_error: float) -> float:
@@ -130,17 +130,17 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
 
 
 @compiled
-def _tempered(posterior: JointPosterior, share: Any) -> JointPosterior:
+def _tempered(posterior: IndependentPosterior, share: Any) -> IndependentPosterior:
     return posterior.tempered(share)
 
 
 @compiled
-def _log_normalizer(posterior: JointPosterior) -> Any:
+def _log_normalizer(posterior: IndependentPosterior) -> Any:
     return posterior.log_normalizer()
 
 
 @compiled
-def _log_factor(posterior: JointPosterior, f: Any, coordinates: Any) -> Any:
+def _log_factor(posterior: IndependentPosterior, f: Any, coordinates: Any) -> Any:
     # What coordinates leave of f no site moves, and the proposal has it as the prior does.
     own = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)
     return posterior.log_factor(own)
@@ -152,10 +152,10 @@ def _log_ratios(approximation: Approximation, f: np.ndarray, coordinates: tuple[
 
     q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
     """
-    posterior = approximation.posterior.filled()
+    posterior = approximation.posterior.padded()
     # Rows that fill up have no factor, whatever f is there, and coordinates of their own have none.
-    filled = np.pad(f, ((0, 0), (0, posterior.prior.num_rows - f.shape[1]), (0, 0)))
+    padded = np.pad(f, ((0, 0), (0, posterior.prior.num_rows - f.shape[1]), (0, 0)))
     ranks = [group.rank for group in posterior.prior.groups]
     whitened = tuple(np.pad(v, ((0, 0), (0, r - v.shape[1]), (0, 0))) for v, r in zip(coordinates, ranks, strict=True))
-    log_factor = np.asarray(_log_factor(posterior, filled, whitened))
+    log_factor = np.asarray(_log_factor(posterior, padded, whitened))
     return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor

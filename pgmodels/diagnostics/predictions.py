@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from pgmodels.diagnostics.convergence import standard_errors
-from pgmodels.integration import slices
-from pgmodels.language.density import log_density
-from pgmodels.precision import double_precision
+from pgmodels.likelihoods.density import log_density
+from pgmodels.numerics.quadrature import slices
 from pgmodels.results.draws import Draws
+from pgmodels.runtime.x64 import double_precision
 
 
 @double_precision

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from pgmodels.arrays import in_units_of
+from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws, standard_errors
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse

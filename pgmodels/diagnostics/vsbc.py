@@ -10,24 +10,24 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
-from pgmodels.inference.cavi import condition, init, step
-from pgmodels.inference.correction import correct_by_response
-from pgmodels.inference.drive import ascend
-from pgmodels.inference.gaussian_vi import gaussian_problem, optimise, start_state
+from pgmodels.inference.corrections.correct import correct_by_response
+from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.language.sampling import draw_observations
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.drawing import draw_latents
-from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.moved import MovedGaussian
+from pgmodels.inference.variational.cavi import condition, init, step
+from pgmodels.inference.variational.gaussian_vi import gaussian_problem, optimise, start_state
+from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model
-from pgmodels.precision import double_precision
-from pgmodels.progress import progress_bar
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
-from pgmodels.seeds import as_seed
-from pgmodels.threads import SMALL, num_cores, one_thread_if_small
-from pgmodels.warning import unsaid
+from pgmodels.runtime.progress import progress_bar
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.threads import SMALL, num_cores, one_thread_if_small
+from pgmodels.runtime.warnings import unsaid
+from pgmodels.runtime.x64 import double_precision
 
 # Central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
@@ -188,7 +188,7 @@ def _replicate(
     approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
-    model, prior = approximation.model, approximation.prior.filled()
+    model, prior = approximation.model, approximation.prior.padded()
 
     # Which precision is used is a setting of each thread. What is no covariance is counted.
     @double_precision
@@ -209,8 +209,8 @@ def _replicate(
 
 
 def _find(
-    model: Model, data: Data, prior: JointPrior, approximation: Approximation
-) -> tuple[JointPosterior | CoupledPosterior | MovedGaussian, Any, Any, bool]:
+    model: Model, data: Data, prior: PriorCollection, approximation: Approximation
+) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
     """The approximation's engine from its usual start: q, means and variances (n, latents), and convergence."""
     if approximation.objective == "gaussian_vi":
         problem = gaussian_problem(model, data, prior)
@@ -218,7 +218,7 @@ def _find(
         problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
     else:
         problem = problem_of(model, data, prior)
-        state, trace, converged = ascend(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
+        state, trace, converged = maximise(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
     posterior, *moments = condition(problem, state.sites)
     # A state whose ELBO is not finite is no q, whatever its moments.
     n = len(data.y)

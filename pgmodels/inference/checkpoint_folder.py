@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgmodels.storage import make_folder, read_arrays, read_document
+from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
 # The file of each engine that says what is in the folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}

@@ -6,19 +6,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.compiled import compiled
-from pgmodels.inference.inducing import choose_inputs, with_inputs
-from pgmodels.latent.drawing import draw_latents
+from pgmodels.data.options import check_whole_number
+from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
 from pgmodels.model import Model, require_model
-from pgmodels.options import check_whole_number
-from pgmodels.parameters import Parameter, Within
-from pgmodels.precision import double_precision
+from pgmodels.parameters.parameter import Parameter, Within
+from pgmodels.parameters.vector import ParameterVector, uncertain, with_values
+from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
-from pgmodels.seeds import as_seed
-from pgmodels.unknowns import Unknowns, uncertain, with_values
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import double_precision
 
 # Draws of a prior are taken up to so many times until enough of them are within a constraint.
 _ROUNDS = 100
@@ -63,7 +63,7 @@ def prior_predictive(
     )
 
 
-def _draw_unknowns(unknowns: Unknowns, num_draws: int, seed: int) -> list[np.ndarray]:
+def _draw_unknowns(unknowns: ParameterVector, num_draws: int, seed: int) -> list[np.ndarray]:
     """Draws of each value that has a prior, (num_draws, ...)."""
     key = jax.random.key(seed)
     pairs = zip(unknowns.names, unknowns.parameters, strict=True)

@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.latent.blocks import choose_blocks
-from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
-from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.mixing import condition_predictors, push_covariance, push_moments, push_values
-from pgmodels.latent.protocol import Moments, Sites
-from pgmodels.latent.rows import live_rows, of_data, resize_rows
 from pgmodels.model import Data, Model
-from pgmodels.objectives.protocol import Objective
-from pgmodels.portable import Module
-from pgmodels.precision import as_array
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Moments, Sites
+from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.blocks import choose_blocks
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.linear_predictor import condition_predictors, push_covariance, push_moments, push_values
+from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array
 
 # Variances of predictors, or covariances of those of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
@@ -40,17 +40,17 @@ class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
     Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
-    variances (n, p) throughout. ``live`` is 1 for data and 0 for rows that fill them up, which have no term and whose
+    variances (n, p) throughout. ``row_mask`` is 1 for data and 0 for rows that fill them up, which have no term and whose
     sites say nothing; None where all are data. A share ``floor`` of each prior variance stays whatever sites say, as
     what inducing inputs leave does: the ELBO is below that without it.
     """
 
     objective: Objective = eqx.field(static=True)
-    prior: JointPrior
+    prior: PriorCollection
     y: Array
     parameters: dict[str, Any]
     joint: bool = eqx.field(static=True, default=False)
-    live: Float[Array, " n"] | None = None
+    row_mask: Float[Array, " n"] | None = None
     floor: float = eqx.field(static=True, default=0.0)
 
     @property
@@ -69,14 +69,14 @@ class Problem(Module):
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites where the predictors have these marginals."""
         sites = self.objective.local_sites(mean, self._safe(variance), self.y, self.parameters)
-        return Sites(*(of_data(self.live, part) for part in sites))
+        return Sites(*(masked(self.row_mask, part) for part in sites))
 
     def _safe(self, variance: Spread) -> Spread:
         """The variances, 1 in rows that are no data: what is dropped later has to be finite, and its derivative too."""
-        if self.live is None:
+        if self.row_mask is None:
             return variance
-        live = self.live.reshape(-1, *[1] * (variance.ndim - 1)) > 0
-        return jnp.where(live, variance, jnp.eye(variance.shape[-1]) if self.joint else 1.0)
+        row_mask = self.row_mask.reshape(-1, *[1] * (variance.ndim - 1)) > 0
+        return jnp.where(row_mask, variance, jnp.eye(variance.shape[-1]) if self.joint else 1.0)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Mean and variance of the predictors before any data."""
@@ -122,7 +122,7 @@ class Problem(Module):
             return push_values(Phi, mean), push_covariance(Phi, covariance)
         return push_moments(Phi, mean, covariance)
 
-    def condition(self, sites: Sites) -> JointPosterior | CoupledPosterior:
+    def condition(self, sites: Sites) -> IndependentPosterior | BlockPosterior:
         """The posterior of the latents given sites on the predictors."""
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
@@ -150,12 +150,12 @@ class Problem(Module):
     def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
         """``elbo``, and the optimal sites at these marginals, for little more than one of them."""
         terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
-        elbo = self._elbo(of_data(self.live, terms), mean, variance, divergence, sites)
-        return elbo, Sites(*(of_data(self.live, part) for part in optimal))
+        elbo = self._elbo(masked(self.row_mask, terms), mean, variance, divergence, sites)
+        return elbo, Sites(*(masked(self.row_mask, part) for part in optimal))
 
     def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
         terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
-        return of_data(self.live, terms)
+        return masked(self.row_mask, terms)
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.joint else sites.precision
@@ -197,18 +197,18 @@ def are_few_rows(count: int, joint: bool) -> bool:
 
 
 def problem_of(
-    model: Model, data: Data, prior: JointPrior | None = None, objective: Objective | None = None
+    model: Model, data: Data, prior: PriorCollection | None = None, objective: Objective | None = None
 ) -> Problem:
     """The problem of a resolved model and checked data: with its prior at them and its augmentation, or with others.
 
     Rows are filled up to few sizes, where the prior can be.
     """
-    prior, live = model.prior(data.X) if prior is None else prior, None
-    if model.fills:
-        prior = prior.filled()
-        live = as_array(live_rows(len(data.y), prior.num_rows))
-    y = as_array(resize_rows(data.y, prior.num_rows))
-    return Problem(objective or model.augmentation, prior, y, model.parameters, live=live)
+    prior, row_mask = model.prior(data.X) if prior is None else prior, None
+    if model.can_pad:
+        prior = prior.padded()
+        row_mask = as_array(row_mask_of(len(data.y), prior.num_rows))
+    y = as_array(pad_rows(data.y, prior.num_rows))
+    return Problem(objective or model.augmentation, prior, y, model.parameters, row_mask=row_mask)
 
 
 def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: dict[str, Any]) -> np.ndarray:
@@ -221,8 +221,8 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
 
 
 def condition(
-    predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
-) -> JointPosterior | CoupledPosterior:
+    predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
+) -> IndependentPosterior | BlockPosterior:
     """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
@@ -230,10 +230,10 @@ def condition(
 
 
 def couple(
-    predictors: Predictors | None, prior: JointPrior, sites: Sites, y: Any, parameters: dict[str, Any]
-) -> CoupledPosterior:
+    predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
+) -> BlockPosterior:
     """The posterior of latents that sites couple: themselves, or by predictors that combine them."""
     if predictors is None:
-        return condition_coupled(prior, sites.potential, sites.precision, choose_blocks(prior))
+        return condition_blocks(prior, sites.potential, sites.precision, choose_blocks(prior))
     blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

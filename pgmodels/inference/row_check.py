@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.batches.rows import Block
+from pgmodels.data.sources.rows import Block
 from pgmodels.kernels.kernel import check_lookups, check_traced
 from pgmodels.model import Model
 

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.integration import slices
-from pgmodels.language.density import log_density
-from pgmodels.language.sampling import draw_observations
-from pgmodels.latent.rows import filled_size, resize_rows
-from pgmodels.options import check_whole_number
-from pgmodels.precision import as_array, double_precision
+from pgmodels.data.options import check_whole_number
+from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.sampling import draw_observations
+from pgmodels.numerics.quadrature import slices
+from pgmodels.parameters.vector import uncertain
+from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
@@ -19,9 +18,10 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
-from pgmodels.seeds import as_seed
-from pgmodels.unknowns import uncertain
-from pgmodels.warning import warn
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Densities evaluated at a time: 16 MB an array.
 _VALUES = 2_000_000
@@ -170,12 +170,12 @@ def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
     flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
     # Rows are filled up to few sizes, for which the formula is compiled.
-    y = resize_rows(result.y, filled_size(n))
+    y = pad_rows(result.y, padded_size(n))
     values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
     parts = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
         given = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
-        filled = np.moveaxis(resize_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
+        filled = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
         parts.append(log_density(given, y, filled)[..., :n])
     return np.concatenate(parts).reshape(f.shape[:-1])
 

@@ -9,16 +9,16 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from pgmodels.compiled import compiled
-from pgmodels.language.expression import Environment
-from pgmodels.language.likelihood import Likelihood, trace
-from pgmodels.language.normalisation import is_normalised
-from pgmodels.latent.dense import exact_root
-from pgmodels.latent.form import Cheapest
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.likelihood import Likelihood, trace
+from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
-from pgmodels.parameters import bare, is_parameter
-from pgmodels.precision import as_array, double_precision
-from pgmodels.unknowns import Unknowns, is_uncertain, uncertain
+from pgmodels.parameters.parameter import bare, is_parameter
+from pgmodels.parameters.vector import ParameterVector, is_uncertain, uncertain
+from pgmodels.priors.dense import exact_root
+from pgmodels.priors.representation import Auto
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Sites of whitened coordinates are whitened_0, whitened_1, ...
 WHITENED = "whitened_"
@@ -51,18 +51,18 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     Its sites are
 
     - each value that has a prior, named as in ``lengthscale``, ``mean`` and ``scale`` (with ``f[1].`` in front where
-      the model has several GPs, see ``pgmodels.naming``); all others are held at their values;
+      the model has several GPs, see ``pgmodels.parameters.names``); all others are held at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
     - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, of which rows are copies. Where nothing
       has a prior, A^T A is K, as exactly as double precision can hold it, and r its rank; otherwise it is K + j I with
-      the jitter of ``pgmodels.latent.dense.exact_root``, and r the number of distinct inputs;
+      the jitter of ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs;
     - ``y``, observed, whose log density is the formula's.
 
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
     model, data = require_model(model).given(X, y)
-    program = Program(model.held_as(Cheapest()).resolve(data.X), data)
+    program = Program(model.held_as(Auto()).resolve(data.X), data)
 
     def numpyro_model() -> None:
         if not jax.config.read("jax_enable_x64"):
@@ -132,7 +132,7 @@ def _is_uncertain(kernel: Any) -> bool:
     return any(is_parameter(leaf) and is_uncertain(leaf) for leaf in leaves)
 
 
-def checked_unknowns(model: Model) -> Unknowns:
+def checked_unknowns(model: Model) -> ParameterVector:
     """What has a prior; ValueError where the likelihood's density may lack a factor that depends on it."""
     unknowns = uncertain(model)
     named = list(unknowns.of_likelihood.values())

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel, as_kernel
-from pgmodels.precision import as_array
+from pgmodels.runtime.x64 import as_array
 
 
 class Restricted(Kernel):

@@ -6,9 +6,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.arrays import distinct_rows
-from pgmodels.compiled import compiled
-from pgmodels.precision import as_array
+from pgmodels.data.arrays import distinct_rows
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array
 
 Inputs = Array | np.ndarray
 

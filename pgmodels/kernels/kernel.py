@@ -14,11 +14,11 @@ from jax.experimental import checkify
 from jaxtyping import Float
 from numpyro.distributions import Distribution
 
-from pgmodels.compiled import compiled, double_by_hand
 from pgmodels.kernels.distance import Inputs, median_distance
-from pgmodels.parameters import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
-from pgmodels.portable import ByValue, Module
-from pgmodels.precision import as_array
+from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
+from pgmodels.runtime.jit import compiled, double_by_hand
+from pgmodels.runtime.pickling import Module, PickledByValue
+from pgmodels.runtime.x64 import as_array
 
 
 class Kernel(Module):
@@ -191,7 +191,7 @@ class CallableKernel(Kernel):
         self.function = jax.tree_util.tree_map_with_path(read, function, is_leaf=_is_given)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"function": ByValue(self.function)}
+        return {"function": PickledByValue(self.function)}
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         arrays = jax.tree.map(
@@ -252,10 +252,10 @@ def as_kernel(obj: Any) -> Kernel:
 
 def _arrays(kernel: Any) -> Any:
     """A kernel with values alone, as arrays, those that are open at 1."""
-    settled = jax.tree.map(
+    select_inducing_inputs = jax.tree.map(
         lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
     )
-    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(settled))
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(select_inducing_inputs))
 
 
 def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:

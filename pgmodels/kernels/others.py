@@ -8,8 +8,8 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.parameters import Parameter, as_parameter
-from pgmodels.precision import as_array
+from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.runtime.x64 import as_array
 
 
 @final

@@ -9,9 +9,9 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.parameters import Parameter, as_parameter
-from pgmodels.precision import as_array
-from pgmodels.root import safe_sqrt
+from pgmodels.numerics.safe_sqrt import safe_sqrt
+from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.runtime.x64 import as_array
 
 
 class Stationary(Kernel):

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pgmodels.arrays import first_column
+from pgmodels.data.arrays import first_column
 from pgmodels.diagnostics.calibration import reliability_bins
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.plots.inputs import require_comparison

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from pgmodels.arrays import in_units_of
+from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import COLOURS, MARKERS, RASTERISED, new_figure, open_axes

@@ -9,8 +9,8 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
-from pgmodels.language.notation import Indexed, Tree, split_name
-from pgmodels.language.text import to_text
+from pgmodels.likelihoods.notation import Indexed, Tree, split_name
+from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.plots.geometry import Box
 from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle

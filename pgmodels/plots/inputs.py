@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.arrays import as_numbers
+from pgmodels.data.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.latent.low_rank import SpannedPrior
-from pgmodels.latent.sparse import SparsePrior
+from pgmodels.likelihoods.supports import SuccessesOfTrials
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.low_rank import InducingPointPrior
 from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
@@ -105,8 +105,8 @@ def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
 
     The pivots of low-rank priors are such inputs too.
     """
-    spans = [group.span if isinstance(group, SparsePrior) else group for group in result.prior.groups]
-    found = [span for span in spans if isinstance(span, SpannedPrior)]
+    spans = [group.span if isinstance(group, FICPrior) else group for group in result.prior.groups]
+    found = [span for span in spans if isinstance(span, InducingPointPrior)]
     Z = [np.asarray(span.Z)[np.asarray(span.active) > 0] for span in found]
     exact = all(span.residual_variance() is None for span in found)
     every = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)

@@ -11,15 +11,15 @@ from matplotlib.patches import Patch
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.language.supports import SuccessesOfTrials
-from pgmodels.latent.inducing import Inducing
+from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.plots.inputs import held_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
+from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.results.correction import CorrectionWarning, is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.warning import unsaid
+from pgmodels.runtime.warnings import unsaid
 
 _NUM_POINTS = 200
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from pgmodels.integration import sobol_normals
-from pgmodels.language.supports import SuccessesOfTrials
+from pgmodels.likelihoods.supports import SuccessesOfTrials
+from pgmodels.numerics.quadrature import sobol_normals
 from pgmodels.plots.inputs import held_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.correction import is_out_of_reach

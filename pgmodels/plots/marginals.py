@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import norm
 
-from pgmodels.arrays import in_units_of
+from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
 from pgmodels.diagnostics.predictions import prediction_errors
 from pgmodels.plots.inputs import require_comparison

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import PRNGKeyArray
 
-from pgmodels.compiled import compiled
 from pgmodels.polya_gamma.laws import (
     LEAST_CROWDING,
     SeriesLaw,
@@ -20,6 +19,7 @@ from pgmodels.polya_gamma.laws import (
     transform_law,
     window,
 )
+from pgmodels.runtime.jit import compiled
 
 # Up to this crowding a SeriesLaw loses no digits; a lane that has more, up to LEAST_CROWDING, is a sum of equal pieces.
 _PIECE = 0.7

@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike
 from scipy.special import zeta
 
 from pgmodels.polya_gamma.namespace import namespace
-from pgmodels.precision import as_array
+from pgmodels.runtime.x64 import as_array
 
 # tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17.
 _ORDER = np.arange(1, 19)

@@ -2,5 +2,5 @@
 
 from pgmodels.report import diagnosis_text, on_demand, summaries, table
 
-# Importing them registers what they write with ``pgmodels.generic``.
+# Importing them registers what they write with ``pgmodels.runtime.hooks``.
 __all__ = ["diagnosis_text", "on_demand", "summaries", "table"]

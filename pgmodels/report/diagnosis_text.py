@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from pgmodels import generic
-from pgmodels.arrays import in_units_of
+from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.approximation import CorrectedApproximation
+from pgmodels.runtime import hooks as generic
 
 WIDTH = 100
 # A test of simulated data speaks below this p-value, shared among the latents.

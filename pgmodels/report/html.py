@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pgmodels.augmentation.explain import Line
-from pgmodels.language.mathml import to_mathml
+from pgmodels.likelihoods.printers.mathml import to_mathml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgmodels import generic
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.environment import environment
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.provenance import environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from pgmodels.report.report_data import check_class_names, class_table, observat
 from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
 from pgmodels.results.approximation import Approximation, FitReport
-from pgmodels.storage import written_whole
+from pgmodels.runtime.atomic_io import written_whole
 
 _LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
 

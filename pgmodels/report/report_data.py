@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.arrays import first_column
+from pgmodels.data.arrays import first_column
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.verdict import Verdict
 from pgmodels.report.html import Html, element, table

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels import generic
 from pgmodels.augmentation.explain import Section, explain_sections, likelihood_line
 from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
 from pgmodels.model import Model
+from pgmodels.parameters.vector import ParameterVector, uncertain
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
-from pgmodels.unknowns import Unknowns, uncertain
-from pgmodels.writing import write_constraint, write_distribution
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.formatting import write_constraint, write_distribution
 
 WIDTH = 100
 _METHODS = {
@@ -158,7 +158,7 @@ def heading_section(model: Model) -> Section:
 
 def hyperparameter_table(model: Model) -> Html:
     """Every hyperparameter, mean and likelihood parameter of a model."""
-    every = Unknowns(model, lambda parameter: True)
+    every = ParameterVector(model, lambda parameter: True)
     rows = []
     for name, parameter in zip(every.names, every.parameters, strict=True):
         said = write_constraint(parameter.support)

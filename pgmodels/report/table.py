@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgmodels import generic
 from pgmodels.diagnostics.compare import METRICS, Comparison
 from pgmodels.report.html import Html, bullets, element, join, table
+from pgmodels.runtime import hooks as generic
 
 WIDTH = 100
 # What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.

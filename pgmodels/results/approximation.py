@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled
-from pgmodels.latent.coupled import CoupledPosterior, resize_coordinates
-from pgmodels.latent.drawing import draw_latents
-from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.moved import MovedGaussian, move
-from pgmodels.precision import as_array, double_precision
+from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
+from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.correction import (
     correct_at,
     is_out_of_reach,
@@ -25,7 +23,9 @@ from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.seeds import as_seed
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import as_array, double_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Approximation(Result, GaussianPredictions):
     bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
     """
 
-    posterior: JointPosterior | CoupledPosterior
+    posterior: IndependentPosterior | BlockPosterior
     mean: np.ndarray
     variance: np.ndarray
     elbo_trace: np.ndarray
@@ -64,7 +64,7 @@ class Approximation(Result, GaussianPredictions):
     objective: str = "cavi"
 
     @property
-    def prior(self) -> JointPrior:
+    def prior(self) -> PriorCollection:
         """See Result."""
         return self.posterior.prior
 
@@ -83,7 +83,7 @@ class Approximation(Result, GaussianPredictions):
     def nodes(self) -> GaussianNodes:
         """What integrates over q's latents of each datum."""
         posterior, Phi = self.posterior, self.mixing
-        if isinstance(posterior, JointPosterior):
+        if isinstance(posterior, IndependentPosterior):
             return IndependentNodes(self.mean, self.variance)
         mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
         return PredictorNodes(mean, covariance, each_latent(covariance) if Phi is None else Phi)
@@ -123,7 +123,7 @@ class CorrectedApproximation(Approximation):
     def uncorrected(self) -> Approximation:
         """The result that was corrected."""
         known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
-        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.filled()))
+        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.padded()))
         return Approximation(**known | {"mean": mean, "variance": variance, "method": self.objective})
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -202,7 +202,7 @@ class LinearResponse(CorrectedApproximation):
     is_positive: bool
     residual: float
 
-    def in_coordinates_of(self, posterior: JointPosterior | CoupledPosterior) -> tuple[np.ndarray, np.ndarray]:
+    def in_coordinates_of(self, posterior: IndependentPosterior | BlockPosterior) -> tuple[np.ndarray, np.ndarray]:
         """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
         pair = self.posterior.prior, posterior.prior
         return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
@@ -216,14 +216,14 @@ class LinearResponse(CorrectedApproximation):
             )
 
     @double_precision
-    def gaussian(self, share: float = 1.0) -> MovedGaussian:
+    def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
         """The corrected Gaussian of all coordinates, of rows filled up; q where the response is no covariance.
 
         With a ``share`` of the data's precisions below 1 it is wider.
         """
-        filled = self.posterior.filled()
-        shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(filled))
-        return _moved(filled, shift, response, share)
+        padded = self.posterior.padded()
+        shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(padded))
+        return _moved(padded, shift, response, share)
 
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -243,8 +243,8 @@ class LinearResponse(CorrectedApproximation):
         return PredictorNodes(self.mean, self.covariance, Phi)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        moments, filled = super()._moments_at(inputs), self.posterior.filled()
-        mean, covariance = respond_at(filled, inputs, moments, *self.in_coordinates_of(filled))
+        moments, padded = super()._moments_at(inputs), self.posterior.padded()
+        mean, covariance = respond_at(padded, inputs, moments, *self.in_coordinates_of(padded))
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
@@ -257,15 +257,15 @@ _moved = compiled(move)
 
 
 @compiled
-def _moments(posterior: JointPosterior | CoupledPosterior) -> tuple[Any, Any]:
+def _moments(posterior: IndependentPosterior | BlockPosterior) -> tuple[Any, Any]:
     return posterior.moments()
 
 
 @compiled
-def _response_at(posterior: JointPosterior | CoupledPosterior, X_new: Array, response: Any) -> Array:
+def _response_at(posterior: IndependentPosterior | BlockPosterior, X_new: Array, response: Any) -> Array:
     return joint_covariance(posterior, X_new, as_array(response))
 
 
 @compiled
-def _marginals_at_data(posterior: CoupledPosterior) -> tuple[Any, Any]:
+def _marginals_at_data(posterior: BlockPosterior) -> tuple[Any, Any]:
     return posterior.marginals()

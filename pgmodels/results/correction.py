@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior
-from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
 from pgmodels.model import Model
-from pgmodels.precision import as_array
-from pgmodels.warning import warn
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.x64 import as_array
 
 
 class CorrectionWarning(UserWarning):
@@ -30,9 +30,7 @@ def correct_marginals(
     return np.asarray(mean) + moved, np.asarray(variance) + 0.5 * quadratic - moved**2
 
 
-def correct_coupled(
-    mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray]:
+def correct_blocks(mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any) -> tuple[np.ndarray, np.ndarray]:
     """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
     moved, quadratic = (np.asarray(part) for part in _coupled_terms(cross, shift, curvature))
     outer = moved[:, :, None] * moved[:, None, :]
@@ -46,7 +44,7 @@ def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
 
 
 def respond_at(
-    posterior: JointPosterior | CoupledPosterior,
+    posterior: IndependentPosterior | BlockPosterior,
     X_new: Any,
     moments: tuple[np.ndarray, np.ndarray],
     shift: np.ndarray,
@@ -58,22 +56,22 @@ def respond_at(
     """
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
-    m, inputs = len(mean), resize_rows(X_new, filled_size(len(X_new)))
+    m, inputs = len(mean), pad_rows(X_new, padded_size(len(X_new)))
     moved, added = _added(posterior, inputs, shift, response)
     return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
 
 
 def _filled(
-    posterior: JointPosterior | CoupledPosterior, X_new: Any, Phi: tuple[Any, ...]
-) -> tuple[JointPosterior | CoupledPosterior, np.ndarray, list[np.ndarray]]:
+    posterior: IndependentPosterior | BlockPosterior, X_new: Any, Phi: tuple[Any, ...]
+) -> tuple[IndependentPosterior | BlockPosterior, np.ndarray, list[np.ndarray]]:
     """A posterior, new inputs and Φ, each with its rows filled up."""
-    filled = posterior.filled()
-    mixed = [resize_rows(part, filled.prior.num_rows) for part in Phi]
-    return filled, resize_rows(X_new, filled_size(len(X_new))), mixed
+    padded = posterior.padded()
+    mixed = [pad_rows(part, padded.prior.num_rows) for part in Phi]
+    return padded, pad_rows(X_new, padded_size(len(X_new))), mixed
 
 
 @compiled
-def _added(posterior: JointPosterior | CoupledPosterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
+def _added(posterior: IndependentPosterior | BlockPosterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
     return added_moments(posterior.prior.factors_at(X_new), shift, response)
 
 
@@ -90,7 +88,7 @@ def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[
     return jnp.stack(means, axis=-1), jnp.moveaxis(jnp.array(added), 2, 0)
 
 
-def joint_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, response: Any) -> Any:
+def joint_covariance(posterior: IndependentPosterior | BlockPosterior, X_new: Any, response: Any) -> Any:
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
     V, factors = posterior.covariance_at(X_new), posterior.prior.factors_at(X_new)
     if V.ndim == 3:
@@ -109,7 +107,7 @@ def _blocks(factors: Sequence[Array], response: Any) -> list[tuple[Array, list[A
 
 
 def correct_at(
-    posterior: JointPosterior | CoupledPosterior,
+    posterior: IndependentPosterior | BlockPosterior,
     X_new: Any,
     moments: tuple[np.ndarray, np.ndarray],
     expansion: tuple[np.ndarray, np.ndarray],
@@ -119,11 +117,11 @@ def correct_at(
 
     ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
     """
-    m, (filled, inputs, mixed) = len(moments[0]), _filled(posterior, X_new, Phi)
-    cross = _cross_covariance(filled, inputs, *mixed)
-    corrected = correct_marginals if moments[1].ndim == 2 else correct_coupled
-    shift, curvature = (resize_zeros(part, filled.prior.num_rows) for part in expansion)
-    q_mean, q_spread = (resize_rows(part, len(inputs)) for part in moments)
+    m, (padded, inputs, mixed) = len(moments[0]), _filled(posterior, X_new, Phi)
+    cross = _cross_covariance(padded, inputs, *mixed)
+    corrected = correct_marginals if moments[1].ndim == 2 else correct_blocks
+    shift, curvature = (pad_zeros(part, padded.prior.num_rows) for part in expansion)
+    q_mean, q_spread = (pad_rows(part, len(inputs)) for part in moments)
     mean, spread = corrected(q_mean, q_spread, cross, shift, curvature)
     return mean[:m], spread[:m]
 
@@ -154,7 +152,7 @@ def warn_nonpositive(variance: np.ndarray, where: str) -> int:
 
 
 @compiled
-def _cross_covariance(posterior: JointPosterior | CoupledPosterior, X_new: Any, *Phi: Any) -> Any:
+def _cross_covariance(posterior: IndependentPosterior | BlockPosterior, X_new: Any, *Phi: Any) -> Any:
     """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
     covariance = posterior.cross_covariance(X_new)
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.language.density import entries_out_of_range, undefined_coefficients
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.likelihood import Likelihood, columns_of
-from pgmodels.language.supports import Support
-from pgmodels.latent.rows import filled_size, resize_rows
-from pgmodels.precision import as_array, double_precision
+from pgmodels.data.arrays import as_numbers, check_finite
+from pgmodels.likelihoods.density import entries_out_of_range, undefined_coefficients
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.likelihood import Likelihood, columns_of
+from pgmodels.likelihoods.supports import Support
+from pgmodels.priors.padding import pad_rows, padded_size
+from pgmodels.runtime.x64 import as_array, double_precision
 
 
 def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_rows: int) -> np.ndarray | None:
@@ -44,7 +44,7 @@ def _check_allowed(likelihood: Likelihood, size: int, support: Support, given: n
     """ValueError where covariates choose entries that there are not, or give a coefficient without a value."""
     formula, first = likelihood.formula(size), support.num_columns - support.num_given
     # Rows that fill up are the first again, and no fault is found in them before it is found there.
-    given = resize_rows(given, filled_size(len(given)))
+    given = pad_rows(given, padded_size(len(given)))
     y = np.column_stack([np.ones(len(given)), support.others(given)])
     env = Environment(as_array(y), as_array(np.zeros((len(y), size))), likelihood.values)
 

@@ -16,13 +16,13 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.language import likelihoods
-from pgmodels.language.likelihood import Likelihood, LikelihoodFamily, trace
-from pgmodels.latent.form import Cheapest, Dense, Form
-from pgmodels.latent.inducing import Inducing
+from pgmodels.likelihoods import named as likelihoods
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
-from pgmodels.parameters import Parameter, Prior, Within
-from pgmodels.precision import as_array
+from pgmodels.parameters.parameter import Parameter, Prior, Within
+from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.representation import Auto, Dense, Representation
+from pgmodels.runtime.x64 import as_array
 
 # What JSON holds.
 Description: TypeAlias = Any
@@ -64,7 +64,7 @@ _SIZED: dict[str, tuple[Callable[[int], Likelihood], int]] = {
     "LogisticSoftmax": (likelihoods.LogisticSoftmax, 0),
     "StickBreaking": (likelihoods.StickBreaking, 1),
 }
-_FORMS: dict[str, type[Form]] = {cls.__name__: cls for cls in (Cheapest, Dense, Inducing)}
+_FORMS: dict[str, type[Representation]] = {cls.__name__: cls for cls in (Auto, Dense, Inducing)}
 
 
 def describe(model: Model) -> Description:
@@ -225,7 +225,7 @@ def _build_argument(description: Description, double: bool) -> Any:
         return getattr(dist, description["class"])(**arguments)
 
 
-def _describe_form(form: Form) -> Description:
+def _describe_form(form: Representation) -> Description:
     name = type(form).__name__
     if _FORMS.get(name) is not type(form):
         raise _unnamed(f"the form {form!r}")

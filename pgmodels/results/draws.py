@@ -7,20 +7,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.compiled import compiled
-from pgmodels.integration import power_of_two
-from pgmodels.latent.drawing import draw_given
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
-from pgmodels.options import check_whole_number
-from pgmodels.parameters import bare
-from pgmodels.precision import double_precision
+from pgmodels.data.options import check_whole_number
+from pgmodels.numerics.quadrature import power_of_two
+from pgmodels.parameters.parameter import bare
+from pgmodels.parameters.vector import uncertain, with_values
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.drawing import draw_given
+from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.seeds import as_seed
-from pgmodels.unknowns import uncertain, with_values
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -36,7 +36,7 @@ class Draws(Result):
     ``run`` what ``extend`` goes on from.
     """
 
-    prior: JointPrior
+    prior: PriorCollection
     whitened: tuple[np.ndarray, ...] | None
     log_likelihood_trace: np.ndarray
     num_warmup: int
@@ -58,7 +58,7 @@ class Draws(Result):
             return self.stored_latents
         if self.whitened is None:
             raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
-        return _colour(self.prior.filled(), self.whitened)[..., : len(self.X), :]
+        return _colour(self.prior.padded(), self.whitened)[..., : len(self.X), :]
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
@@ -132,14 +132,14 @@ class Draws(Result):
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
         if not self.hyperparameters:
-            prior, noise = self.prior.filled(), resize_zeros(noise, power_of_two(num_draws))
-            filled = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
-            return np.asarray(_draw_given(prior, X_new, filled, noise))[:num_draws]
+            prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
+            padded = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
+            return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
         places = uncertain(self.model).places
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
         inputs = self.model.inputs(self.X)
-        filled = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
-        return np.asarray(_draw_each(bare(self.model), places, values, filled, noise, inputs, X_new))
+        padded = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
+        return np.asarray(_draw_each(bare(self.model), places, values, padded, noise, inputs, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
@@ -168,14 +168,14 @@ class Draws(Result):
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
-        count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
-        prior = self.prior.filled() if self.model.fills else self.prior
+        count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
+        prior = self.prior.padded() if self.model.can_pad else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
         if self.hyperparameters:
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
-            filled = [_with_rank(v, group.rank) for group, v in pairs]
-            projected = _project(bare(self.model), places, values, filled, self.model.filled(self.X)[0], inputs)
+            padded = [_with_rank(v, group.rank) for group, v in pairs]
+            projected = _project(bare(self.model), places, values, padded, self.model.padded(self.X)[0], inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         parts = [_at(group, inputs, _filled_up(v, group.rank)) for group, v in pairs]
         draws = len(whitened[0])
@@ -189,7 +189,7 @@ class Draws(Result):
 
 
 @compiled
-def _draw_given(prior: JointPrior, X_new: Any, whitened: Any, noise: Any) -> Any:
+def _draw_given(prior: PriorCollection, X_new: Any, whitened: Any, noise: Any) -> Any:
     return draw_given(prior, X_new, whitened, noise)
 
 
@@ -200,7 +200,7 @@ def _draw_each(
     """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
@@ -211,7 +211,7 @@ def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, in
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs).for_sampling()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
@@ -223,16 +223,16 @@ def _at(group: Any, X_new: Any, whitened: Any) -> Any:
 
 
 @double_precision
-def _colour(prior: JointPrior, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
+def _colour(prior: PriorCollection, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
     flat = [v.reshape(-1, *v.shape[-2:]) for v in whitened]
-    filled = tuple(_filled_up(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
-    f = np.asarray(_latents(prior, filled))[: len(flat[0])]
+    padded = tuple(_filled_up(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
+    f = np.asarray(_latents(prior, padded))[: len(flat[0])]
     return f.reshape(*whitened[0].shape[:-2], *f.shape[1:])
 
 
 def _filled_up(draws: np.ndarray, rank: int) -> np.ndarray:
     """Draws (draws, coordinates, latents) with zeros after them, up to a power of two: few programs are shared."""
-    return resize_zeros(_with_rank(draws, rank), power_of_two(len(draws)))
+    return pad_zeros(_with_rank(draws, rank), power_of_two(len(draws)))
 
 
 def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
@@ -241,5 +241,5 @@ def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
 
 
 @compiled
-def _latents(prior: JointPrior, whitened: Any) -> Any:
+def _latents(prior: PriorCollection, whitened: Any) -> Any:
     return prior.latents(whitened)

@@ -6,27 +6,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.compiled import compiled
-from pgmodels.integration import at_a_time, equal_chunks
-from pgmodels.language.likelihood import Likelihood
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.drawing import draw_gaussian
-from pgmodels.latent.joint import JointPosterior
-from pgmodels.latent.rows import filled_size
+from pgmodels.data.options import check_whole_number
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.options import check_whole_number
-from pgmodels.precision import as_array, double_precision
+from pgmodels.numerics.quadrature import at_a_time, equal_chunks
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.drawing import draw_gaussian
+from pgmodels.priors.padding import padded_size
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
-from pgmodels.seeds import as_seed
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import as_array, double_precision
 
 
 class GaussianPredictions(ABC):
     """What a model and a Gaussian posterior of its latents say at new inputs."""
 
     model: Model
-    posterior: JointPosterior | CoupledPosterior
+    posterior: IndependentPosterior | BlockPosterior
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class GaussianPredictions(ABC):
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
         # Covariances are held for so many rows at a time; the last are filled up.
-        chunks = equal_chunks(np.arange(len(inputs)), min(filled_size(len(inputs)), at_a_time(width)))
+        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), at_a_time(width)))
         parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
         return mean, variance
@@ -74,7 +74,7 @@ class GaussianPredictions(ABC):
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""
-        return _marginals(self.posterior.filled(), inputs)
+        return _marginals(self.posterior.padded(), inputs)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
@@ -113,12 +113,12 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
 
 
 @compiled
-def _marginals(posterior: JointPosterior | CoupledPosterior, X_new: Any) -> tuple[Any, Any]:
-    return posterior.marginals_at(X_new) if isinstance(posterior, CoupledPosterior) else posterior.predict(X_new)
+def _marginals(posterior: IndependentPosterior | BlockPosterior, X_new: Any) -> tuple[Any, Any]:
+    return posterior.marginals_at(X_new) if isinstance(posterior, BlockPosterior) else posterior.predict(X_new)
 
 
 @compiled
-def _covariance_at(posterior: JointPosterior | CoupledPosterior, X_new: Array) -> Array:
+def _covariance_at(posterior: IndependentPosterior | BlockPosterior, X_new: Array) -> Array:
     return posterior.covariance_at(X_new)
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.latent.drawing import draw_gaussian
-from pgmodels.latent.joint import JointPrior
-from pgmodels.options import check_whole_number
-from pgmodels.precision import as_array, double_precision
+from pgmodels.data.options import check_whole_number
+from pgmodels.parameters.vector import uncertain
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.drawing import draw_gaussian
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.seeds import as_seed
-from pgmodels.unknowns import uncertain
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Components of less weight are left out of predictions, all of them together no more than the second.
 _LEAST, _LEFT_OUT = 1e-3, 5e-3
@@ -59,7 +59,7 @@ class IntegratedApproximation(Result):
 
     @cached_property
     @double_precision
-    def prior(self) -> JointPrior:
+    def prior(self) -> PriorCollection:
         """See Result; at the mode."""
         return self.model.compiled_prior(self.X)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.arrays import as_numbers
+from pgmodels.data.arrays import as_numbers
 
 # Deviations of the normal that each point is spread by: it adds 2 % to the variance of a density that is shown.
 _BANDWIDTH = 0.15

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, ndtr
 
-from pgmodels.arrays import in_units_of
-from pgmodels.options import check_whole_number
+from pgmodels.data.arrays import in_units_of
+from pgmodels.data.options import check_whole_number
 from pgmodels.results.marginal import check_levels
 from pgmodels.results.predictive import Predictive
-from pgmodels.seeds import as_seed
+from pgmodels.runtime.seeds import as_seed
 
 _HALVINGS = 60
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.integration import normal_nodes
-from pgmodels.portable import Portable
+from pgmodels.numerics.quadrature import normal_nodes
+from pgmodels.runtime.pickling import Picklable
 
 
-class Nodes(Portable, ABC):
+class Nodes(Picklable, ABC):
     """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
 
     ``values`` holds likelihood parameters that differ from node to node.

@@ -7,22 +7,22 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import logsumexp
 
-from pgmodels.arrays import as_numbers, check_finite
-from pgmodels.integration import padded_chunks, slices
-from pgmodels.language.density import log_density, log_integral
-from pgmodels.language.expectation import expectations
-from pgmodels.language.likelihood import Formula, Likelihood
-from pgmodels.language.normalisation import is_normalised
-from pgmodels.language.sampling import draw_observations
-from pgmodels.language.supports import Support, Undeclared
+from pgmodels.data.arrays import as_numbers, check_finite
+from pgmodels.data.options import check_whole_number
+from pgmodels.likelihoods.density import log_density, log_integral
+from pgmodels.likelihoods.expectation import expectations
+from pgmodels.likelihoods.likelihood import Formula, Likelihood
+from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.sampling import draw_observations
+from pgmodels.likelihoods.supports import Support, Undeclared
 from pgmodels.model import check_allowed
-from pgmodels.options import check_whole_number
-from pgmodels.portable import Portable
-from pgmodels.precision import as_array, double_precision
+from pgmodels.numerics.quadrature import padded_chunks, slices
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
-from pgmodels.seeds import as_seed
-from pgmodels.warning import warn
+from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
 # by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
@@ -56,7 +56,7 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
     return True
 
 
-class Predictive(Portable):
+class Predictive(Picklable):
     """The predictive distribution of y at m new inputs; what it gives is computed when asked for.
 
     ``covariates`` (m, columns - 1) holds the columns of y after the first. Left out, what their values matter for

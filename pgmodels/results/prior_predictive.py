@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels import generic
 from pgmodels.model import Model
-from pgmodels.portable import Portable
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.pickling import Picklable
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class PriorPredictive(Portable):
+class PriorPredictive(Picklable):
     """Draws from a model before data, at inputs X (n, d).
 
     ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are of the first column

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.arrays import check_column_names
-from pgmodels.language.likelihood import Likelihood
-from pgmodels.latent.joint import JointPrior
+from pgmodels.data.arrays import check_column_names
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.parameters import bare
-from pgmodels.portable import Portable
+from pgmodels.parameters.parameter import bare
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.pickling import Picklable
 
 
 @dataclass(eq=False, repr=False)
-class Result(Portable):
+class Result(Picklable):
     """What every result holds: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns where it was a data frame. Where rows have weights, they are the last
@@ -62,7 +62,7 @@ class Result(Portable):
     if TYPE_CHECKING:
 
         @property
-        def prior(self) -> JointPrior:
+        def prior(self) -> PriorCollection:
             """The latents' prior at the data."""
 
     def to_arviz(self, **options: Any) -> Any:

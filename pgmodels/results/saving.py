@@ -10,21 +10,18 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.batches.rows import Scaling
-from pgmodels.compiled import compiled
-from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
-from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
-from pgmodels.latent.dense import DensePrior
-from pgmodels.latent.inducing import InducingPrior
-from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
-from pgmodels.latent.low_rank import LowRankPrior
-from pgmodels.latent.protocol import LatentPrior, Sites
-from pgmodels.latent.sparse import SparsePrior
-from pgmodels.latent.streamed import StreamedPrior
+from pgmodels.data.sources.rows import Scaling
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
-from pgmodels.naming import names_by_path
-from pgmodels.precision import as_array, double_precision
+from pgmodels.parameters.names import names_by_path
+from pgmodels.priors.base import LatentPrior, Sites
+from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.results import saving_sparse
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
@@ -32,7 +29,10 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.storage import read_arrays, write_arrays
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.atomic_io import read_arrays, write_arrays
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # Of a file: one more for every change of what it holds.
 _FORMAT = 3
@@ -48,7 +48,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
-    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, StreamedPrior, SparsePrior)
+    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior)
 }
 # How engines make a prior: as the model binds it, as compiled code does, or as what is sampled from.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
@@ -197,7 +197,7 @@ def _encode_prior(result: Result, arrays: Arrays) -> Any:
     return {"way": "bound", "groups": kept}
 
 
-def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) -> JointPrior:
+def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) -> PriorCollection:
     prior = _priors(model, X, document["way"])
     groups: list[Any] = list(prior.groups)
     for i, kept in enumerate(document["groups"]):
@@ -206,12 +206,12 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
             stored = {name: as_array(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
             cls: Any = _PRIORS[kept["class"]]
             if cls is DensePrior:
-                stored.setdefault("live", as_array(np.ones(len(own.X))))
+                stored.setdefault("row_mask", as_array(np.ones(len(own.X))))
             groups[i] = cls(kernel=own.kernel, mean=own.mean, X=own.X, size=own.size, **stored)
-    return JointPrior(tuple(groups), prior.copies)
+    return PriorCollection(tuple(groups), prior.copies)
 
 
-def _check_ranks(prior: JointPrior, parts: dict[str, Any]) -> None:
+def _check_ranks(prior: PriorCollection, parts: dict[str, Any]) -> None:
     """ValueError where what is held of coordinates is of more than the prior has."""
     whitened, response = parts.get("whitened"), parts.get("response")
     more = response is not None and len(response) != sum(prior.ranks)
@@ -225,9 +225,9 @@ def _check_ranks(prior: JointPrior, parts: dict[str, Any]) -> None:
         )
 
 
-def _priors(model: Model, X: np.ndarray, way: str) -> JointPrior:
+def _priors(model: Model, X: np.ndarray, way: str) -> PriorCollection:
     prior = model.compiled_prior(X) if way.startswith("compiled") else model.prior(X)
-    return prior.generative() if way.endswith("generative") else prior
+    return prior.for_sampling() if way.endswith("generative") else prior
 
 
 def _same(one: LatentPrior, other: LatentPrior) -> bool:
@@ -240,33 +240,33 @@ def _array_fields(group: LatentPrior) -> list[str]:
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
 
 
-def _encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Arrays) -> list[list[int]] | None:
+def _encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
     """The Gaussian factors of the data, as arrays; which latents they couple, None where they couple none."""
-    sites = posterior if isinstance(posterior, CoupledPosterior) else posterior.sites
+    sites = posterior if isinstance(posterior, BlockPosterior) else posterior.sites
     arrays["potential"], arrays["precision"] = np.asarray(sites.potential), np.asarray(sites.precision)
-    return [list(block) for block in posterior.blocks] if isinstance(posterior, CoupledPosterior) else None
+    return [list(block) for block in posterior.blocks] if isinstance(posterior, BlockPosterior) else None
 
 
-def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPosterior | CoupledPosterior:
+def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
     potential, precision = as_array(arrays["potential"]), as_array(arrays["precision"])
     # By the program that the engines ran.
-    filled = prior.filled()
-    sites = resized_sites(Sites(potential, precision), filled.num_rows)
+    padded = prior.padded()
+    sites = resized_sites(Sites(potential, precision), padded.num_rows)
     if blocks is None:
-        return _condition(filled, sites).resized(prior.num_rows)
-    return _condition_coupled(filled, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
+        return _condition(padded, sites).resized(prior.num_rows)
+    return _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
 
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
 # read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
 @partial(compiled, lightly=True)
-def _condition(prior: JointPrior, sites: Sites) -> JointPosterior:
+def _condition(prior: PriorCollection, sites: Sites) -> IndependentPosterior:
     return prior.condition(sites)
 
 
 @partial(compiled, static_argnames="blocks", lightly=True)
-def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> CoupledPosterior:
-    return condition_coupled(prior, potential, precision, blocks)
+def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> BlockPosterior:
+    return condition_blocks(prior, potential, precision, blocks)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

@@ -6,13 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.factored import FactoredPosterior
-from pgmodels.latent.inducing import InducingPrior
-from pgmodels.latent.joint import JointPosterior, JointPrior
-from pgmodels.latent.protocol import Sites
 from pgmodels.model import Model
-from pgmodels.precision import as_array
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.factored import FactoredPosterior
+from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.runtime.x64 import as_array
 
 # What a prior without rows holds.
 _PRIOR = ("Z", "root", "active", "truncation")
@@ -20,11 +20,11 @@ _PRIOR = ("Z", "root", "active", "truncation")
 Arrays = dict[str, np.ndarray]
 
 
-def encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Arrays) -> list[list[int]] | None:
+def encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
     """The arrays of a posterior at inducing inputs, into ``arrays``; which latents are coupled, None where none are."""
     for i, group in enumerate(posterior.prior.groups):
         arrays |= {f"prior.{i}.{name}": np.asarray(getattr(group, name)) for name in _PRIOR}
-    if isinstance(posterior, CoupledPosterior):
+    if isinstance(posterior, BlockPosterior):
         arrays["centre"] = np.asarray(posterior.centre)
         arrays |= {f"root.{i}": np.asarray(root) for i, root in enumerate(posterior.roots)}
         return [list(block) for block in posterior.blocks]
@@ -35,7 +35,7 @@ def encode_posterior(posterior: JointPosterior | CoupledPosterior, arrays: Array
     return None
 
 
-def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> JointPosterior | CoupledPosterior:
+def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
     """The posterior of a model that ``encode_posterior`` gave the arrays of."""
     prior = _prior(model, arrays)
     h = jnp.zeros((0, model.num_latents))
@@ -43,16 +43,16 @@ def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> JointPosterio
         roots = tuple(as_array(arrays[f"root.{i}"]) for i in range(len(blocks)))
         coupled = tuple(tuple(block) for block in blocks)
         W = jnp.zeros((*h.shape, h.shape[1]))
-        return CoupledPosterior(prior, h, W, as_array(arrays["centre"]), roots, jnp.zeros(()), coupled)
+        return BlockPosterior(prior, h, W, as_array(arrays["centre"]), roots, jnp.zeros(()), coupled)
     groups = tuple(
         group.posterior(as_array(arrays[f"root.{i}"]), as_array(arrays[f"centre.{i}"]))
         for i, group in enumerate(prior.groups)
         if isinstance(group, InducingPrior)
     )
-    return JointPosterior(prior, Sites(h, h), groups)
+    return IndependentPosterior(prior, Sites(h, h), groups)
 
 
-def _prior(model: Model, arrays: Arrays) -> JointPrior:
+def _prior(model: Model, arrays: Arrays) -> PriorCollection:
     """The model's prior at its inducing inputs, of no rows."""
     width = arrays["prior.0.Z"].shape[1]
     groups = model.prior(np.zeros((1, width))).resized(0).groups
@@ -60,7 +60,7 @@ def _prior(model: Model, arrays: Arrays) -> JointPrior:
         {name: as_array(arrays[f"prior.{i}.{name}"]) for name in _PRIOR} for i in range(len(groups))
     ]
     pairs = zip(groups, stored, strict=True)
-    return JointPrior(
+    return PriorCollection(
         tuple(
             replace(group, A=jnp.zeros((len(own["Z"]), 0)), **own)
             for group, own in pairs

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels import generic
-from pgmodels.arrays import check_column_names
-from pgmodels.batches.rows import Scaling
-from pgmodels.language.likelihood import Likelihood
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior
+from pgmodels.data.arrays import check_column_names
+from pgmodels.data.sources.rows import Scaling
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.portable import Portable
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
+from pgmodels.runtime import hooks as generic
+from pgmodels.runtime.pickling import Picklable
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class SparseApproximation(Portable, GaussianPredictions):
+class SparseApproximation(Picklable, GaussianPredictions):
     """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not hold.
 
     It predicts, at raw inputs: ``scaling`` is what the data's were standardised by. It has no marginals at the data,
@@ -29,7 +29,7 @@ class SparseApproximation(Portable, GaussianPredictions):
     """
 
     model: Model
-    posterior: JointPosterior | CoupledPosterior
+    posterior: IndependentPosterior | BlockPosterior
     scaling: Scaling
     num_rows: int
     columns: tuple[str, ...] | None

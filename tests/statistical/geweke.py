@@ -19,25 +19,25 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from pgmodels.compiled import known
-from pgmodels.inference.gibbs.frame import still_frame
-from pgmodels.inference.gibbs.iteration import State as EngineState
-from pgmodels.inference.gibbs.iteration import run_chunk
-from pgmodels.inference.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
-from pgmodels.inference.gibbs.moves.move import Move, Need, Turn
-from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.gibbs.moves.slice_unknowns import SliceUnknowns
-from pgmodels.inference.gibbs.moves.slice_unknowns_whitened import SliceUnknownsWhitened
-from pgmodels.inference.gibbs.moves.sweep import Sweep, SweepSettings
-from pgmodels.inference.gibbs.record import Keep, no_moments
-from pgmodels.inference.gibbs.response import Response
-from pgmodels.inference.gibbs.schedule import MOVES, Schedule
-from pgmodels.inference.gibbs.target import Chain, Target, prior_of
-from pgmodels.latent.blocks import choose_blocks
-from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
-from pgmodels.latent.joint import JointPrior
-from pgmodels.latent.low_rank import LowRankPrior
-from pgmodels.unknowns import uncertain
+from pgmodels.inference.mcmc.gibbs.iteration import State as EngineState
+from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep, SweepSettings
+from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need
+from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SliceUnknowns
+from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import SliceUnknownsWhitened
+from pgmodels.inference.mcmc.gibbs.preconditioner import still_frame
+from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
+from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.inference.mcmc.gibbs.target import Chain, Target, prior_of
+from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
+from pgmodels.parameters.vector import uncertain
+from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.blocks import choose_blocks
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.runtime.jit import known
 from tests.statistical.joint import Joint, JointLaw
 
 # Replicas that are compiled as one program: a batch waits for its slowest slice step.
@@ -73,7 +73,7 @@ KERNELS = (
 
 
 # Each kernel is compiled once and run once: a quarter of the compiler's work, for programs that are twice as slow.
-# With the newer way to fuse, level 1 gives wrong numbers (see pgmodels.compiled): all or none of it.
+# With the newer way to fuse, level 1 gives wrong numbers (see pgmodels.runtime.jit): all or none of it.
 CHEAP = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 CHEAP = CHEAP if CHEAP.keys() <= known().keys() else {}
 
@@ -138,14 +138,14 @@ class Geweke:
         )
         # Hyperparameters that are sampled want the form that a prior has at every value of them.
         bound = model.compiled_prior(law.X) if self.sampled else model.prior(law.X)
-        prior, size = bound.generative(), model.num_latents
+        prior, size = bound.for_sampling(), model.num_latents
         self.framed = self.sampled and prior.factored
         self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
         roots = 0.4 * self.rng.normal(size=(n, size, size))
         W = roots @ np.swapaxes(roots, 1, 2)
         marginals = jnp.asarray(self.rng.normal(0.3, 0.5, (n, size))), jnp.asarray(0.1 * np.eye(size) + W)
         h = self.rng.normal(0.2, 0.6, (n, size))
-        self.base = condition_coupled(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
+        self.base = condition_blocks(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
         d = len(unknowns.start())
         middle = jnp.asarray(unknowns.start() + 0.2)
         scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
@@ -178,7 +178,7 @@ class Geweke:
     def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
         """One step of a move, with its state made for it."""
         about = target.about(chain.unknowns)
-        shared = {JointPrior: prior_of(about), CoupledPosterior: about}
+        shared = {PriorCollection: prior_of(about), BlockPosterior: about}
         own = row.move.init(target, chain) if row.move.state is None else shared[row.move.state]
         return row.move.step(target, row.settings, chain, own, jnp.asarray(row.number)).chain
 
@@ -191,7 +191,7 @@ class Geweke:
         repeats = {SliceUnknowns: slices, SliceLatents: slices and slices + 3}
         every = {Sweep: 2, SliceUnknownsWhitened: 2}
         turns = tuple(
-            Turn(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
+            MoveSchedule(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
             for kind in map(type, moves)
         )
         chains = jax.tree.map(lambda leaf: leaf[None], chain)

@@ -10,7 +10,7 @@ from numpyro.distributions.transforms import biject_to
 
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.stationary import RBF, Matern32
-from pgmodels.language.likelihoods import (
+from pgmodels.likelihoods.named import (
     Gaussian,
     HeteroscedasticGaussian,
     Laplace,
@@ -18,8 +18,8 @@ from pgmodels.language.likelihoods import (
     SigmoidPoisson,
     StudentT,
 )
-from pgmodels.latent.inducing import Inducing
 from pgmodels.model import GP, Model
+from pgmodels.priors.inducing.representation import Inducing
 from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
 from tests.referees import labels, sigma, varying_generate
 from tests.registry import CASES

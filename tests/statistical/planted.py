@@ -16,15 +16,17 @@ from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.inference import problem
-from pgmodels.inference.gibbs import fitting, iteration
-from pgmodels.inference.gibbs.frame import Frame
-from pgmodels.inference.gibbs.moves import shrinking, sweep
-from pgmodels.inference.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.gibbs.response import Response
-from pgmodels.latent import coupled
-from pgmodels.latent.coupled import CoupledPosterior, CoupledSparsePosterior
-from pgmodels.latent.joint import JointPosterior
-from pgmodels.unknowns import Unknowns
+from pgmodels.inference.mcmc.gibbs import iteration
+from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
+from pgmodels.inference.mcmc.gibbs.moves import data_augmentation as sweep
+from pgmodels.inference.mcmc.gibbs.moves import slice_sampler as shrinking
+from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
+from pgmodels.inference.mcmc.gibbs.preconditioner import Frame
+from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.parameters.vector import ParameterVector
+from pgmodels.priors import block_posterior as coupled
+from pgmodels.priors.block_posterior import BlockPosterior, FICPosterior
+from pgmodels.priors.collection import IndependentPosterior
 from tests.statistical.geweke import RELAXATION
 
 
@@ -43,13 +45,13 @@ def poisson_at_the_wrong_sign(patch: Any) -> None:
 
 
 def scaled_noise(patch: Any, factor: float) -> None:
-    original = JointPosterior.mean_and_deviation
+    original = IndependentPosterior.mean_and_deviation
 
     def changed(self: Any, *args: Any) -> Any:
         means, deviations = original(self, *args)
         return means, tuple(factor * deviation for deviation in deviations)
 
-    patch.setattr(JointPosterior, "mean_and_deviation", changed)
+    patch.setattr(IndependentPosterior, "mean_and_deviation", changed)
 
 
 def overrelaxation_with_the_plain_deviation(patch: Any) -> None:
@@ -64,7 +66,9 @@ def overrelaxation_without_noise(patch: Any) -> None:
 
 def no_jacobian(patch: Any) -> None:
     """The prior density of hyperparameters at their natural scale, sampled unconstrained."""
-    patch.setattr(Unknowns, "log_prior_unconstrained", lambda self, vector: self.log_prior(self.constrain(vector)))
+    patch.setattr(
+        ParameterVector, "log_prior_unconstrained", lambda self, vector: self.log_prior(self.constrain(vector))
+    )
 
 
 def no_normalizer(patch: Any) -> None:
@@ -87,19 +91,19 @@ def no_determinant(patch: Any) -> None:
 
 def residuals_by_themselves(patch: Any) -> None:
     """Residuals' coordinates drawn as if they were independent of the others."""
-    patch.setattr(CoupledSparsePosterior, "_pull", lambda self, h, g: jnp.zeros_like(g))
+    patch.setattr(FICPosterior, "_pull", lambda self, h, g: jnp.zeros_like(g))
 
 
 def stretched_coordinates(patch: Any) -> None:
     """Standard coordinates of latents that are wider at larger hyperparameters, without their Jacobian."""
     place, standardise = Response.place, Response.standardise
 
-    def stretch(self: Any, standard: Any, sign: float) -> Any:
+    def run_block(self: Any, standard: Any, sign: float) -> Any:
         z, u = jnp.split(standard, [len(self.middle)])
         return jnp.concatenate([z, jnp.exp(0.3 * sign * z[0]) * u])
 
-    patch.setattr(Response, "place", lambda self, standard: place(self, stretch(self, standard, 1.0)))
-    patch.setattr(Response, "standardise", lambda self, *chain: stretch(self, standardise(self, *chain), -1.0))
+    patch.setattr(Response, "place", lambda self, standard: place(self, run_block(self, standard, 1.0)))
+    patch.setattr(Response, "standardise", lambda self, *chain: run_block(self, standardise(self, *chain), -1.0))
 
 
 def no_lengths(patch: Any) -> None:
@@ -118,7 +122,7 @@ def one_width(patch: Any) -> None:
 
 def no_factors(patch: Any) -> None:
     """A slice step with the likelihood where its ratio to the surrogate's factors belongs."""
-    patch.setattr(CoupledPosterior, "log_factor", lambda self, f: jnp.zeros(()))
+    patch.setattr(BlockPosterior, "log_factor", lambda self, f: jnp.zeros(()))
 
 
 def one_unit_more(patch: Any) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from tests.inference.mcmc.test_nuts import exact_regression, regression
 from tests.registry import NAMES
 from tests.statistical.joint import JointLaw
 from tests.statistical.reference import effective_sizes, z_scores
-from tests.test_nuts import exact_regression, regression
 
 pytestmark = pytest.mark.slow
 

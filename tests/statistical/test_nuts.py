@@ -8,7 +8,7 @@ fixed, so that a failure is not chance twice.
 import numpy as np
 import pytest
 
-from pgmodels.inference.gibbs.sampler import gibbs
+from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from tests.registry import CASES, NAMES
 from tests.statistical.reference import effective_sizes, nuts, z_scores
 

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference.gibbs.moves import hamiltonian
-from pgmodels.inference.gibbs.sampler import gibbs
-from pgmodels.language.supports import Classes
+from pgmodels.inference.mcmc.gibbs.moves import hamiltonian
+from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.likelihoods.supports import Classes
 from pgmodels.model import Model
-from pgmodels.precision import double_precision
+from pgmodels.runtime.x64 import double_precision
 from tests.registry import NAMES
 from tests.statistical import planted
 from tests.statistical.geweke import inputs

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.rules.rule import Rewriting
-from pgmodels.language.algebra import add, multiply
-from pgmodels.language.functions import exp, sigmoid
-from pgmodels.language.notation import words
-from pgmodels.language.operations import Sum
+from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.functions import exp, sigmoid
+from pgmodels.likelihoods.notation import words
+from pgmodels.likelihoods.operations import Sum
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

@@ -14,13 +14,13 @@ from pgmodels.augmentation.normal_form import Factor, Term, expand
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.symbols import Auxiliary, Logarithm, WeightedSum, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp, sigmoid
-from pgmodels.language.functions import gamma as gamma_function
-from pgmodels.language.notation import Tree, integral, line, words
-from pgmodels.language.operations import Call, Power, Reduction, Sum
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp, sigmoid
+from pgmodels.likelihoods.functions import gamma as gamma_function
+from pgmodels.likelihoods.notation import Tree, integral, line, words
+from pgmodels.likelihoods.operations import Call, Power, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

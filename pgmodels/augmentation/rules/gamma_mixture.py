@@ -14,12 +14,12 @@ from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.gamma import gamma_mixed
 from pgmodels.augmentation.rules.rule import Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.language.algebra import multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import log
-from pgmodels.language.notation import Tree, integral, line, words
-from pgmodels.language.operations import Power, Reduction, Sum
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import log
+from pgmodels.likelihoods.notation import Tree, integral, line, words
+from pgmodels.likelihoods.operations import Power, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

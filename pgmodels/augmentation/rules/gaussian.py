@@ -9,10 +9,10 @@ from pgmodels.augmentation.normal_form import Factor, Term, exponent_of
 from pgmodels.augmentation.quadratic import Linear, Quadratic, read_quadratic
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.language.algebra import add, multiply
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp
-from pgmodels.language.notation import Tree, line, words
+from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp
+from pgmodels.likelihoods.notation import Tree, line, words
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

@@ -14,10 +14,10 @@ from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.rules.selection import exclusive, value_of
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.language.algebra import add, multiply, power, split_number
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Tree, density, integral, line, words
-from pgmodels.language.operations import Call, Comparison, Sum
+from pgmodels.likelihoods.algebra import add, multiply, power, split_number
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Tree, density, integral, line, words
+from pgmodels.likelihoods.operations import Call, Comparison, Sum
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

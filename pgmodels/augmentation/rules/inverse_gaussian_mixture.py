@@ -13,12 +13,12 @@ from pgmodels.augmentation.normal_form import Factor, Term, expand, exponent_of
 from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp
-from pgmodels.language.notation import Tree, density, factors, integral, line, words
-from pgmodels.language.operations import Call, Power
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp
+from pgmodels.likelihoods.notation import Tree, density, factors, integral, line, words
+from pgmodels.likelihoods.operations import Call, Power
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

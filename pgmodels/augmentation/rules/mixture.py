@@ -14,12 +14,12 @@ from pgmodels.augmentation.normal_form import Factor, factorise, split_latents
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.symbols import Allocated, Auxiliary
-from pgmodels.language.algebra import add, multiply, power, split_number
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp
-from pgmodels.language.notation import Tree, call, line, over, words
-from pgmodels.language.operations import Call, Product, Reduction, Sum
-from pgmodels.language.symbols import Latent, Observation
+from pgmodels.likelihoods.algebra import add, multiply, power, split_number
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp
+from pgmodels.likelihoods.notation import Tree, call, line, over, words
+from pgmodels.likelihoods.operations import Call, Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Latent, Observation
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

@@ -11,11 +11,11 @@ from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.quadratic import Quadratic, read_completed
 from pgmodels.augmentation.rules.rule import ONE, Rule, quadratic_sites
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp, sigmoid
-from pgmodels.language.notation import Tree, density, factors, line, over, words
-from pgmodels.language.operations import Call
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp, sigmoid
+from pgmodels.likelihoods.notation import Tree, density, factors, line, over, words
+from pgmodels.likelihoods.operations import Call
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

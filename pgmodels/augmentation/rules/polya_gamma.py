@@ -14,11 +14,11 @@ from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ZERO, Rule
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, by_component, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import exp, sigmoid
-from pgmodels.language.notation import Tree, density, factors, integral, inverse_power, line, words
-from pgmodels.language.operations import Call
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import exp, sigmoid
+from pgmodels.likelihoods.notation import Tree, density, factors, integral, inverse_power, line, words
+from pgmodels.likelihoods.operations import Call
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

@@ -19,10 +19,10 @@ from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.quadratic import Quadratic
 from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, auxiliaries_of
-from pgmodels.language.algebra import multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.notation import Chain, Part, Tree, line, listed
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.notation import Chain, Part, Tree, line, listed
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pgmodels.augmentation.normal_form import Factor, factorise
 from pgmodels.augmentation.rules.rule import Rewriting
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Expression
-from pgmodels.language.notation import words
-from pgmodels.language.operations import Comparison, Product, Sum
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.notation import words
+from pgmodels.likelihoods.operations import Comparison, Product, Sum
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

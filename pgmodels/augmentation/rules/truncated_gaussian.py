@@ -12,12 +12,12 @@ from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, Rule
 from pgmodels.augmentation.symbols import Auxiliary, Logarithm, SiteTerm, over_latents
-from pgmodels.language.algebra import add, multiply, power
-from pgmodels.language.expression import Environment, Expression
-from pgmodels.language.functions import normal_cdf
-from pgmodels.language.notation import Tree, bracketed, density, factors, integral, line, raised, words
-from pgmodels.language.operations import Call
-from pgmodels.language.symbols import Constant
+from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.functions import normal_cdf
+from pgmodels.likelihoods.notation import Tree, bracketed, density, factors, integral, line, raised, words
+from pgmodels.likelihoods.operations import Call
+from pgmodels.likelihoods.symbols import Constant
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver

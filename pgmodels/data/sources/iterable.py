@@ -1,0 +1,37 @@
+"""Rows of anything that can be iterated for batches again and again."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pgmodels.data.arrays import as_numbers
+from pgmodels.data.sources.rows import Block, Rows
+
+
+class IterableRows(Rows):
+    """The rows of pairs (X, y), X (m, d) and y (m,) or (m, columns), that an object gives each time it is iterated.
+
+    They come in its own order, and are shuffled among their neighbours. Raises ValueError for what can be iterated
+    once, such as a generator, and for pairs that are none.
+    """
+
+    def __init__(self, batches: Iterable[Any], *, standardise: bool = False):
+        if not isinstance(batches, Iterable) or isinstance(batches, Iterator):
+            raise ValueError(
+                "batches must be an object that starts afresh whenever it is iterated, such as a list of pairs (X, y) "
+                f"or a class whose __iter__ is a generator; got {type(batches).__name__}."
+            )
+        self.batches, self.standardise = batches, standardise
+
+    def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
+        """See Rows."""
+        for pair in self.batches:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ValueError(f"batches must be pairs (X, y); got a {type(pair).__name__}.")
+            X, y = as_numbers(pair[0], "X"), as_numbers(pair[1], "y")
+            if X.ndim != 2 or y.ndim not in (1, 2):
+                raise ValueError(
+                    f"batches must be pairs of X (m, d) and y (m,) or (m, columns); got shapes {X.shape} and {y.shape}."
+                )
+            yield X, y

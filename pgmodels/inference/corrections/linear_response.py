@@ -1,0 +1,192 @@
+"""Linear response: the covariance of a posterior from how a variational optimum moves when it is tilted.
+
+All is in the whitened coordinates v of the latents, end to end: z = G^T v are the predictors at the data, C = R^-T R^-1
+is the covariance of v under q, and U = R^-1 G has U^T U = V, that of z.
+"""
+
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.inference.corrections.response_products import by_products
+from pgmodels.inference.variational.gaussian_vi import positive_part
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.block_posterior import BlockPosterior, together
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
+from pgmodels.priors.padding import masked
+from pgmodels.runtime.x64 import as_array
+
+# What a product costs beside its share of a matrix of the data's moments: some ten iterations, two products in each.
+_PRODUCTS = 10.0
+# Of more moments no matrix is held where a quarter of them in coordinates will do: of so many, it is 0.8 GB.
+_MOST = 10_000
+# Data whose second derivatives are taken at a time.
+_ROWS = 64
+
+
+class Sensitivity(NamedTuple):
+    """What an objective's second derivatives are at each datum's marginals, u = v or the entries of V, row by row.
+
+    ``gain`` is B_mm + W (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), zero in a row where the
+    precision is held at its bound.
+    """
+
+    gain: Float[Array, "n P P"]
+    mixed: Float[Array, "n R P"]
+    curved: Float[Array, "n R R"]
+
+
+def entries(size: int, joint: bool) -> tuple[tuple[int, int], ...]:
+    """The entries of a datum's covariance that the objective reads."""
+    if joint:
+        return tuple(combinations_with_replacement(range(size), 2))
+    return tuple((p, p) for p in range(size))
+
+
+def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any) -> Sensitivity:
+    """The second derivatives of the objective at the marginals of an optimum with these precisions (math: section 5b).
+
+    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled.
+    """
+    size, joint = objective.size, spread.ndim == 3
+    pairs = entries(size, joint)
+    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
+    u = spread[:, rows, columns] if joint else spread
+
+    def bound(point: Any, y_i: Any) -> Any:
+        m, u = point[:size], point[size:]
+        V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if joint else u
+        return objective.local_bound(m[None], V[None], y_i[None], parameters)[0]
+
+    def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
+        return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
+
+    points, n = jnp.concatenate([mean, u], axis=1), len(mean)
+    # In pieces of one length, the last of which repeats the last row: one program, and little memory.
+    rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
+    pieces = jax.lax.map(lambda own: jax.vmap(derivatives)(points[own], as_array(y)[own]), rows_of)
+    H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
+    W = precision if joint else jax.vmap(jnp.diag)(precision)
+    mixed, curved = H[:, size:, :size], H[:, size:, size:]
+    if not joint:
+        # A precision that would be negative stays at zero, whatever the marginals do.
+        free = slopes[:, size:] <= 0.0
+        mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
+    return Sensitivity(H[:, :size, :size] + W, mixed, curved)
+
+
+class Response(NamedTuple):
+    """What linear response adds to the posterior of the whitened coordinates v, (D,), of all latents.
+
+    ``shift`` (D,) moves their mean to first order, C G E[dQ/dz] / 2 (math: section 5), zero of several predictors a
+    datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite. ``residual``
+    is what the equations that were solved by products are left with, relative to their right-hand sides.
+    """
+
+    shift: Float[Array, " D"]
+    covariance: Float[Array, "D D"]
+    kept: Float[Array, "D D"]
+    residual: Float[Array, ""]
+
+
+def linear_response(
+    objective: Objective,
+    joint: bool,
+    posterior: IndependentPosterior | BlockPosterior,
+    Phi: Any,
+    y: Any,
+    row_mask: Any,
+    parameters: Any,
+) -> Response:
+    """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M what the objective adds when its precisions follow the marginals.
+
+    ``row_mask`` is 0 at rows that fill up the data, of which M knows nothing (math: section 5b).
+    """
+    mean, spread = at_data(posterior, Phi, joint)
+    size = mean.shape[1]
+    precision = objective.local_sites(mean, spread, y, parameters)[1]
+    precision = precision if joint else positive_part(precision)
+    found = sensitivity(objective, mean, spread, precision, y, parameters)
+    found = Sensitivity(*(masked(row_mask, part) for part in found))
+    if Phi is None:
+        # Copies of a row have one part in the response: the sum of theirs.
+        found = Sensitivity(*map(posterior.prior.total, found))
+    R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
+    added, residual = _added(U, found, entries(size, joint))
+    identity = jnp.eye(len(R), dtype=R.dtype)
+    kept = identity - 0.5 * (added + added.T)
+    moved = jnp.linalg.solve(kept, identity - kept)
+    # The variance that sites move: marginals may have a residual beside it.
+    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * found.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
+    right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
+    half = solve_triangular(R, right, trans="T", lower=True)
+    covariance = solve_triangular(R, half[:, :-1].T, trans="T", lower=True)
+    return Response(half[:, -1], 0.5 * (covariance + covariance.T), kept, residual)
+
+
+def halves(
+    posterior: IndependentPosterior | BlockPosterior, Phi: Any, prior: PriorCollection | None = None
+) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
+    """The R with C = R^-T R^-1, and the U with U^T U the covariance of the predictors, as far as sites move it.
+
+    ``prior`` says at which rows: the posterior's, unless it is that at others.
+    """
+    (R,), factors = together(posterior).roots, (prior or posterior.prior).factors()
+    size = len(factors)
+    Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
+    G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])
+    return R, solve_triangular(R, G.reshape(len(R), -1), lower=True).reshape(G.shape)
+
+
+def at_data(
+    posterior: IndependentPosterior | BlockPosterior, Phi: Any, joint: bool
+) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
+    """The predictors' means, and each datum's variances or covariances of them, with the residual of a sparse prior.
+
+    A tilt reaches the latents through their coordinates alone, and the objective sees all of their variance.
+    """
+    if isinstance(posterior, IndependentPosterior):
+        return posterior.moments()
+    mean, covariance = posterior.marginals()
+    if Phi is None:
+        return mean, covariance if joint else jnp.diagonal(covariance, axis1=1, axis2=2)
+    spread = push_covariance(Phi, covariance) if joint else push_moments(Phi, mean, covariance)[1]
+    return push_values(Phi, mean), spread
+
+
+def _added(
+    U: Float[Array, "D n P"], found: Sensitivity, pairs: tuple[tuple[int, int], ...]
+) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
+    """U M U^T, M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
+
+    Also the residual of what was solved. By matrices of the data or by products with them, whichever costs less.
+    """
+    rank, n, size = U.shape
+    count = n * len(pairs)
+    own = jnp.einsum("dip,ipq,eiq->de", U, found.gain, U)
+    right = jnp.einsum("irp,dip->dir", found.mixed, U)
+    if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
+        return own + _by_matrix(U, right, found.curved, pairs), jnp.zeros((), U.dtype)
+    through, residual = by_products(U, right, found.curved, pairs)
+    return own + through, residual
+
+
+def _by_matrix(
+    U: Float[Array, "D n P"], right: Float[Array, "D n R"], curved: Float[Array, "n R R"], pairs: Any
+) -> Float[Array, "D D"]:
+    """b (I - Q B)^-1 Q b^T with Q written out."""
+    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
+    V = jnp.einsum("dip,djq->ipjq", U, U)
+    ours, others = V[:, rows], V[:, columns]
+    # Cov of an entry (p, q) of datum i with an entry (a, b) of j: V_pa V_qb + V_pb V_qa.
+    Q = ours[..., rows] * others[..., columns] + ours[..., columns] * others[..., rows]
+    count = right[0].size
+    by_curved = jnp.einsum("irjs,jst->irjt", Q, curved).reshape(count, count)
+    b = right.reshape(-1, count)
+    return b @ jnp.linalg.solve(jnp.eye(count, dtype=U.dtype) - by_curved, Q.reshape(count, count) @ b.T)

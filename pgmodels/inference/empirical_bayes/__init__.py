@@ -1,0 +1,1 @@
+"""Learning hyperparameters by maximising a bound on the evidence."""

@@ -1,0 +1,394 @@
+"""Start values for learning in the units of the data, found without knowing which likelihood or kernel it is.
+
+Locations, amplitudes and likelihood parameters come from the model in which every latent is one constant; lengthscales
+from distances between rows. A number that the user gave moves too, for it is one start among others; what is Fixed or
+has a prior stays.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.kernels.columns import Restricted
+from pgmodels.kernels.distance import median_distance
+from pgmodels.kernels.kernel import Kernel, Product, Sum
+from pgmodels.kernels.others import Periodic
+from pgmodels.kernels.stationary import Stationary
+from pgmodels.model import GP, Data, Model
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.parameter import Parameter, is_parameter
+from pgmodels.parameters.vector import ParameterVector, constrain, free_shape
+from pgmodels.priors.collection import columns
+from pgmodels.priors.linear_predictor import push_values
+from pgmodels.priors.padding import masked, pad_rows, padded_size, row_mask_of
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array
+
+ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
+
+# Lengthscales in units of the median distance.
+LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
+# The longest and the shortest of several. Of 150 rows of two sines, one 5 to 20 times as fast as the other, the first
+# ends at ELBOs of -153 and -167 where the second finds -105 and -94; in more dimensions no distance is so short.
+SPREADS = {"short": (2.0, 1 / 8), "very short": (1.0, 1 / 32)}
+# Periods to start from: of so many peaks of a spectrum with so many frequencies for each that the data tell apart.
+_NUM_PERIODS, _OVERSAMPLED = 3, 8
+
+# Random starts are so far about, in factors of e.
+_SCATTER, _SEED = 1.5, 0
+
+_ROUNDS = 20
+# An update of a constant is halved so often, until the ELBO does not fall by more than rounding takes off it.
+_HALVINGS, _ROUNDING = 30, 1e-12
+# A likelihood parameter that constants say nothing about stays within a few powers of e of the value given.
+_LEEWAY = 2.0
+
+
+class ConstantFit(NamedTuple):
+    """Latents that are constant: their values (L,), the sites there (n, L), and the likelihood's parameters."""
+
+    location: np.ndarray
+    potential: np.ndarray
+    precision: np.ndarray
+    parameters: dict[str, np.ndarray]
+
+
+class Start(NamedTuple):
+    """A model to start from, and the kind of optimum that it may lead to."""
+
+    model: Model
+    kind: str
+
+
+def initial_models(
+    model: Model, data: Data, objective: Objective | None, num_starts: int | None = None
+) -> dict[str, Start]:
+    """Where to start from, by name; the first is the model given, with every open value resolved.
+
+    Those after it have the means and amplitudes of constant latents, where there is an objective for these. They are
+    of one kind but where bounds are known to have several optima: kernels that add up or stand side by side, whose
+    lengthscales need not be alike; latents that constants say nothing of, as of a noise that varies; and periods.
+    Where ``num_starts`` are asked for and these are fewer, the others are random.
+    """
+    found = {"values given": Start(model, "level")}
+    level = None if objective is None else constant_latents(model, data.y, objective)
+    levelled = model if level is None else _levelled(model, data.X, level)
+    unit = _stretched(levelled, data.X)
+    moved = {name: Start(_lengthened(unit, length), "level") for name, length in LENGTHS.items()}
+    count = _num_stretched(model)
+    if count > 1:
+        for short, spread in SPREADS.items():
+            lengths, kind = np.geomspace(*spread, count), f"{short} lengthscales"
+            moved[f"lengthscales from long to {short}"] = Start(_lengthened(unit, lengths), kind)
+            moved[f"lengthscales from {short} to long"] = Start(_lengthened(unit, lengths[::-1]), kind)
+    if level is not None and len(model.gps) > 1:
+        for name in ("median distance", "median distance / 4"):
+            moved[f"variances given, {name}"] = Start(_at_least(moved[name].model, model, data.X), "variances")
+    if level is not None:
+        for number in range(_NUM_PERIODS):
+            at_period = _with_period(unit, data.X, level, number)
+            moved[f"period {number + 1} of the spectrum"] = Start(at_period, "period")
+    for name, start in moved.items():
+        if not any(eqx.tree_equal(start.model, other.model) for other in found.values()):
+            found[name] = start
+    rng = np.random.default_rng(_SEED)
+    for number in range(len(found), num_starts or 0):
+        found[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
+    return found
+
+
+def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
+    """The model with random values of what only the data determine, by a factor of e or a unit each way."""
+    free = ParameterVector(model, is_free)
+    vector = free.start()
+    return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
+
+
+def is_free(parameter: Parameter) -> bool:
+    """Whether only the data say what a parameter is."""
+    return parameter.learned and parameter.prior is None
+
+
+def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
+    """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
+    model = learnable.model
+    ones = jax.tree.map(
+        lambda p: p.with_value(np.ones(np.shape(p.value))) if is_parameter(p) else p, model, is_leaf=is_parameter
+    )
+    deviations = [np.sqrt(_mean_variance(gp.kernel, X)) for gp in model.gps]
+    means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
+    ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
+    pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
+    return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
+
+
+def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> ConstantFit | None:
+    """The likeliest constants and free likelihood parameters, by turns; None where they are not finite.
+
+    A turn is the update of CAVI for one latent value under a flat prior, which needs no scale to start from.
+    """
+    location, variance = _means(model), np.ones(model.num_latents)
+    parameters, previous = model.likelihood.values, -np.inf
+    for _ in range(_ROUNDS):
+        parameters, value = _likeliest(model, objective, parameters, y, location, variance)
+        for latent in range(model.num_latents):
+            location, variance, h, w = _update(partial(_local, objective, parameters, y), location, variance, latent)
+        if not np.isfinite(value) or not np.isfinite(location).all():
+            return None
+        if value - previous < 1e-3:
+            break
+        previous = value
+    return ConstantFit(location, h, w, parameters)
+
+
+def _update(
+    bound: Callable[..., Any], location: np.ndarray, variance: np.ndarray, latent: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Locations and variances with one latent's updated, and the sites (n, L) before that.
+
+    By half as much, and again, until the ELBO under a flat prior does not fall: the update of CAVI's bound never lowers
+    it, that of an expected log density may lead far beyond the data, as with a log link.
+    """
+
+    def elbo(value: Any, variance: np.ndarray) -> float:
+        return float(value) + 0.5 * float(np.sum(np.log(variance)))
+
+    value, _, h, w = bound(location, variance)
+    h, w = np.asarray(h), np.asarray(w)
+    potential, precision = h[:, latent].sum(), w[:, latent].sum()
+    if precision > 0:
+        floor = elbo(value, variance)
+        floor -= _ROUNDING * (1.0 + abs(floor))
+        for halving in range(_HALVINGS):
+            share, m, v = 0.5**halving, location.copy(), variance.copy()
+            total = (1.0 - share) / v[latent] + share * precision
+            m[latent] = ((1.0 - share) * m[latent] / v[latent] + share * potential) / total
+            v[latent] = 1.0 / total
+            if elbo(bound(m, v)[0], v) >= floor:
+                return m, v, h, w
+    return location, variance, h, w
+
+
+@partial(compiled, static_argnames="objective")
+def _bound(
+    objective: Objective, parameters: Any, y: Any, row_mask: Any, location: Any, variance: Any
+) -> tuple[Any, ...]:
+    # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
+    def total(parameters: Any, m: Any, v: Any) -> Any:
+        if objective.predictors is not None:
+            Phi = objective.predictors.matrix(y, parameters)
+            m, v = push_values(Phi, m), push_values(Phi**2, v)
+        return jnp.sum(masked(row_mask, objective.local_bound(m, v, y, parameters)))
+
+    shape = (y.shape[0], objective.num_latents)
+    m, v = jnp.broadcast_to(location, shape), jnp.broadcast_to(variance, shape)
+    value, (by_parameter, by_mean, by_variance) = jax.value_and_grad(total, argnums=(0, 1, 2))(parameters, m, v)
+    return value, by_parameter, by_mean - 2.0 * by_variance * m, -2.0 * by_variance
+
+
+def _local(objective: Objective, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
+    """The bound at constant marginals, its gradient in the parameters, and the sites (n, L)."""
+    arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
+    size = padded_size(len(y))
+    return _bound(objective, arrays, pad_rows(y, size), row_mask_of(len(y), size), as_array(m), as_array(v))
+
+
+def _likeliest(
+    model: Model,
+    objective: Objective,
+    parameters: dict[str, Any],
+    y: np.ndarray,
+    location: np.ndarray,
+    variance: np.ndarray,
+) -> tuple[dict[str, Any], float]:
+    """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
+    free = {name: p for name, p in model.likelihood.parameters.items() if is_free(p)}
+    if not free:
+        return parameters, float(_local(objective, parameters, y, location, variance)[0])
+
+    from scipy.optimize import minimize
+
+    def unpack(vector: Any) -> dict[str, Any]:
+        return dict(zip(free, constrain(list(free.values()), vector), strict=True))
+
+    def pack(values: dict[str, Any]) -> np.ndarray:
+        return np.concatenate([np.ravel(p.transform.inv(as_array(values[name]))) for name, p in free.items()])
+
+    given = pack({name: p.value for name, p in free.items()})
+    sizes = [int(np.prod(free_shape(p))) for p in free.values()]
+    bounded = np.repeat([p.positive or p.constraint is not None for p in free.values()], sizes)
+
+    def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        moved, pull_back = jax.vjp(unpack, as_array(vector))
+        value, by_parameter, _, _ = _local(objective, parameters | moved, y, location, variance)
+        slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
+        away = np.where(bounded, (vector - given) / _LEEWAY, 0.0)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return np.inf, np.zeros_like(vector)
+        return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
+
+    start = pack(parameters)
+    # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
+    bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, bounded, strict=True)]
+    solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
+    moved = {name: np.asarray(value) for name, value in unpack(as_array(solution.x)).items()}
+    return parameters | moved, -float(solution.fun)
+
+
+def _means(model: Model) -> np.ndarray:
+    """The prior mean of each latent, (L,)."""
+    return np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
+
+
+def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
+    """The model with means, amplitudes and likelihood parameters of a level."""
+    gps = []
+    for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
+        mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
+        amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
+        now = _mean_variance(gp.kernel, X)
+        usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
+        kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
+        gps.append(GP(kernel, mean, gp.size, gp.form))
+    free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if is_free(p)}
+    return Model(model.likelihood.with_values(free), gps)
+
+
+def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
+    """The mean prior variance at the data."""
+    return float(np.mean(np.asarray(kernel.diagonal(pad_rows(X, padded_size(len(X)))))[: len(X)]))
+
+
+def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
+    """The mean square of h / w, what each datum by itself says of its latent, about the mean; weighted by w."""
+    told = w > 0
+    squares = np.where(told, (h - w * mean) ** 2 / np.where(told, w, 1.0), 0.0)
+    return float(np.sum(squares) / np.sum(w)) if told.any() else np.nan
+
+
+def amplified(kernel: Kernel, factor: float) -> Kernel:
+    """The kernel times a factor, as far as its free variances allow."""
+    if isinstance(kernel, Sum):
+        return Sum(amplified(kernel.left, factor), amplified(kernel.right, factor))
+    if isinstance(kernel, Product):
+        if not eqx.tree_equal(left := amplified(kernel.left, factor), kernel.left):
+            return Product(left, kernel.right)
+        return Product(kernel.left, amplified(kernel.right, factor))
+    variance = getattr(kernel, "variance", None)
+    if not isinstance(variance, Parameter) or not is_free(variance):
+        return kernel
+    return eqx.tree_at(lambda k: k.variance, kernel, variance.with_value(variance.value * factor), is_leaf=is_parameter)
+
+
+def _stretched(model: ModelOrKernel, X: np.ndarray) -> ModelOrKernel:
+    """The model with its free lengthscales at the median distance, by column where they are arrays."""
+
+    def move(node: Any) -> Any:
+        if isinstance(node, Restricted):
+            inner = _stretched(node.kernel, node.inputs(X))
+            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
+        if not isinstance(node, Stationary) or not is_free(node.lengthscale):
+            return node
+        by_column = np.ndim(node.lengthscale.value) > 0
+        return _of_lengthscale(node, _distances(X) if by_column else median_distance(X))
+
+    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, (Stationary, Restricted)))
+
+
+def _lengthened(model: Model, factors: float | np.ndarray) -> Model:
+    """The model with its free lengthscales times a factor, or times one for each kernel that has some."""
+    each = iter(np.broadcast_to(factors, _num_stretched(model)))
+
+    def move(node: Any) -> Any:
+        return _of_lengthscale(node, next(each) * np.asarray(node.lengthscale.value)) if _is_stretched(node) else node
+
+    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
+
+
+def _is_stretched(node: Any) -> bool:
+    return isinstance(node, Stationary) and is_free(node.lengthscale)
+
+
+def _num_stretched(model: Model) -> int:
+    return sum(map(_is_stretched, jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, Stationary))))
+
+
+def _at_least(model: Model, given: Model, X: np.ndarray) -> Model:
+    """The model with the variances of its latents no less than those of another."""
+    gps = []
+    for gp, other in zip(model.gps, given.gps, strict=True):
+        now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)
+        kernel = amplified(gp.kernel, least / now) if 0.0 < now < least else gp.kernel
+        gps.append(GP(kernel, gp.mean, gp.size, gp.form))
+    return Model(model.likelihood, gps)
+
+
+def _with_period(model: Model, X: np.ndarray, level: ConstantFit, number: int) -> Model:
+    """The model with its free periods at a peak of the spectrum of what each datum says of its latent."""
+    gps = []
+    for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
+        h, w = (np.sum(sites[: len(X), part], axis=1) for sites in (level.potential, level.precision))
+        gps.append(GP(_of_period(gp.kernel, X, h, w, number), gp.mean, gp.size, gp.form))
+    return Model(model.likelihood, gps)
+
+
+def _of_period(kernel: ModelOrKernel, X: np.ndarray, h: np.ndarray, w: np.ndarray, number: int) -> ModelOrKernel:
+    def move(node: Any) -> Any:
+        if isinstance(node, Restricted):
+            inputs = node.inputs(X)
+            # Pairs of items have no order in time.
+            inner = _of_period(node.kernel, inputs, h, w, number) if len(inputs) == len(X) else node.kernel
+            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
+        if not isinstance(node, Periodic) or not is_free(node.period) or X.shape[1] > 1:
+            return node
+        periods = spectral_periods(X[:, 0], h, w)
+        if number >= len(periods):
+            return node
+        value = node.period.with_value(periods[number])
+        return eqx.tree_at(lambda k: k.period, node, value, is_leaf=is_parameter)
+
+    return jax.tree.map(move, kernel, is_leaf=lambda node: isinstance(node, (Periodic, Restricted)))
+
+
+def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The periods of the highest peaks of a spectrum, the highest first.
+
+    That of y = h / w by weighted least squares, about a parabola and the higher peaks, on the waves that fit into the
+    range of x twice or more, up to one for each two distinct rows (Lomb 1976, Scargle 1982).
+    """
+    order, span, count = w > 0, float(np.ptp(x)), len(np.unique(x))
+    if span == 0.0 or count < 8:
+        return np.zeros(0)
+    x, root, y = x[order], np.sqrt(w[order]), (h[order] / np.sqrt(w[order]))
+    trend = root[:, None] * np.vander((x - x.min()) / span, 3)
+    basis = np.linalg.qr(trend)[0]
+    y = y - basis @ (basis.T @ y)
+    # A wave more or less over the range is what data tell apart.
+    frequencies = np.arange(2.0, max(count / 2.0, 3.0), 1.0 / _OVERSAMPLED) / span
+    angles = 2.0 * np.pi * np.outer(frequencies, x - x.min())
+    waves = root[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    periods = []
+    for _ in range(_NUM_PERIODS):
+        # The highest peak, and what is left without it: other peaks beside it are its own.
+        rest = waves - basis @ (basis.T @ waves)
+        U, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+        powers = np.sum(((y @ U) ** 2)[..., None, :] * (sizes > 1e-6 * sizes.max())[..., None, :], axis=(-1, -2))
+        best = int(np.argmax(powers))
+        periods.append(1.0 / frequencies[best])
+        basis = np.column_stack([basis, U[best]])
+        y = y - basis @ (basis.T @ y)
+    return np.array(periods)
+
+
+def _of_lengthscale(kernel: Stationary, value: np.ndarray) -> Stationary:
+    return eqx.tree_at(lambda k: k.lengthscale, kernel, kernel.lengthscale.with_value(value), is_leaf=is_parameter)
+
+
+def _distances(X: np.ndarray) -> np.ndarray:
+    """The median distance in each column, in units of that over all of them where columns are alike."""
+    return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])

@@ -1,0 +1,1 @@
+"""The log evidence, and integration over hyperparameters."""

@@ -1,0 +1,117 @@
+"""The loop of every engine that ascends a bound: compiled stretches, until the bound stands still."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.progress import progress_bar
+
+# Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
+BLOCK_LENGTH = 50
+
+
+class Ascent(NamedTuple):
+    """The last state, the bound after each iteration (at the start, where that has one), and whether it stands still.
+
+    A bound that is not finite ends the ascent; it is the last of the trace then.
+    """
+
+    state: Any
+    trace: np.ndarray
+    converged: bool
+
+
+class LoopState(NamedTuple):
+    """Where a stretch is: its state, the bounds of its iterations, how many there were, and whether it stands still."""
+
+    state: Any
+    trace: Float[Array, " stretch"]
+    taken: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+class _Trial(NamedTuple):
+    state: Any
+    number: Int[Array, ""]
+    rises: Bool[Array, ""]
+
+
+def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
+    """The first of the attempts ``first`` to ``last`` whose bound is not below the state's, and whether there is one.
+
+    The last attempt where there is none. Rounding may take it below, but what it may have added does not count. Code to
+    be compiled; ``attempt`` gives the state of a number.
+    """
+    floor = state.elbo - 3.0 * state.rounding
+
+    def tried(trial: _Trial) -> _Trial:
+        moved = attempt(trial.number)
+        return _Trial(moved, trial.number + 1, moved.elbo - moved.rounding >= floor)
+
+    unfinished = lambda trial: ~trial.rises & (trial.number <= last)  # noqa: E731
+    found = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))
+    return found.state, found.rises
+
+
+def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
+    """A change of a state's bound that counts as none: a share of its size, or what rounding may have done to it."""
+    return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
+
+
+def maximise(
+    step: Callable[[Any, Any], Any],
+    problem: Any,
+    state: Any,
+    tolerance: float,
+    max_iterations: int,
+    *,
+    title: str = "",
+    progress: bool | None = False,
+) -> Ascent:
+    """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
+
+    A state that has no bound yet, minus infinity, gets it by a step that does not count.
+    """
+    fresh = float(state.elbo) == -np.inf
+    traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
+    left, converged = max_iterations + fresh, False
+    with progress_bar(title, max_iterations, progress) as bar:
+        while not converged and left and np.isfinite(np.concatenate(traces)[-1:]).all():
+            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(BLOCK_LENGTH, left))
+            traces.append(np.asarray(trace)[: int(taken)])
+            left, converged = left - int(taken), bool(done)
+            bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
+    return Ascent(state, np.concatenate(traces), converged)
+
+
+def run_block(
+    step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any, length: int
+) -> LoopState:
+    """At most ``limit`` <= ``length`` iterations, as code to be compiled; see ``maximise``."""
+
+    def unfinished(carry: LoopState) -> Bool[Array, ""]:
+        going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)
+        return (carry.taken < limit) & ~carry.converged & going
+
+    def advance(carry: LoopState) -> LoopState:
+        moved = step(problem, carry.state)
+        converged = jnp.abs(moved.elbo - carry.state.elbo) <= enough(moved, tolerance)
+        return LoopState(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
+
+    empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, advance, empty)
+
+
+def _few_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
+    return bool(problem.has_few_rows)
+
+
+@partial(compiled, static_argnames="step", lightly=_few_rows)
+def _run_block(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> LoopState:
+    return run_block(step, problem, state, tolerance, limit, BLOCK_LENGTH)

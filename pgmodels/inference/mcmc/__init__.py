@@ -1,0 +1,1 @@
+"""Markov chain Monte Carlo: the Gibbs sampler and NUTS."""

@@ -1,0 +1,29 @@
+"""Whether chains have found the same distribution."""
+
+import numpy as np
+
+from pgmodels.runtime.warnings import warn
+
+# Of the largest R-hat (Gelman and Rubin 1992 ask for less), of chains of so many draws at least: of fewer it is noise.
+_RHAT, _DRAWS = 1.2, 100
+
+
+class MixingWarning(UserWarning):
+    """Draws that are exact may be strongly correlated, or chains may differ."""
+
+
+def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarray) -> None:
+    """Warn where means (chains, n, latents) of ``count`` draws differ by more than their variances explain."""
+    if count < _DRAWS or len(means) < 2:
+        return
+    within = variances.mean(axis=0) * (count - 1) / count
+    ratio = means.var(axis=0, ddof=1) / np.where(within > 0.0, within, 1.0)
+    largest = float(np.sqrt(1.0 + np.max(np.where(within > 0.0, ratio, 0.0))))
+    if largest > _RHAT:
+        row, latent = np.unravel_index(int(np.argmax(np.where(within > 0.0, ratio, 0.0))), ratio.shape)
+        warn(
+            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not found the same "
+            "distribution, and means and variances of the draws are off. Raise num_warmup and num_samples, and look "
+            "for priors of many orders of magnitude.",
+            MixingWarning,
+        )

@@ -1,0 +1,107 @@
+"""A run saved in a folder as it goes, so that it can be taken up after an interruption."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pgmodels.inference.checkpoint_folder import CheckpointFolder
+from pgmodels.inference.mcmc.gibbs.driver import GibbsRun
+from pgmodels.inference.mcmc.gibbs.trace import Record
+from pgmodels.runtime.atomic_io import write_arrays, write_document
+
+# Seconds between two saves: less is lost than it takes to notice.
+_INTERVAL = 2.0
+# Of what is saved: one more for every change of what it holds, and of what an iteration draws.
+_FORMAT = 9
+_DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
+
+
+class Checkpoint:
+    """A folder with the state of a run and its draws.
+
+    ``index.json`` is replaced last, in one step, and names the files that belong together: a kill at any moment leaves
+    the one state or the other, both whole. Draws are written once, in parts. Raises ValueError, before any work, where
+    nothing can be saved in the folder, or what it holds is none of this.
+    """
+
+    def __init__(self, checkpoint: Any):
+        self.folder = CheckpointFolder(checkpoint, "gibbs", _FORMAT)
+        self.index = self._read_index()
+        self.parts: list[str] = [] if self.index is None else self.index["parts"]
+        self.fingerprint: dict[str, str] = {}
+        self.saved = 0
+        self.time = time.monotonic()
+
+    def restore(self, run: GibbsRun) -> None:
+        """Bring a fresh run to the state saved, if there is one; ValueError where it belongs to another run."""
+        self.fingerprint = run.fingerprint
+        if self.index is None:
+            return
+        kind = "a run of another model, other data, another seed or other sizes"
+        self.folder.require_same(kind, self.index["fingerprint"], self.fingerprint)
+        records = [self._read_draws(self.folder.path / name) for name in self.parts]
+        number, path = self.index["number"], self.folder.path / self.index["state"]
+        _, arrays = self.folder.arrays(path)
+        drawn = sum(len(record.log_likelihood) for record in records)
+        if drawn != max(number - run.settings.num_warmup, 0):
+            self.folder.refuse(f"{self.folder.file} is of {number} iterations, and there are {drawn} draws")
+        fault = run.restore(_leaves(arrays), number, records, self.index["failed_fits"])
+        if fault:
+            self.folder.refuse(f"{path} is damaged: {fault}")
+        self.saved = len(records)
+
+    def save(self, run: GibbsRun, final: bool) -> None:
+        """Save a run, unless it was saved a moment ago and is not at its end."""
+        if not final and time.monotonic() - self.time < _INTERVAL:
+            return
+        folder, heading = self.folder.path, self.folder.heading
+        fresh = run.records[self.saved :]
+        if fresh:
+            name = f"draws-{len(self.parts):06d}.npz"
+            merged = jax.tree.map(lambda *parts: np.concatenate(parts), *fresh)
+            write_arrays(folder / name, heading, {k: v for k, v in merged._asdict().items() if v is not None})
+            self.parts = [*self.parts, name]
+            self.saved = len(run.records)
+        state = f"state-{run.number:09d}.npz"
+        leaves = jax.tree.leaves(run.arrays)
+        write_arrays(folder / state, heading, {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
+        index = {
+            **heading,
+            "fingerprint": self.fingerprint,
+            "number": run.number,
+            "state": state,
+            "parts": self.parts,
+            "failed_fits": run.failed_fits,
+        }
+        write_document(self.folder.file, index)
+        for old in folder.glob("state-*.npz"):
+            if old.name != state and _STATE.fullmatch(old.name):
+                old.unlink()
+        self.time = time.monotonic()
+
+    def _read_index(self) -> dict[str, Any] | None:
+        """What belongs together; ValueError where it is not said in full."""
+        index = self.folder.document()
+        if index is None:
+            return None
+        match index:
+            case {"number": int(number), "state": state, "parts": [*parts], "failed_fits": [*fits], "fingerprint": _}:
+                named = all(isinstance(part, str) and _DRAWS.fullmatch(part) for part in parts)
+                if named and state == f"state-{number:09d}.npz" and all(isinstance(fit, str) for fit in fits):
+                    return index
+        self.folder.refuse(f"{self.folder.file} is damaged: it does not name the files that belong together")
+
+    def _read_draws(self, path: Path) -> Record:
+        _, arrays = self.folder.arrays(path)
+        if not {"unknowns", "log_likelihood", "failed"} <= set(arrays) <= set(Record._fields):
+            self.folder.refuse(f"{path} is damaged: it holds {', '.join(arrays) or 'nothing'}, and no draws")
+        return Record(**{name: arrays.get(name) for name in Record._fields})
+
+
+def _leaves(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The leaves of a tree, as many as are there in order."""
+    return [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]

@@ -1,0 +1,124 @@
+"""The Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Seen, Step, turn_of
+from pgmodels.inference.mcmc.gibbs.target import Chain, Target
+from pgmodels.inference.problem import condition
+from pgmodels.priors.base import Sites
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.lapack_loops import vmap_as_loop
+from pgmodels.runtime.x64 import as_array
+
+# The nearer to -1, the longer the draws go round in circles.
+_STRONGEST = -0.95
+# Floating-point operations that a Pólya-Gamma draw is worth, by measurement.
+_DRAW = 3000.0
+
+_mean_and_deviation = vmap_as_loop(
+    lambda target, prior, key, sites, parameters: condition(
+        target.augmentation.predictors, prior, sites, target.y, parameters
+    ).mean_and_deviation(key)
+)
+
+
+class SweepSettings(NamedTuple):
+    """The factor of overrelaxation, in (-1, 0]."""
+
+    relaxation: Any
+
+
+class SweepInfo(NamedTuple):
+    """Of f before the sweep and of E[f | auxiliaries], (n, latents) each."""
+
+    before: Any
+    expected: Any
+    squares: Any
+    products: Any
+
+
+@dataclass(frozen=True)
+class Sweep(Move):
+    """For each block, its auxiliaries given all latents, then its latents given the auxiliaries.
+
+    The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
+    (-1, 0] (Adler 1981; math: section 4), in whatever coordinates the prior has. It needs the prior alone.
+    """
+
+    name: ClassVar[str] = "sweep"
+    state: ClassVar[type[PriorCollection]] = PriorCollection
+
+    def no_info(self, chain: Chain) -> SweepInfo:
+        """See Move."""
+        zeros = jnp.zeros_like(chain.latents)
+        return SweepInfo(zeros, zeros, zeros, zeros)
+
+    def step(self, target: Target, settings: SweepSettings, chain: Chain, own: PriorCollection, number: Any) -> Step:
+        """See Move."""
+        del number
+        key, augmentation, relaxation = chain.key, target.augmentation, settings.relaxation
+        latents, coordinates = chain.latents, own.unflatten(chain.coordinates)
+        parameters = target.parameters(chain.unknowns)
+        expected, finite = latents, jnp.array(True)
+        for index, block in enumerate(augmentation.blocks):
+            key, auxiliary_key, latent_key = jax.random.split(key, 3)
+            z = augmentation.predictor_values(latents, target.y, parameters)
+            drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
+            h, w = (target.masked(part) for part in drawn_sites)
+            finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
+            means, deviations = _mean_and_deviation(target, own, latent_key, Sites(h, w), parameters)
+            spread = jnp.sqrt(1.0 - relaxation**2)
+            drawn = tuple(
+                m + relaxation * (v - m) + spread * d for m, v, d in zip(means, coordinates, deviations, strict=True)
+            )
+            columns = np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
+            expected = jnp.where(columns, own.latents(means), expected)
+            pairs = zip(drawn, coordinates, own.slices(), strict=True)
+            coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in pairs)
+            latents = jnp.where(columns, own.latents(drawn), latents)
+        moved = chain._replace(key=key, latents=latents, coordinates=own.flatten(coordinates))
+        before, expected = target.masked(chain.latents), target.masked(expected)
+        return Step(moved, own, SweepInfo(before, expected, before**2, before * expected), finite)
+
+    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+        """See Move."""
+        del turn, seen
+        total = 0.0
+        for group, size in zip(prior.groups, prior.sizes, strict=True):
+            total += size * (group.sweep_operations() + prior.num_rows * _DRAW)
+        return total
+
+    def first(self) -> MoveSchedule:
+        """See Move."""
+        return turn_of(1, 1, SweepSettings(as_array(0.0)))
+
+    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+        """See Move: the factor of overrelaxation."""
+        del prior, sampled
+        return turn._replace(settings=SweepSettings(as_array(choose_relaxation(autocorrelation(seen)))))
+
+
+def autocorrelation(seen: Seen) -> np.ndarray:
+    """cov(f, E[f | auxiliaries]) / var f of each latent that moved, within chains."""
+    f, E, squares, products = (np.asarray(part) for part in seen.info)
+    count = float(seen.steps) / len(f)
+    variance = np.sum(squares - f**2 / count, axis=0)
+    covariance = np.sum(products - f * E / count, axis=0)
+    return (covariance / np.maximum(variance, 1e-300))[variance > 0]
+
+
+def choose_relaxation(autocorrelation: np.ndarray) -> float:
+    """The factor that makes the largest autocorrelation of the Gibbs sweep smallest over the latents.
+
+    A latent whose plain sweep has the autocorrelation r = cov(f, E[f | auxiliaries]) / var f has r + (1 - r) a under
+    overrelaxation with a. The largest over r in [low, high] is least at a = -(low + high) / (2 - low - high).
+    """
+    if not autocorrelation.size:
+        return 0.0
+    low, high = np.quantile(np.clip(autocorrelation, 0.0, 0.99), [0.05, 0.95])
+    return float(np.clip(-(low + high) / (2.0 - low - high), _STRONGEST, 0.0))

@@ -1,0 +1,144 @@
+"""Elliptical slice steps on all latents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import MAX_SHRINKS, Uniforms
+from pgmodels.inference.mcmc.gibbs.target import Chain, Target
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.lapack_loops import vmap_as_loop_if_batched
+from pgmodels.runtime.x64 import as_array
+
+# Effective draws of the latents that slice steps are to give an iteration, and how many steps it may take. Slice steps
+# on hyperparameters cost several factorisations each: beside them these cost next to nothing.
+_DRAWS, MAX_STEPS = 1.5, 12
+_DRAWS_BESIDE_UNKNOWNS, _MAX_STEPS_BESIDE_UNKNOWNS = 6.0, 24
+# Floating-point operations that an evaluation of a log density is worth, by measurement.
+DENSITY = 150.0
+
+# So many deviations are drawn at once.
+_AT_ONCE = 4
+
+# Over chains this loops where surrogates differ: see pgmodels.priors.lapack_loops.
+_deviations = vmap_as_loop_if_batched(lambda surrogate, noise: jax.vmap(surrogate.deviation)(noise))
+
+
+@dataclass(frozen=True)
+class SliceLatents(Move):
+    """An elliptical slice step on all latents about the surrogate; ``info`` is how often the angle shrank.
+
+    The posterior is the surrogate times the ratio p(y | f) / factors(f), nearly constant where the surrogate is good:
+    then the step is nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
+    2014.
+    """
+
+    name: ClassVar[str] = "slice_latents"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.GAUSSIAN})
+    state: ClassVar[type[BlockPosterior]] = BlockPosterior
+
+    def no_info(self, chain: Chain) -> Any:
+        """See Move."""
+        del chain
+        return jnp.zeros(())
+
+    def step(self, target: Target, settings: None, chain: Chain, own: BlockPosterior, number: Any) -> Step:
+        """See Move."""
+        return self.steps(target, settings, chain, own, number, 1)
+
+    def steps(self, target: Target, settings: None, chain: Chain, own: BlockPosterior, number: Any, count: Any) -> Step:
+        """See Move. The surrogate's deviations are drawn several at once, which costs little more than one."""
+        del settings, number
+        prior, parameters = own.prior, target.parameters(chain.unknowns)
+        centre = prior.latents(prior.unflatten(own.centre))
+
+        def log_ratio(f: Any) -> Any:
+            return target.log_density(f, parameters) - own.log_factor(f)
+
+        def several(group: Any, before: tuple[Chain, Any, Any]) -> tuple[Chain, Any, Any]:
+            chain, density, shrinks = before
+            key, noise_key = jax.random.split(chain.key)
+            noise = jax.random.normal(noise_key, (_AT_ONCE, *own.centre.shape), own.centre.dtype)
+            others = _deviations(own, noise)
+            other_latents = jax.vmap(lambda v: prior.latents(prior.unflatten(v)))(others) - prior.means()
+
+            def again(index: Any, before: tuple[Chain, Any, Any]) -> tuple[Chain, Any, Any]:
+                chain, density, shrinks = before
+                other = others[index], other_latents[index]
+                chain, density, more = _turned(chain, density, (own.centre, centre), other, log_ratio)
+                return chain, density, shrinks + more
+
+            left = jnp.minimum(count - group * _AT_ONCE, _AT_ONCE)
+            return jax.lax.fori_loop(0, left, again, (chain._replace(key=key), density, shrinks))
+
+        groups = (count + _AT_ONCE - 1) // _AT_ONCE
+        start = chain, log_ratio(chain.latents), self.no_info(chain)
+        chain, _, shrinks = jax.lax.fori_loop(0, groups, several, start)
+        return Step(chain, own, shrinks, jnp.array(True))
+
+    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+        """See Move."""
+        del turn
+        total = sum(prior.spans().ranks)
+        n, size = prior.num_rows, sum(prior.sizes)
+        return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(seen)) * n * size * DENSITY
+
+    def first(self) -> MoveSchedule:
+        """See Move."""
+        return turn_of(4, 1)
+
+    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+        """See Move: how many steps."""
+        del prior
+        wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
+        most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else MAX_STEPS
+        # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2.
+        steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * mean_shrinks(seen)))), 2, most))
+        return turn._replace(repeats=as_array(steps))
+
+
+def _turned(
+    chain: Chain, density: Any, centre: tuple[Any, Any], other: tuple[Any, Any], log_ratio: Callable[[Any], Any]
+) -> tuple[Chain, Any, Any]:
+    """The chain along the ellipse through it and a deviation, its log ratio, and how often the angle shrank.
+
+    ``centre`` and ``other`` are coordinates and latents, of the ellipse's centre and of the deviation from it.
+    """
+    key, uniform_key = jax.random.split(chain.key)
+    uniforms = Uniforms.draw(uniform_key)
+    here = chain.coordinates, chain.latents
+    height = uniforms.height_below(density)
+    first = 2.0 * jnp.pi * uniforms.first
+
+    def at(angle: Any) -> list[Any]:
+        parts = zip(centre, here, other, strict=True)
+        return [c + (x - c) * jnp.cos(angle) + o * jnp.sin(angle) for c, x, o in parts]
+
+    def rejected(carry: Any) -> Any:
+        *_, count, density = carry
+        return ~(density >= height) & (count <= MAX_SHRINKS)
+
+    def propose(carry: Any) -> Any:
+        angle, low, high, count, _ = carry
+        low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
+        angle = jnp.where(count == 0, first, uniforms.between(low, high, count - 1))
+        return angle, low, high, count + 1, log_ratio(at(angle)[1])
+
+    # The first angle of all is both ends of the interval, which is a whole turn.
+    ends = first, first - 2.0 * jnp.pi, first
+    angle, _, _, count, reached = jax.lax.while_loop(rejected, propose, (*ends, 0, jnp.full_like(density, -jnp.inf)))
+    found = reached >= height
+    coordinates, latents = at(jnp.where(found, angle, 0.0))
+    moved = chain._replace(key=key, latents=latents, coordinates=coordinates)
+    return moved, jnp.where(found, reached, density), jnp.asarray(count - 1, float)
+
+
+def mean_shrinks(seen: Seen | None) -> float:
+    """How often the angle shrank, a step; 0 before any is seen."""
+    return float(np.sum(np.asarray(seen.info)) / max(float(seen.steps), 1.0)) if seen is not None else 0.0

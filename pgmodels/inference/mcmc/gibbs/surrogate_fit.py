@@ -1,0 +1,107 @@
+"""The Gaussian that the sampler turns about: the variational one, near its optimum, and a little wider."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pgmodels.inference.loop import run_block
+from pgmodels.inference.problem import Problem, couple
+from pgmodels.inference.variational import cavi
+from pgmodels.inference.variational.gaussian_vi import GaussianState, positive_part, pull, quadrature_of, state_of, step
+from pgmodels.model import Model
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior, Marginals
+from pgmodels.priors.blocks import choose_blocks
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.runtime.jit import compiled
+
+# What is fitted is a proposal, whose last digits buy nothing.
+_TOLERANCE, _MAX_STEPS = 1e-5, 40
+# With so many coordinates factorised together a start at the optimum of latents apart is worth another program.
+_DEAR = 1000
+# The sites' precisions are multiplied by this: the variational Gaussian is too narrow, and slice steps that start in
+# its tails are slow to leave them. Between 0.8 and 0.95 the effective draws hardly depend on it.
+_SHARE = 0.9
+
+
+class Fit(NamedTuple):
+    """A fitted Gaussian, the marginals of the latents at its optimum, and the sites of the predictors and the ELBO."""
+
+    surrogate: BlockPosterior
+    marginals: Marginals
+    sites: Sites
+    elbo: Array
+
+
+def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Problem:
+    """What the Gaussian is fitted to: the expected log density at few nodes, at a model's values and prior.
+
+    ``row_mask`` says which rows are data, None where all are; the others get no factors.
+    """
+    objective = quadrature_of(model, coarse=True)
+    problem = Problem(objective, prior, y, model.parameters, row_mask=row_mask)
+    return problem.jointly() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
+
+
+def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
+    """Where the fit starts: at the first sites of ``cavi``, whose bound nothing makes overflow."""
+    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_mask=row_mask))
+
+
+@partial(compiled, lightly=True)
+def _first_sites(problem: Problem) -> Sites:
+    return cavi.first_state(problem).sites
+
+
+def fit_surrogate(problem: Problem, start: Sites) -> Fit:
+    """The variational Gaussian by natural-gradient steps, from given sites."""
+    if problem.joint and not start.coupled:
+        if sum(problem.prior.ranks) >= _DEAR:
+            start = _ascend_apart(problem.apart(), start)
+        start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
+    return _ascend(problem, start)
+
+
+@partial(compiled, lightly=True, on_one_thread=True)
+def _ascend_apart(problem: Problem, start: Sites) -> Sites:
+    return _optimum(problem, start).sites
+
+
+@partial(compiled, lightly=True, on_one_thread=True)
+def _ascend(problem: Problem, start: Sites) -> Fit:
+    state = _optimum(problem, start)
+    marginals = _coupled(problem, state.sites).marginals()
+    return Fit(_widened(problem, state.sites, state.mean), marginals, state.sites, state.elbo)
+
+
+def _optimum(problem: Problem, start: Sites) -> GaussianState:
+    return run_block(step, problem, state_of(problem, start), _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+
+
+def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
+    """The Gaussian whose factors stand for p(y | f) where the latents have the given marginals; can be compiled.
+
+    h = E[g] + W m, with g the gradient of log p(y | f) and W = -E[dg/df] where that is positive semi-definite.
+    Source: Opper and Archambeau 2009.
+    """
+    mean, spread = problem.of_latents(*marginals)
+    slope = problem.sites(mean, spread)
+    precision = positive_part(slope.precision)
+    gradient = slope.potential - pull(slope.precision, mean)
+    return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
+
+
+def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
+    h, w = sites
+    return _coupled(problem, Sites(h - (1.0 - _SHARE) * pull(w, mean), _SHARE * w))
+
+
+def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
+    """The posterior given sites, with all latents of a datum factorised together where that is affordable."""
+    predictors = problem.objective.predictors
+    if predictors is None and not sites.coupled:
+        sites = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision))
+    return couple(predictors, problem.prior, sites, problem.y, problem.parameters)

@@ -1,0 +1,86 @@
+"""How the Gaussian near the posterior follows the hyperparameters, to first order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.inference.mcmc.gibbs.preconditioner import FURTHEST, log_lengths, still_frame
+from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit
+from pgmodels.priors.block_posterior import Marginals
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array
+
+
+class Response(Module):
+    """A fitted Gaussian at ``middle``, and how it changes with z = scale^-1 (vector - middle).
+
+    Linear in z are the means and log standard deviations of the latents, up to +-3. ``frame`` is None where the
+    standard coordinates are not needed.
+    """
+
+    frame: Any
+    mean: Float[Array, "n L"]
+    covariance: Float[Array, "n L L"]
+    middle: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+    mean_slope: Float[Array, "d n L"]
+    log_deviation_slope: Float[Array, "d n L"]
+
+    def at(self, vector: Float[Array, " d"]) -> Marginals:
+        """Means and covariances of the latents at given hyperparameters."""
+        z = jnp.clip(self.standard(vector - self.middle), -FURTHEST, FURTHEST)
+        factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
+        mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
+        return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
+
+    def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
+        """Coordinates (z, u), nearly standard normal where the Gaussian is near the posterior."""
+        z = self.standard(vector - self.middle)
+        return jnp.concatenate([z, self.frame.standardise(z, whitened)])
+
+    def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
+        """Hyperparameters and whitened coordinates of standard ones."""
+        z, u = jnp.split(standard, [len(self.middle)])
+        return self.middle + self.scale @ z, self.frame.place(z, u)
+
+    def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
+        """The log of the volume that a unit of standard coordinates takes in the others, up to a constant."""
+        return self.frame.log_jacobian(standard[: len(self.middle)])
+
+    def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
+        """A difference of hyperparameters in standard coordinates."""
+        return solve_triangular(self.scale, difference, lower=True)
+
+
+def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:
+    """A Gaussian that is the same everywhere; with standard coordinates only where ``framed``."""
+    slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
+    frame = still_frame(fit.surrogate, len(vector)) if framed else None
+    return Response(frame, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
+
+
+def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], framed: bool) -> Response:
+    """Through the fit at ``middle``, with slopes from those at middle +- each column of ``scale``."""
+
+    def slope(of: Callable[[Fit], Any]) -> Any:
+        return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])
+
+    frame = None
+    if framed:
+        still = still_frame(fit.surrogate, len(middle))
+        lengths = slope(lambda fit: log_lengths(fit.surrogate, still.axes))
+        frame = replace(still, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
+    return Response(frame, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
+
+
+def _mean(fit: Fit) -> Any:
+    return fit.marginals[0]
+
+
+def _log_deviation(fit: Fit) -> Any:
+    return 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2))

@@ -1,0 +1,138 @@
+"""NUTS on the model without augmentation: an independent sampler to check the others against."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpyro.infer import MCMC, NUTS
+
+from pgmodels.data.options import check_between
+from pgmodels.inference.jitter_check import warn_inaccurate
+from pgmodels.inference.mcmc.chains import warn_unmixed
+from pgmodels.inference.mcmc.gibbs.sampler import check_sizes
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.variational.gaussian_vi import gaussian_problem
+from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.interop.numpyro_model import WHITENED, Program
+from pgmodels.model import Data, Model, require_model
+from pgmodels.priors.base import Sites
+from pgmodels.priors.padding import pad_rows
+from pgmodels.priors.representation import Auto
+from pgmodels.results.draws import Draws
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.progress import shows_progress
+from pgmodels.runtime.seeds import as_key
+from pgmodels.runtime.threads import one_thread_if_small
+from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.x64 import as_array, double_precision
+
+# What NumPyro records of each draw, and ArviZ's names for it.
+_STATISTICS = {
+    "diverging": "diverging",
+    "num_steps": "n_steps",
+    "accept_prob": "acceptance_rate",
+    "adapt_state.step_size": "step_size",
+}
+
+
+class DivergenceWarning(UserWarning):
+    """Some trajectories of a Hamiltonian sampler diverged, so that its draws may miss part of the posterior."""
+
+
+@double_precision
+@one_thread_if_small
+def nuts(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    num_samples: int = 1000,
+    num_warmup: int = 500,
+    num_chains: int = 4,
+    seed: Any = 0,
+    target_accept: float = 0.8,
+    progress: bool | None = None,
+) -> Draws:
+    """Draws from the posterior by NumPyro's NUTS, on the likelihood's formula itself, with no augmentation.
+
+    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
+    draw. Values that have a prior are sampled too, and are ``hyperparameters`` of the result; all others are held.
+    Latents are whitened, whatever the form of a GP: by a factor of the covariance of distinct inputs, as exact as
+    double precision can hold it, O(n r) a gradient with its rank r; O(n^3) where kernel values are sampled, by a
+    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
+    Warns with DivergenceWarning, with MixingWarning where chains disagree, and with PrecisionWarning where the prior is
+    not held to the digits that the data ask for. Raises ValueError for bad data or options.
+    """
+    start = time.perf_counter()
+    model, data = require_model(model).given(X, y, weights)
+    check_sizes(num_samples, num_warmup, num_chains)
+    check_between(target_accept, "target_accept", 0.0, 1.0)
+    key = as_key(seed)
+    model = model.held_as(Auto()).resolve(data.X)
+    model.check_memory(data.X)
+    # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
+    model.prior(data.X)
+    program = Program(model, data)
+    sampler = MCMC(
+        NUTS(program, target_accept_prob=target_accept),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        # A batch of factorisations can hang (see pgmodels.priors.lapack_loops): one chain after the other then.
+        chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
+        progress_bar=shows_progress(progress),
+    )
+    sampler.run(key, extra_fields=tuple(_STATISTICS))
+    found = sampler.get_samples(group_by_chain=True)
+    statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
+    _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
+    model = program.unknowns.with_values(
+        program.unknowns.middle([np.asarray(found[name]) for name in program.unknowns.names])
+    )
+    draws = Draws(
+        model=model,
+        X=data.X,
+        y=data.y,
+        columns=data.columns,
+        prior=program.prior or model.compiled_prior(data.X),
+        whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
+        stored_latents=np.asarray(found["f"]),
+        hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},
+        log_likelihood_trace=np.zeros((num_chains, num_samples)),
+        statistics=statistics,
+        num_warmup=num_warmup,
+        seconds=0.0,
+        method="nuts",
+    )
+    if draws.prior.neglected:
+        warn_inaccurate(draws.prior, _largest_precision(data, draws))
+    warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
+    log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
+    return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+def _largest_precision(data: Data, draws: Draws) -> float:
+    """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
+    problem = gaussian_problem(draws.model, data, draws.prior).apart()
+    mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
+    return problem.largest_precision(_sites(problem, mean, variance))
+
+
+@partial(compiled, lightly=True)
+def _sites(problem: Problem, mean: Array, variance: Array) -> Sites:
+    return problem.sites(*problem.of_latents(mean, jax.vmap(jnp.diag)(variance)))
+
+
+def _warn_divergent(count: int, total: int, target_accept: float) -> None:
+    if count:
+        warn(
+            f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
+            f"target_accept above {target_accept}, and look whether hyperparameters have priors that bound them.",
+            DivergenceWarning,
+        )

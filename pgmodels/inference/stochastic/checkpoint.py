@@ -1,0 +1,83 @@
+"""Stochastic steps saved in a folder as they go, so that they can be taken up after an interruption."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from pgmodels.inference.checkpoint_folder import CheckpointFolder, fault_of_leaves
+from pgmodels.inference.stochastic.convergence import Ascent
+from pgmodels.runtime.atomic_io import write_arrays
+from pgmodels.runtime.x64 import as_array
+
+# Seconds between two saves: less is lost than it takes to notice.
+_INTERVAL = 2.0
+# Of what is saved: one more for every change of what it holds, and of what the steps do.
+_FORMAT = 6
+
+
+class SviCheckpoint:
+    """A folder with the state after the last window in one file, which is replaced in one step.
+
+    A kill at any moment leaves the one state or the other, both whole. Raises ValueError, before any work, where
+    nothing can be saved in the folder, or what it holds is none of this.
+    """
+
+    def __init__(self, checkpoint: Any):
+        self.folder = CheckpointFolder(checkpoint, "svi", _FORMAT)
+        self.found = self.folder.arrays(self.folder.file) if self.folder.file.exists() else None
+        self.fingerprint: dict[str, str] = {}
+        self.time = time.monotonic()
+
+    def restore(self, fingerprint: dict[str, str], like: Any) -> tuple[Ascent, dict[str, float]] | None:
+        """Where the steps were, and the starts' bounds; None where nothing is saved.
+
+        ``like`` is a tree of a state and a window. Raises ValueError where what is saved belongs to other steps.
+        """
+        self.fingerprint = fingerprint
+        if self.found is None:
+            return None
+        document, arrays = self.found
+        kind = "svi of another model, other data, another seed or other options"
+        self.folder.require_same(kind, document.get("fingerprint"), fingerprint)
+        trace = arrays.pop("trace", None)
+        match document:
+            case {
+                "learning": int() | float() as learning,
+                "held": int(held),
+                "pooled": int(pooled),
+                "has_before": bool(has_before),
+                "converged": bool(converged),
+                "starts": dict(starts),
+            } if trace is not None and trace.ndim == 1 and trace.dtype == float:
+                pass
+            case _:
+                self.folder.refuse(f"{self.folder.file} is damaged: it does not say where the steps are")
+        state, window = like
+        shapes = (state, window, window if has_before else None)
+        leaves = [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
+        fault = fault_of_leaves(leaves, jax.tree.leaves(shapes))
+        if fault:
+            self.folder.refuse(f"{self.folder.file} is damaged: {fault}")
+        state, window, before = jax.tree.unflatten(jax.tree.structure(shapes), [as_array(leaf) for leaf in leaves])
+        return Ascent(state, learning, held, window, before, pooled, tuple(trace.tolist()), converged), starts
+
+    def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
+        """Save where the steps are, unless that was done a moment ago and they are not at their end."""
+        if not final and time.monotonic() - self.time < _INTERVAL:
+            return
+        document = {
+            **self.folder.heading,
+            "fingerprint": self.fingerprint,
+            "learning": ascent.learning,
+            "held": ascent.held,
+            "pooled": ascent.pooled,
+            "has_before": ascent.before is not None,
+            "converged": ascent.converged,
+            "starts": starts,
+        }
+        leaves = jax.tree.leaves((ascent.state, ascent.window, ascent.before))
+        arrays = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        write_arrays(self.folder.file, document, {"trace": np.array(ascent.trace, dtype=float), **arrays})
+        self.time = time.monotonic()

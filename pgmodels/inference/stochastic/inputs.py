@@ -1,0 +1,41 @@
+"""The inducing inputs of steps on batches: chosen on a sample, before the first step."""
+
+import numpy as np
+
+from pgmodels.inference.empirical_bayes.bound import engine_of, objective_of
+from pgmodels.inference.empirical_bayes.fit import fit
+from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
+from pgmodels.model import GP, Data, Model
+from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.runtime.warnings import unsaid
+
+# Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
+_ROWS, _FEW = 20_000, 2_000
+
+
+def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, objective: str) -> Inputs:
+    """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
+
+    As many as are enough depends on the values: where these are to be learned, few rows say about which.
+    """
+    if not is_automatic(model):
+        return choose_inputs(model, sample.X)
+    order = np.random.default_rng(0).permutation(len(sample.X))
+    if learn:
+        few = np.sort(order[:_FEW])
+        # The steps learn on all rows, and say what is to be said of that.
+        with unsaid(UserWarning):
+            y, weights = sample.y[few], None
+            if model.is_weighted:
+                y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
+            found = fit(model.unweighted, sample.X[few], y, weights=weights, objective=objective, progress=False).model
+        gps = [GP(own.kernel, own.mean, gp.size, gp.form) for gp, own in zip(model.gps, found.gps, strict=True)]
+        model = Model(found.likelihood, gps)
+    rows = np.sort(order[:_ROWS])
+
+    def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
+        elbo, precisions = engine_of(objective_of(model, objective)).nearly_converged(model, data)
+        return elbo, num_rows / len(rows) * precisions
+
+    chosen = select_inducing_inputs(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)
+    return tuple(np.asarray(gp.form.inputs) if isinstance(gp.form, Inducing) else None for gp in chosen.gps)

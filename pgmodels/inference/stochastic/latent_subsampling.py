@@ -1,0 +1,275 @@
+"""Steps of stochastic variational inference on a few latents at a time, where the sum over them is by its tangent."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+
+from pgmodels.augmentation.tangent import TangentBound
+from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, first_log_sum, follow
+from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, solved
+from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
+from pgmodels.model import Model
+from pgmodels.numerics.adam import adam_step, initial_adam
+from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
+from pgmodels.priors.lapack_loops import over_states
+
+
+def sample_of(model: Model, count: int, key: Array) -> LatentSample:
+    """How steps for a model are on so many latents at a time. Raises ValueError where they cannot be."""
+    size = model.num_latents
+    bound = TangentBound(model.augmentation)
+    if count > size:
+        raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
+    form = model.gps[0].form
+    if len(model.gps) > 1 or not isinstance(form, Inducing) or form.select == AUTOMATIC:
+        raise ValueError(
+            f"class_batch_size takes one GP of size={size} by a given number of inducing inputs, whose kernel all "
+            f"latents share; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
+        )
+    return LatentSample(bound, count, jax.random.fold_in(key, size))
+
+
+class Marginals(NamedTuple):
+    """Means and variances of some latents at the rows of a batch, their E v, and KL(q || prior) of each."""
+
+    mean: Float[Array, "b k"]
+    variance: Float[Array, "b k"]
+    centres: Float[Array, "k M"]
+    divergences: Float[Array, " k"]
+
+
+def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " k"]:
+    """The latents of a step; all sets of so many are equally likely."""
+    key = jax.random.fold_in(sample.key, taken.astype(int))
+    return jax.random.choice(key, sample.bound.augmentation.size, (sample.count,), replace=False)
+
+
+def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
+    """The marginals of latents with such natural parameters, each at all rows."""
+    A, residual = batch.factors[0], batch.residuals[0]
+
+    def one(own: NaturalParameters) -> tuple[Array, ...]:
+        root, centre = solved(own)
+        variance = residual + jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
+        return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
+
+    mean, variance, centres, divergences = over_states(one, naturals)
+    return Marginals(mean.T, variance.T, centres, divergences)
+
+
+def marginals_of(
+    batch: Batch, naturals: NaturalParameters, chosen: Int[Array, "b i"]
+) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
+    """Means and variances of latents that each row chooses."""
+
+    def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
+        own, a, residual = row
+        root, centre = solved(own)
+        return batch.means[0] + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
+
+    again, theirs = chosen.shape[1], chosen.ravel()
+    A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
+    # Taken out beforehand: a loop that reads q would hold a copy of all of it, as steps write in place.
+    rows = (jax.tree.map(lambda leaf: leaf[theirs], naturals), A, residual)
+    mean, variance = jax.lax.map(one, rows)
+    return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
+
+
+def others_weight(latents: Int[Array, " k"], chosen: Int[Array, "b i"], share: float) -> Float[Array, "b k"]:
+    """1 / share for latents that a row does not choose, 0 for those that it does: what is chosen is there anyway."""
+    return jnp.where(jnp.any(latents[:, None] == chosen[:, None, :], axis=2), 0.0, 1.0 / share)
+
+
+def targets(
+    whole: StochasticProblem,
+    sample: LatentSample,
+    batch: Batch,
+    both: tuple[Float[Array, "b k"], Float[Array, "b k"]],
+    latents: Int[Array, " k"],
+    scale: Float[Array, " b"],
+) -> NaturalParameters:
+    """The optimal q of some latents where they have such marginals, and rows stand for all."""
+    h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
+    h, w = map(whole.split.of_batch, (h - w * batch.means[0], w))
+    share, A = whole.num_rows / whole.split.count(batch.y), batch.factors[0]
+    precision = jax.lax.map(lambda own: (A * own) @ A.T, w.T)
+    sums = whole.split.total((precision, h.T @ A.T))
+    return NaturalParameters(*(share * part for part in sums))
+
+
+def first_state(
+    whole: StochasticProblem, sample: LatentSample, vector: Array, X: Float[Array, "count b d"], y: Array
+) -> SviState:
+    """The start of all latents by the first of some batches; see ``natural_gradient.first_state``."""
+    batch, size = whole.batch(vector, X[0], y[0]), sample.bound.augmentation.size
+    prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
+    mean = jnp.full((len(batch.y), size), batch.means[0])
+    both = (mean, jnp.broadcast_to(jnp.minimum(prior, 1.0)[:, None], mean.shape))
+    every = jnp.arange(size)
+    sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
+    scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
+    naturals = targets(whole, sample, batch, both, every, scale)
+    log_sum = first_log_sum(batch.factors[0], scale, whole.num_rows, whole.split)
+    return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
+
+
+class Sampled(NamedTuple):
+    """What a step goes by: the marginals of its latents and of those that the data choose, and S0 of each row.
+
+    ``first`` is 1 where a row chooses a latent for the first time.
+    """
+
+    own: Marginals
+    chosen: Int[Array, "b i"]
+    first: Float[Array, "b i"]
+    at_chosen: tuple[Float[Array, "b i"], Float[Array, "b i"]]
+    scale: Float[Array, " b"]
+
+
+def estimated_sum(
+    sample: LatentSample, batch: Batch, seen: Sampled, theirs: Marginals, latents: Int[Array, " k"]
+) -> Float[Array, " b"]:
+    """S of each row: what it chooses, and some latents in the place of all else, as Horvitz and Thompson have it."""
+    bound, given = sample.bound, (batch.y, batch.parameters)
+    sums = bound.sums(theirs.mean, theirs.variance, *given, latents)
+    at_chosen = bound.sums(*seen.at_chosen, *given, seen.chosen)
+    total = bound.constant(*given) + jnp.sum(seen.first * at_chosen, axis=1)
+    return total + jnp.sum(others_weight(latents, seen.chosen, sample.share) * sums, axis=1)
+
+
+def look(
+    sample: LatentSample,
+    batch: Batch,
+    naturals: NaturalParameters,
+    before: NaturalParameters,
+    log_sum: LogSum,
+    latents: Int[Array, " k"],
+) -> Sampled:
+    """The marginals of latents, and S0 as it was before the latents were drawn; S itself where they are all."""
+    chosen, first = sample.bound.selected(batch.y, batch.parameters)
+    own = marginals(batch, before)
+    scale = jnp.exp(features(batch.factors[0]) @ log_sum.weights)
+    seen = Sampled(own, chosen, first, marginals_of(batch, naturals, chosen), scale)
+    if sample.share == 1.0:
+        seen = seen._replace(scale=estimated_sum(sample, batch, seen, own, latents))
+    return seen._replace(scale=jax.lax.stop_gradient(seen.scale))
+
+
+def estimated_bound(
+    whole: StochasticProblem,
+    sample: LatentSample,
+    batch: Batch,
+    seen: Sampled,
+    latents: Int[Array, " k"],
+) -> Float[Array, ""]:
+    """Σ of the tangents - KL(q || prior) from some rows and latents, in expectation that of all.
+
+    Where devices share rows, a part that adds up to it.
+    """
+    bound, share, split = sample.bound, sample.share, whole.split
+    given = (batch.y, batch.parameters)
+    terms = bound.terms(seen.own.mean, seen.own.variance, *given, latents, seen.scale)
+    at_chosen = bound.terms(*seen.at_chosen, *given, seen.chosen, seen.scale)
+    total = jnp.sum(others_weight(latents, seen.chosen, share) * terms, axis=1)
+    total = total + jnp.sum(seen.first * at_chosen, axis=1) + bound.rest(*given, seen.scale)
+    likely = whole.num_rows / split.count(batch.y) * jnp.sum(split.of_batch(total))
+    return likely - jnp.sum(seen.own.divergences) / share / split.devices
+
+
+class Seen(NamedTuple):
+    """What a step saw of where it began, the bound, its latents and their E v; where these went, and how far."""
+
+    bound: Float[Array, ""]
+    latents: Int[Array, " k"]
+    centres: Float[Array, "k M"]
+    naturals: NaturalParameters
+    rates: Float[Array, " k"]
+
+
+def step(
+    whole: StochasticProblem, sample: LatentSample, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
+) -> tuple[SviState, Seen]:
+    """For some latents a step of their natural parameters towards the optimum for some rows, and Adam's.
+
+    The length of a latent's step goes by how many steps it had itself: in expectation over the latents, all natural
+    gradients at the same S0 times the share of latents in a step.
+    """
+    latents = draw_latents(sample, state.values.taken)
+    naturals = state.naturals[0]
+    before = jax.tree.map(lambda leaf: leaf[latents], naturals)
+    if state.log_sum is None:
+        raise TypeError("a step on some latents goes by a state of such steps.")
+    log_sum = state.log_sum
+
+    def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
+        batch = whole.batch(vector, X, y)
+        seen = look(sample, batch, naturals, before, log_sum, latents)
+        log_prior = whole.learnable.log_prior(whole.values_at(vector))
+        value = estimated_bound(whole, sample, batch, seen, latents)
+        return value + log_prior / whole.split.devices, (batch, seen)
+
+    (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
+    value, slope = whole.split.total((value, slope))
+    toward = targets(whole, sample, batch, (seen.own.mean, seen.own.variance), latents, seen.scale)
+    rate = rates.length(state.taken[latents])
+    moved = NaturalParameters(
+        before.precision + rate[:, None, None] * (toward.precision - before.precision),
+        before.potential + rate[:, None] * (toward.potential - before.potential),
+    )
+    length = sample.share * rates.length(sample.share * state.values.taken)
+    sums = estimated_sum(sample, batch, seen, seen.own, latents)
+    following = follow(log_sum, batch.factors[0], sums, whole.num_rows, whole.split, length)
+    values = adam_step(state.values, slope, rates.learning, whole.units)
+    every = jax.tree.map(lambda all, own: all.at[latents].set(own), naturals, moved)
+    after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
+    return after, Seen(value, latents, seen.own.centres, moved, rate)
+
+
+def advance(
+    whole: StochasticProblem,
+    sample: LatentSample,
+    state: SviState,
+    X: Float[Array, "most b d"],
+    y: Array,
+    rates: Rates,
+    first: Any,
+    last: Any,
+) -> tuple[SviState, WindowAverage]:
+    """Steps on some batches, one after the other, from the one of a number up to before another.
+
+    After the last of them comes the first. What a window averages of a latent is over the steps that it had.
+    """
+    zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
+    start, values = state, jnp.zeros_like(state.values.vector)
+    q = state.naturals[0]
+    sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.taken))
+
+    def body(index: Array, carry: Any) -> Any:
+        state, (naturals, vectors, squares, centres, bounds, left) = carry
+        state, seen = step(whole, sample, state, X[index % len(X)], y[index % len(y)], rates)
+        own, vector = seen.latents, state.values.vector
+        naturals = jax.tree.map(lambda total, now: total.at[own].add(now), naturals, seen.naturals)
+        centres, left = centres.at[own].add(seen.centres), left.at[own].multiply(1.0 - seen.rates)
+        return state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)
+
+    found = jax.lax.fori_loop(first, last, body, (state, sums))
+    state, (naturals, vectors, squares, centres, bounds, left) = found
+    visits, count = state.taken - start.taken, last - first
+
+    def averaged(total: Array, now: Array) -> Array:
+        own = visits.reshape(-1, *[1] * (total.ndim - 1))
+        return jnp.where(own > 0.0, total / jnp.maximum(own, 1.0), now)
+
+    now = over_states(lambda own: solved(own)[1], state.naturals[0])
+    window = WindowAverage(
+        (jax.tree.map(averaged, naturals, state.naturals[0]),),
+        vectors / count,
+        squares / count,
+        averaged(centres, now).ravel(),
+        bounds / count,
+        1.0 - jnp.mean(left),
+    )
+    return state, window

@@ -1,0 +1,49 @@
+"""The logarithm of the sum over all latents at an input, learned along with them from a few at a time."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from pgmodels.inference.stochastic.sharding import RowSharding
+
+
+class LogSum(NamedTuple):
+    """log S0(x) as ``weights`` times the factor A at x and 1; ``curvature`` is the average of these features' squares.
+
+    Where S(x) is the sum that features can say best, E[S / S0 + log S0] is least, which is what the tangent loses.
+    """
+
+    weights: Float[Array, " F"]
+    curvature: Float[Array, "F F"]
+
+
+def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
+    """What log S0 is linear in at some rows."""
+    return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
+
+
+def first_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, split: RowSharding) -> LogSum:
+    """Least squares on the logarithms of sums that are known; weights have the prior N(0, 1)."""
+    phi = split.of_batch(features(A))
+    size = split.count(sums)
+    curvature, told = split.total((phi.T @ phi / size, phi.T @ jnp.log(sums) / size))
+    return LogSum(_solve(curvature, told, num_rows), curvature)
+
+
+def follow(
+    now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, split: RowSharding, rate: Array
+) -> LogSum:
+    """A step, so long at most, of Newton's towards what loses least at unbiased estimates of the sums at some rows."""
+    phi = split.of_batch(features(A))
+    size = split.count(sums)
+    # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S.
+    excess = sums * jnp.exp(-(features(A) @ now.weights)) - 1.0
+    square, slope = split.total((phi.T @ phi / size, phi.T @ excess / size))
+    curvature = now.curvature + rate * (square - now.curvature)
+    return LogSum(now.weights + rate * _solve(curvature, slope - now.weights / num_rows, num_rows), curvature)
+
+
+def _solve(curvature: Array, slope: Array, num_rows: Array) -> Array:
+    return cho_solve((jnp.linalg.cholesky(curvature + jnp.eye(len(slope)) / num_rows), True), slope)

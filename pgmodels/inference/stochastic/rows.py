@@ -1,0 +1,85 @@
+"""Where the steps of stochastic variational inference take rows from: arrays, or what is read again and again."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pgmodels.data.sources.array import ArrayRows
+from pgmodels.data.sources.rows import Block, Rows, Scaling
+from pgmodels.data.sources.stream import batches, some_at_a_time
+from pgmodels.data.sources.survey import survey
+from pgmodels.inference.row_check import RowCheck
+from pgmodels.inference.stochastic.convergence import Settings, Stream
+from pgmodels.model import Data, Model
+from pgmodels.priors.inducing.representation import Inducing
+
+
+class Source(NamedTuple):
+    """Where rows come from: how many there are, what standardises them, their inputs' names, and a digest of all.
+
+    The latter is empty where the sample is all of them.
+    """
+
+    rows: Rows
+    num_rows: int
+    scaling: Scaling
+    columns: tuple[str, ...] | None
+    digest: str
+
+
+def paired(X: Any, y: Any) -> tuple[Any, Any]:
+    """X and y, which may be given as a pair; ValueError where y is missing."""
+    if y is not None or isinstance(X, Rows):
+        return X, y
+    if isinstance(X, tuple) and len(X) == 2:
+        return X
+    raise ValueError(
+        f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
+        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
+    )
+
+
+def source_of(model: Model, X: Any, y: Any, weights: Any, learn: bool, objective: str) -> tuple[Model, Data, Source]:
+    """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
+    if isinstance(X, Rows):
+        _check_rows(model, y, weights)
+    if learn or isinstance(X, Rows) or objective != "cavi":
+        _require_inducing(model)
+    if not isinstance(X, Rows):
+        model, data = model.given(X, y, weights)
+        unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
+        return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
+    check = RowCheck(model)
+    found = survey(X, check)
+    model.warn_unseen(check.unseen)
+    return model, Data(found.X, found.y, X.columns), Source(X, found.num_rows, found.scaling, X.columns, found.digest)
+
+
+def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
+    """Batches of rows in a new order every pass, from one on, those of a window at a time; one where all are alike."""
+    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+
+    def stream(first: int) -> Iterator[Block]:
+        every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
+        return some_at_a_time(every, settings.window if settings.batch_size < source.num_rows else 1)
+
+    return stream
+
+
+def _check_rows(model: Model, y: Any, weights: Any) -> None:
+    given = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
+    if given:
+        raise ValueError(f"{given[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
+    if model.is_weighted:
+        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
+
+
+def _require_inducing(model: Model) -> None:
+    for gp in model.gps:
+        if not isinstance(gp.form, Inducing):
+            raise ValueError(
+                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not "
+                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+            )

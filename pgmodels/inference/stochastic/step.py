@@ -1,0 +1,384 @@
+"""One step of stochastic variational inference: q along the natural gradient of the bound, values along Adam's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.augmentation.tangent import TangentBound
+from pgmodels.inference.problem import Spread
+from pgmodels.inference.stochastic.log_normaliser_regression import LogSum
+from pgmodels.inference.stochastic.natural_parameters import (
+    NaturalParameters,
+    difference,
+    divergence_of,
+    natural_step,
+    retraction_step,
+    solved,
+)
+from pgmodels.inference.stochastic.sharding import RowSharding
+from pgmodels.inference.variational.gaussian_vi import positive
+from pgmodels.model import Model
+from pgmodels.numerics.adam import Adam, adam_step, initial_adam
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import ParameterVector, learned, with_values
+from pgmodels.priors.base import Sites
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.factored import FactoredPrior
+from pgmodels.priors.inducing.representation import InducingPrior, inducing_by_root
+from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array
+
+# Steps of q are as long as so many of Adam's at least: it follows the values.
+_FOLLOW = 2.0
+
+
+class GradientStatistics(NamedTuple):
+    """Running averages of a natural gradient and of its square, and how many steps they remember.
+
+    Source: Ranganath, Wang, Blei and Xing 2013.
+    """
+
+    gradient: Any
+    square: Float[Array, ""]
+    memory: Float[Array, ""]
+
+
+class SviState(NamedTuple):
+    """q, by block of latents; what the adaptive rate knows, by block of the objective; the values that are learned.
+
+    ``taken`` counts the steps, those of each latent where they are on samples of them, and ``rate`` is the length of
+    the last one of q, the shortest of its blocks'. Steps on samples know of the ``log_sum`` over all latents.
+    """
+
+    naturals: tuple[NaturalParameters, ...]
+    averages: tuple[GradientStatistics, ...]
+    values: Adam
+    taken: Float[Array, "*latents"]
+    rate: Float[Array, ""]
+    log_sum: LogSum | None = None
+
+
+class Rates(NamedTuple):
+    """The lengths of steps: (t + delay)^-power of q, where it is not adaptive, and that of Adam."""
+
+    delay: Float[Array, ""]
+    power: Float[Array, ""]
+    learning: Float[Array, ""]
+
+    def length(self, taken: Array) -> Array:
+        """Of a step of q after so many, where it is not adaptive."""
+        return jnp.maximum((taken + self.delay) ** -self.power, _FOLLOW * self.learning)
+
+
+class WindowAverage(NamedTuple):
+    """Averages over the steps of a window: q, the values and their squares, E v and the bound.
+
+    ``share`` is that of the way to where the steps lead which they go together.
+    """
+
+    naturals: tuple[NaturalParameters, ...]
+    vector: Float[Array, " values"]
+    square: Float[Array, " values"]
+    centre: Float[Array, " D"]
+    bound: Float[Array, ""]
+    share: Float[Array, ""]
+
+
+class LatentSample(Module):
+    """How steps are on ``count`` latents at a time, drawn with a key: by the tangent of the sum over all of them."""
+
+    bound: TangentBound = eqx.field(static=True)
+    count: int = eqx.field(static=True)
+    key: Array
+
+    @property
+    def share(self) -> float:
+        """Those of a step, of all latents."""
+        return self.count / self.bound.augmentation.size
+
+
+class Batch(NamedTuple):
+    """Rows: the mean, factor A (rank, b) and residual variance (b,) of each latent there, Φ, and the parameters."""
+
+    y: Array
+    means: Float[Array, " L"]
+    factors: list[Array]
+    residuals: list[Array]
+    parameters: dict[str, Any]
+    Phi: Array | None
+
+
+class Moments(NamedTuple):
+    """Mean and variance of the predictors of a batch under q, E v, and KL(q || prior).
+
+    In whitened coordinates the latter is of q alone, whatever the hyperparameters.
+    """
+
+    mean: Float[Array, "b p"]
+    variance: Spread
+    centre: Float[Array, " D"]
+    divergence: Float[Array, ""]
+
+
+class StochasticProblem(Module):
+    """A model whose latents have coordinates, which q is of, and ``num_rows`` rows of data.
+
+    ``prior`` has a factor in every group, and stands where nothing is learned; elsewhere the latents are those by their
+    values at ``inputs``, an (M, d) a group. A vector has the unconstrained values and, where the ``inputs_move``, these
+    after them; ``units`` are the units of its entries. Where devices share rows, as ``split`` says, what has rows has
+    those of one device. With a ``sample`` the latents are alike, those of one group, and q is that of each of them.
+    Where it is ``joint`` q couples all latents, and moments are covariances (n, p, p) of the predictors of a datum.
+    """
+
+    objective: Objective = eqx.field(static=True)
+    learnable: ParameterVector = eqx.field(static=True)
+    model: Model
+    prior: PriorCollection
+    inputs: tuple[Array, ...]
+    units: Float[Array, " values"]
+    num_rows: Float[Array, ""]
+    adaptive: bool = eqx.field(static=True)
+    split: RowSharding = eqx.field(static=True, default=RowSharding())
+    sample: LatentSample | None = None
+    inputs_move: bool = eqx.field(static=True, default=False)
+    joint: bool = eqx.field(static=True, default=False)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the prior changes from step to step."""
+        return bool(self.learnable.places) or self.inputs_move
+
+    def start(self, model: Model | None = None) -> np.ndarray:
+        """The vector to start from, with the values of a model, or of the one given."""
+        learnable = self.learnable if model is None else learned(model)
+        moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
+        return np.concatenate([learnable.start(), *moved])
+
+    def values_at(self, vector: Float[Array, " values"]) -> list[Any]:
+        """The values of a vector."""
+        return self.learnable.constrain(self._split(vector)[0])
+
+    def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
+        """The inducing inputs of a vector."""
+        parts = self._split(vector)[1:] if self.inputs_move else self.inputs
+        return tuple(part.reshape(Z.shape) for part, Z in zip(parts, self.inputs, strict=True))
+
+    def _split(self, vector: Array) -> list[Array]:
+        """The unconstrained values of a vector, and its inducing inputs where they move."""
+        if not self.inputs_move:
+            return [vector]
+        sizes = [Z.size for Z in self.inputs]
+        return jnp.split(vector, len(vector) - sum(sizes) + np.cumsum([0, *sizes[:-1]]))
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The latents that q couples."""
+        predictors, latents = self.objective.predictors, range(self.objective.num_latents)
+        if self.joint:
+            return (tuple(latents),)
+        own = tuple((latent,) for latent in latents)
+        return own if predictors is None else predictors.latent_blocks
+
+    def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
+        """The prior at rows, at the values of an unconstrained vector."""
+        model = with_values(self.model, self.learnable.places, self.values_at(vector))
+        pairs = zip(model.gps, self.inputs_at(vector), strict=True)
+        return PriorCollection(
+            tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
+        )
+
+    def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
+        """Some rows."""
+        parameters = with_values(self.model, self.learnable.places, self.values_at(vector)).parameters
+        prior, found = self.prior, []
+        if self.learns:
+            prior = self.prior_at(vector, X)
+        for group in prior.groups:
+            if isinstance(group, InducingPrior) and self.learns:
+                found += [(group.factor, group.residual)] * group.size
+            elif isinstance(group, FactoredPrior):
+                found += [group.factor_at(X)] * group.size
+        Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(y, parameters)
+        return Batch(y, prior.means(), [A for A, _ in found], [left for _, left in found], parameters, Phi)
+
+    def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
+        """The moments of a batch under q."""
+        size, centres, divergence = len(batch.factors), [], jnp.zeros(())
+        mean = jnp.broadcast_to(batch.means, (len(batch.y), size))
+        V = jnp.zeros((len(batch.y), size, size))
+        for block, own in zip(self.blocks, naturals, strict=True):
+            root, centre = solved(own)
+            centres.append(centre)
+            divergence = divergence + divergence_of(root, centre)
+            parts = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
+            # The covariance of a block's latents is U^T U.
+            U = [solve_triangular(root, _placed(batch, block, latent), lower=True) for latent in block]
+            for ours, part, left in zip(block, parts, U, strict=True):
+                mean = mean.at[:, ours].add(batch.factors[ours].T @ part)
+                V = V.at[:, ours, ours].add(batch.residuals[ours])
+                for theirs, right in zip(block, U, strict=True):
+                    V = V.at[:, ours, theirs].add(jnp.sum(left * right, axis=0))
+        both = (mean, jnp.diagonal(V, axis1=1, axis2=2))
+        if batch.Phi is not None:
+            both = self.pushed(batch.Phi, mean, V)
+        return Moments(*both, jnp.concatenate(centres), divergence)
+
+    def pushed(self, Phi: Array, mean: Float[Array, "b L"], V: Float[Array, "b L L"]) -> tuple[Array, Spread]:
+        """Mean and variance of predictors from those of latents."""
+        if self.joint:
+            return push_values(Phi, mean), push_covariance(Phi, V)
+        return push_moments(Phi, mean, V)
+
+    def left_out(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
+        """Σ w residual / 2, what the bound loses to inducing inputs, and the mean share of the predictors' variance.
+
+        Rows stand for all.
+        """
+        residual = jnp.stack(batch.residuals, axis=1)
+        if batch.Phi is not None:
+            residual = push_values(batch.Phi**2, residual)
+        w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
+        share = jnp.mean(residual / moments.variance, axis=1)
+        sums = [jnp.sum(self.split.of_batch(part)) for part in (jnp.sum(0.5 * w * residual, axis=1), share)]
+        return self.split.total(jnp.stack(sums)) / self.split.count(batch.y) * jnp.stack([self.num_rows, jnp.ones(())])
+
+    def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
+        """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
+        return self.natural_target(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))
+
+    def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
+        """The q of sites on the predictors of a batch, which stand for all rows."""
+        if batch.Phi is None:
+            h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
+        else:
+            h, w = pull_sites(batch.Phi, sites)
+        h, w = map(self.split.of_batch, (h - w @ batch.means, w))
+        share, A, found = self.num_rows / self.split.count(batch.y), batch.factors, []
+        for block in self.blocks:
+            parts = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
+            potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
+            sums = self.split.total((jnp.block(parts), potential))
+            found.append(NaturalParameters(share * sums[0], share * sums[1]))
+        return tuple(found)
+
+
+def _placed(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
+    """The factor of a latent in the rows of its coordinates among those of its block."""
+    own = [batch.factors[other] if other == latent else 0.0 * batch.factors[other] for other in block]
+    return jnp.concatenate(own)
+
+
+def first_state(whole: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+    """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
+
+    See ``pgmodels.inference.variational.cavi.first_state``. Precisions below zero are left out.
+    """
+    batch = whole.batch(vector, X[0], y[0])
+    mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
+    pairs = zip(batch.factors, batch.residuals, strict=True)
+    prior = jnp.stack([jnp.sum(A**2, axis=0) + left for A, left in pairs], axis=1)
+    if batch.Phi is not None:
+        mean, prior = whole.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
+    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if whole.joint else jnp.minimum(prior, 1.0)
+    sites = Sites(*whole.objective.local_sites(mean, prior, batch.y, batch.parameters))
+    naturals = whole.natural_target(batch, positive(sites, mean) if whole.objective.signed else sites)
+    begun = SviState(naturals, (), initial_adam(vector), jnp.zeros(()), jnp.ones(()))
+    if not whole.adaptive:
+        return begun
+
+    def gradients(rows: tuple[Array, Array]) -> Any:
+        one = whole.batch(vector, *rows)
+        return difference(whole.targets(one, *whole.moments(one, naturals)[:2]), naturals)
+
+    every = jax.lax.map(gradients, (X, y))
+    averages = []
+    for index in range(len(whole.objective.blocks)):
+        own = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in places(whole, index)]
+        squares = sum(jnp.sum(leaf**2) for place in places(whole, index) for leaf in every[place]) / len(X)
+        averages.append(GradientStatistics(own, as_array(squares), as_array(np.float64(len(X)))))
+    return begun._replace(averages=tuple(averages))
+
+
+def places(whole: StochasticProblem, index: int) -> list[int]:
+    """The places of the blocks of latents that a block of the objective updates."""
+    latents = whole.objective.latents_of(whole.objective.blocks[index])
+    return [place for place, block in enumerate(whole.blocks) if set(block) <= set(latents)]
+
+
+class Seen(NamedTuple):
+    """What a step saw of where it began: the bound, with the log prior of the values, and E v."""
+
+    bound: Float[Array, ""]
+    centre: Float[Array, " D"]
+
+
+def penalised_bound(
+    whole: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
+) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
+    """Σ B - KL(q || prior) and the log prior of the values, some rows in the place of all; what it was computed from.
+
+    Where devices share rows, a part that adds up to it.
+    Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
+    """
+    batch = whole.batch(vector, X, y)
+    moments = whole.moments(batch, naturals)
+    terms = whole.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
+    log_prior, split = whole.learnable.log_prior(whole.values_at(vector)), whole.split
+    likely = whole.num_rows / split.count(y) * jnp.sum(split.of_batch(terms))
+    return likely - moments.divergence / split.devices + log_prior / split.devices, (batch, moments)
+
+
+def step(
+    whole: StochasticProblem, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
+) -> tuple[SviState, Seen]:
+    """For each block of the objective a step of its natural parameters towards the optimum for some rows, and Adam's.
+
+    Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
+    of CAVI.
+    """
+    seen_before = state.taken * whole.split.count(y) + whole.split.first(y)
+    whole = replace(whole, objective=whole.objective.after(seen_before))
+
+    def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
+        return penalised_bound(whole, state.naturals, vector, X, y)
+
+    (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
+    value, slope = whole.split.total((value, slope))
+    naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), seen
+    for index in range(len(whole.objective.blocks)):
+        if index > 0:
+            moments = whole.moments(batch, naturals)
+        target = whole.targets(batch, moments.mean, moments.variance)
+        own = places(whole, index)
+        gradient = [difference(target[place], naturals[place]) for place in own]
+        rate = rates.length(state.taken)
+        if whole.adaptive:
+            rate, averages[index] = adapt(averages[index], gradient)
+        shortest = jnp.minimum(shortest, rate)
+        for place, toward in zip(own, gradient, strict=True):
+            move = retraction_step if whole.objective.signed else natural_step
+            naturals[place] = move(naturals[place], toward, rate)
+    values = adam_step(state.values, slope, rates.learning, whole.units)
+    moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
+    return moved, Seen(value, seen.centre)
+
+
+def adapt(averages: GradientStatistics, gradient: Any) -> tuple[Array, GradientStatistics]:
+    """The rate that minimises the expected distance to the optimum, and the averages after a gradient.
+
+    Source: Ranganath, Wang, Blei and Xing 2013, algorithm 1.
+    """
+    share = 1.0 / averages.memory
+    mean = jax.tree.map(lambda old, new: (1.0 - share) * old + share * new, averages.gradient, gradient)
+    square = (1.0 - share) * averages.square + share * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
+    of_mean = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(mean))
+    rate = jnp.where(square > 0.0, of_mean / jnp.where(square > 0.0, square, 1.0), 1.0)
+    return rate, GradientStatistics(mean, square, averages.memory * (1.0 - rate) + 1.0)

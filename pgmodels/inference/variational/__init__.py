@@ -1,0 +1,1 @@
+"""Variational inference with all rows: CAVI and the variational Gaussian."""

@@ -1,0 +1,154 @@
+"""The mean of q(f) where the bound is largest while its covariance stays: Newton's method by products with the factor.
+
+A sweep moves the mean as far as the sites' precisions let it, and these are far above the bound's own curvature where
+classes are sure: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of
+one.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.inference.problem import Problem
+from pgmodels.priors.base import Sites
+from pgmodels.priors.chunking import HELD
+from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.priors.linear_predictor import push_values
+
+# Steps, unless the gradient is this share of the first one sooner; and products of a step, unless what is left of the
+# gradient in the model of second order is this share of it. The variances follow in the next sweep: a better mean would
+# not stay the best one.
+_STEPS, _ENOUGH = 3, 0.1
+_PRODUCTS, _LEFT = 100, 0.05
+# A step is halved so often, until the bound does not fall.
+_HALVINGS = 20
+
+
+class _Place(NamedTuple):
+    """Whitened coordinates of the latents' mean, end to end, the negative bound there, and its gradient's square."""
+
+    x: Float[Array, " D"]
+    value: Float[Array, ""]
+    first: Float[Array, ""]
+    square: Float[Array, ""]
+    taken: Int[Array, ""]
+
+
+class _Trial(NamedTuple):
+    share: Float[Array, ""]
+    value: Float[Array, ""]
+
+
+class _Solution(NamedTuple):
+    """Conjugate gradients on their way to a step; ``bent`` is whether a direction of no positive curvature came up."""
+
+    step: Float[Array, " D"]
+    residual: Float[Array, " D"]
+    direction: Float[Array, " D"]
+    square: Float[Array, ""]
+    taken: Int[Array, ""]
+    bent: Bool[Array, ""]
+
+
+def can_ascend(problem: Problem) -> bool:
+    """Whether products with all factors cost far less than sweeps, and each row's curvature can be held."""
+    rows, size = problem.prior.num_rows, problem.objective.size
+    thin = all(isinstance(group, InducingPrior) for group in problem.prior.groups)
+    return thin and not problem.joint and rows * size**2 <= HELD
+
+
+def at_best_mean(
+    problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"], sites: Sites
+) -> tuple[Float[Array, "n p"], Sites]:
+    """The predictors' mean that is best beside their variances, and the sites that imply it, precisions as they were.
+
+    ``mean`` is what ``sites`` imply. The bound never falls.
+    """
+    predictors = problem.objective.predictors
+    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
+
+    def at(x: Float[Array, " D"]) -> Float[Array, "n p"]:
+        f = problem.prior.latents(problem.prior.unflatten(x))
+        return f if Phi is None else push_values(Phi, f)
+
+    def bound(m: Float[Array, "n p"]) -> Float[Array, ""]:
+        return problem.local_bound(m, variance)
+
+    def value(x: Float[Array, " D"]) -> Float[Array, ""]:
+        return 0.5 * x @ x - bound(at(x))
+
+    coordinates = jnp.zeros(sum(problem.prior.ranks), mean.dtype)
+    _, across = jax.linearize(at, coordinates)
+    back = jax.linear_transpose(across, coordinates)
+    # The mean that sites imply has coordinates A (h - w m).
+    (x,) = back(sites.potential - sites.precision * mean)
+
+    def unfinished(now: _Place) -> Bool[Array, ""]:
+        return (now.taken < _STEPS) & (now.square > _ENOUGH**2 * now.first)
+
+    def step(now: _Place) -> _Place:
+        slope, bend = jax.linearize(jax.grad(bound), at(now.x))
+        units = jnp.broadcast_to(jnp.eye(mean.shape[1])[:, None], (mean.shape[1], *mean.shape))
+        curved = jax.vmap(bend)(units)
+        gradient = now.x - back(slope)[0]
+        square = gradient @ gradient
+
+        def product(z: Float[Array, " D"]) -> Float[Array, " D"]:
+            return z - back(jnp.einsum("cip,ic->ip", curved, across(z)))[0]
+
+        way = _newton_step(product, gradient)
+
+        def trial(share: Array) -> _Trial:
+            return _Trial(share, value(now.x + share * way))
+
+        found = jax.lax.while_loop(
+            lambda tried: ~(tried.value <= now.value) & (tried.share > 0.5**_HALVINGS),
+            lambda tried: trial(0.5 * tried.share),
+            trial(jnp.ones((), mean.dtype)),
+        )
+        rises = found.value <= now.value
+        return _Place(
+            jnp.where(rises, now.x + found.share * way, now.x),
+            jnp.where(rises, found.value, now.value),
+            jnp.where(now.taken == 0, square, now.first),
+            jnp.where(rises, square, 0.0),
+            now.taken + 1,
+        )
+
+    infinite = jnp.full((), jnp.inf, mean.dtype)
+    best = jax.lax.while_loop(
+        unfinished, step, _Place(x, value(x), jnp.ones_like(infinite), infinite, jnp.zeros((), int))
+    )
+    moved = at(best.x)
+    return moved, Sites(jax.grad(bound)(moved) + sites.precision * moved, sites.precision)
+
+
+def _newton_step(product: Callable[[Array], Array], gradient: Float[Array, " D"]) -> Float[Array, " D"]:
+    """The step to the minimum of a quadratic, by conjugate gradients, ended early or where it has none."""
+    first = gradient @ gradient
+
+    def unfinished(now: _Solution) -> Bool[Array, ""]:
+        return (now.taken < _PRODUCTS) & (now.square > _LEFT**2 * first) & ~now.bent
+
+    def turn(now: _Solution) -> _Solution:
+        image = product(now.direction)
+        curvature = now.direction @ image
+        bent = ~(curvature > 0.0)
+        # Down the gradient, where the very first direction is such a one.
+        length = jnp.where(bent, jnp.where(now.taken == 0, 1.0, 0.0), now.square / jnp.where(bent, 1.0, curvature))
+        residual = now.residual - length * image
+        square = residual @ residual
+        return _Solution(
+            now.step + length * now.direction,
+            residual,
+            residual + square / now.square * now.direction,
+            square,
+            now.taken + 1,
+            bent,
+        )
+
+    start = _Solution(jnp.zeros_like(gradient), -gradient, -gradient, first, jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, turn, start).step

@@ -1,0 +1,178 @@
+"""Coordinate ascent where posteriors are dense: sweeps over an expansion of the moments, between few factorisations."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.inference.loop import LoopState, backtrack, enough
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.variational.cavi import CaviState
+from pgmodels.numerics.anderson import History, empty_history
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.moment_derivatives import Expansion, expand
+
+# Sweeps over an expansion, and what is left then of the first one's move: the expansion itself is no better.
+_SWEEPS, _LEFT = 40, 1e-4
+# Entries of all latents' covariances, of which there are four or so: 0.8 GB each.
+_MOST = 10**8
+
+
+class Expanded(NamedTuple):
+    """A state, the expansions of its groups' moments, the sites that they lead to, and what the ELBO gains by these.
+
+    The gain that these ``promise`` is that of a quadratic; infinite where the sweeps to them did not come to an end.
+    """
+
+    state: CaviState
+    expansions: tuple[Expansion, ...]
+    aim: Sites
+    promise: Float[Array, ""]
+
+    @property
+    def elbo(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.elbo
+
+    @property
+    def rounding(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.rounding
+
+
+def can_expand(problem: Problem) -> bool:
+    """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
+    objective, prior = problem.objective, problem.prior
+    return (
+        is_simple(objective)
+        and not problem.joint
+        and len(_dense(problem)) == len(prior.groups)
+        and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
+    )
+
+
+def is_simple(objective: Objective) -> bool:
+    """Whether predictors are the latents themselves, all of them updated together."""
+    return objective.predictors is None and len(objective.blocks) == 1
+
+
+def _dense(problem: Problem) -> list[DensePrior]:
+    return [group for group in problem.prior.groups if isinstance(group, DensePrior)]
+
+
+def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
+    """Those of the groups' moments at sites."""
+    pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
+    return tuple(expand(group, own) for group, own in pairs)
+
+
+def expanded_at(problem: Problem, sites: Sites) -> Expanded:
+    """The state that sites imply."""
+    expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
+    mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
+    variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
+    divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
+    state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), empty_history(sites))
+    return Expanded(state, expansions, *_aim(problem, state, expansions))
+
+
+def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
+    """At most ``length`` factorisations, as code to be compiled, until what is promised or gained is below a tolerance.
+
+    It is relative to the ELBO, which never falls: where the promise is not kept, the plain sweep counts. Of ``start``
+    the marginals matter.
+    """
+
+    def unfinished(carry: tuple[LoopState, Expanded]) -> Bool[Array, ""]:
+        now = carry[0]
+        going = (now.taken == 0) | jnp.isfinite(now.state.elbo)
+        return (now.taken < length) & ~now.converged & going
+
+    def advance(carry: tuple[LoopState, Expanded]) -> tuple[LoopState, Expanded]:
+        before, now = carry
+        swept = problem.sites(now.state.mean, now.state.variance)
+
+        def attempt(number: Int[Array, ""]) -> Expanded:
+            return expanded_at(problem, jax.tree.map(lambda *two: jnp.where(number == 0, *two), now.aim, swept))
+
+        moved = backtrack(attempt, now, 0, 1)[0]
+        limit = enough(moved, tolerance)
+        converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
+        return LoopState(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
+
+    state = start._replace(elbo=jnp.full_like(start.elbo, -jnp.inf), memory=empty_history(start.sites))
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(expanded_at, problem, state.sites)
+    )
+    first = nothing._replace(state=state, aim=problem.sites(start.mean, start.variance))
+    begun = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, advance, (begun, first))
+
+
+def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
+    """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
+
+    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation, which loses
+    the digits that potentials have beyond the pull of the sites.
+    """
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
+    terms = [
+        jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
+    ]
+    return sum(terms, problem.local_bound(mean, variance) - problem.floor_loss(sites))
+
+
+class _Sweeps(NamedTuple):
+    """Sweeps on their way: means and variances, the past, how many there were, and the last one's move."""
+
+    moments: Sites
+    memory: History
+    taken: Int[Array, ""]
+    move: Float[Array, ""]
+    first: Float[Array, ""]
+
+
+def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) -> tuple[Sites, Float[Array, ""]]:
+    """The sites at the fixed point of the expansions, and what the ELBO gains by them."""
+    h, w = state.sites
+    squares = [e.squares() for e in expansions]
+    begun = Sites(state.mean, state.variance)
+
+    def image(moments: Sites) -> Sites:
+        sites = problem.sites(*moments)
+        by_mean = sites.potential - h - (sites.precision - w) * moments.potential
+        moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
+        parts = list(zip(expansions, squares, moves, strict=True))
+        mean = problem.prior.side_by_side([e.times(own.potential.T).T for e, _, own in parts])
+        fall = [e.times_squares(square, own.precision.T).T for e, square, own in parts]
+        # Of one datum by itself v / (1 + v dw), and never below zero.
+        share = problem.prior.side_by_side(fall) / state.variance
+        variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
+        return Sites(state.mean + mean, variance)
+
+    def is_near(now: _Sweeps) -> Bool[Array, ""]:
+        return now.move <= _LEFT**2 * now.first
+
+    def unfinished(now: _Sweeps) -> Bool[Array, ""]:
+        return (now.taken < _SWEEPS) & ~is_near(now)
+
+    def sweep(now: _Sweeps) -> _Sweeps:
+        found = image(now.moments)
+        memory = now.memory.after(now.moments, found)
+        move = jnp.sum(memory.latest[1] ** 2)
+        first = jnp.where(now.taken == 0, move, now.first)
+        return _Sweeps(memory.extrapolated(found), memory, now.taken + 1, move, first)
+
+    infinite = jnp.asarray(jnp.inf, h.dtype)
+    start = _Sweeps(begun, empty_history(begun), jnp.zeros((), int), infinite, jnp.zeros_like(infinite))
+    found = jax.lax.while_loop(unfinished, sweep, start)
+    mean, variance = found.moments
+    swept = problem.sites(state.mean, state.variance)
+    # The gradient of the ELBO by the moments is what the sites lack of those that it asks for.
+    by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
+    squares_moved = variance - state.variance + mean**2 - state.mean**2
+    promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
+    return problem.sites(mean, variance), jnp.where(is_near(found), promise, jnp.inf)

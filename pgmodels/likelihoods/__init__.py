@@ -1,0 +1,7 @@
+"""The language of likelihoods: formulas, supports, the named likelihoods."""
+
+from pgmodels.likelihoods import algebra, infix
+from pgmodels.likelihoods.expression import Expression
+
+Expression.algebra = algebra
+Expression.writer = infix.write

@@ -1,0 +1,354 @@
+"""A likelihood: a formula with parameters, and what its observations can be."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.likelihoods.algebra import as_expression
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.moments import gaussian_moments, is_gaussian
+from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
+from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
+from pgmodels.likelihoods.weights import Weighted
+from pgmodels.parameters.parameter import Parameter, as_declared
+from pgmodels.runtime.pickling import Module, Named, PickledByValue, pack_function
+
+Formula = Callable[..., Expression]
+Sampler = Callable[..., np.ndarray]
+Symbols = tuple[tuple[str, bool, int | None], ...]
+
+
+class Likelihood(Module):
+    """p(y | f) for one datum, given by a formula.
+
+    ``parameters`` holds a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the
+    number of latent GPs where the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas
+    of E[y | f] and Var[y | f], needed where the support is not a short list of values. ``sampler`` draws y with NumPy.
+    """
+
+    parameters: dict[str, Parameter]
+    name: str = eqx.field(static=True)
+    function: Formula = eqx.field(static=True)
+    declared_support: Support | None = eqx.field(static=True, default=None)
+    conditional_mean: Formula | None = eqx.field(static=True, default=None)
+    conditional_variance: Formula | None = eqx.field(static=True, default=None)
+    num_latents: int | None = eqx.field(static=True, default=None)
+    sampler: Sampler | None = eqx.field(static=True, default=None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        functions = pack_functions(self.function, self.conditional_mean, self.conditional_variance, self.sampler)
+        names = ("function", "conditional_mean", "conditional_variance", "sampler")
+        return super().__getstate__() | dict(zip(names, functions, strict=True))
+
+    def formula(self, size: int) -> Expression:
+        """The formula over ``size`` latents, as an expression."""
+        return trace(self.function, size, self.symbols)
+
+    def support(self, size: int) -> Support:
+        """What y can be: as declared, else what the formula allows.
+
+        Class indices where it reads f[y], a real number where it is Gaussian in y.
+        """
+        if isinstance(self.function, Weighted):
+            return Given(self.unweighted.support(size), Positive())
+        if self.declared_support is not None:
+            return self.declared_support
+        formula = self.formula(size)
+        if _selects_by_label(formula):
+            return Classes(size)
+        columns = max(columns_of(formula), default=0)
+        if is_gaussian(formula):
+            return Given(Real(), *[AnyNumber()] * columns) if columns else Real()
+        return Undeclared(columns + 1)
+
+    @property
+    def unweighted(self) -> "Likelihood":
+        """The likelihood of a row by itself, whatever its weight."""
+        return replace(self, function=self.function.formula) if isinstance(self.function, Weighted) else self
+
+    def weighted(self, size: int) -> "Likelihood":
+        """The likelihood to the power of a weight, one more column of y."""
+        return replace(self, function=Weighted(self.unweighted.function, self.unweighted.support(size).num_columns))
+
+    def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
+        """E[y | f] and Var[y | f], shapes (..., n): by their formulas, or those of a formula that is Gaussian in y.
+
+        None where the likelihood gives none.
+        """
+        env = Environment(y, f, self.values)
+        if self.conditional_mean is not None and self.conditional_variance is not None:
+            mean = trace(self.conditional_mean, size, self.symbols).evaluate(env)[..., 0]
+            variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
+        elif self.is_gaussian(size):
+            mean, variance = self.gaussian_moments(y, f)
+        else:
+            return None
+        return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
+
+    def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
+        """Mean and variance (..., n) of y by a formula that is Gaussian in it."""
+        return gaussian_moments(self.unweighted.formula(f.shape[-1]), Environment(y, f, self.values))
+
+    def is_gaussian(self, size: int) -> bool:
+        """Whether y, a real number, is Gaussian given the latents."""
+        return is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line
+
+    def draws_exactly(self, size: int) -> bool:
+        """Whether y can be drawn without the distribution function of the formula being inverted."""
+        return self.sampler is not None or self.is_gaussian(size)
+
+    def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """A draw by the sampler of the first column of each datum of y, (n,) or (n, columns), for latents (n, L).
+
+        Raises ValueError where the sampler does not return a number for each.
+        """
+        assert self.sampler is not None
+        n, size = f.shape
+        values = {
+            name: np.broadcast_to(np.ravel(self.values[name]), n)
+            if length is None
+            else np.broadcast_to(self.values[name], (n, length)).T
+            for name, _, length in self.symbols
+        }
+        drawn = np.asarray(self.sampler(rng, y.T, f[:, 0] if size == 1 else f.T, **values))
+        if drawn.shape != (n,):
+            raise ValueError(
+                f"the sampler of {self.name} must return a number for each datum, shape ({n},); got {drawn.shape}."
+            )
+        return drawn.astype(np.float64)
+
+    def columns(self, size: int, *formulas: Formula | None) -> set[int]:
+        """The columns of y that the formulas read."""
+        read = [columns_of(trace(formula, size, self.symbols)) for formula in formulas if formula is not None]
+        return set().union(*read)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The current values of the parameters."""
+        return {name: parameter.value for name, parameter in self.parameters.items()}
+
+    def with_values(self, values: Mapping[str, Any]) -> "Likelihood":
+        """A copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
+        if not values:
+            return self
+        parameters = {name: p.with_value(values.get(name, p.value)) for name, p in self.parameters.items()}
+        return replace(self, parameters=parameters)
+
+    @property
+    def symbols(self) -> Symbols:
+        """The parameters' names, whether each is positive, and how many numbers it has: None where it is one number."""
+        return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
+
+    def __repr__(self) -> str:
+        inside = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
+        if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
+            # Made by a function of the number of classes, such as LogisticSoftmax.
+            inside = [str(self.declared_support.num_classes)]
+        return f"{self.name}({', '.join(inside)})"
+
+
+class LikelihoodFamily:
+    """What ``pgm.likelihood`` makes of a formula: call it, with parameter values if it has any, for a Likelihood."""
+
+    def __init__(
+        self,
+        function: Formula,
+        support: Support | None,
+        mean: Formula | None,
+        variance: Formula | None,
+        num_latents: int | None,
+        sampler: Sampler | None,
+    ):
+        arguments = _read_arguments(function, "the formula")
+        if (mean is None) != (variance is None):
+            given, missing = ("mean", "variance") if variance is None else ("variance", "mean")
+            raise ValueError(
+                f"the likelihood {function.__name__} declares {given}= without {missing}=: give the formulas of "
+                "E[y | f] and Var[y | f] together, or none."
+            )
+        for name, formula in (("mean", mean), ("variance", variance)):
+            if formula is None:
+                continue
+            own = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
+            if sorted(own) != sorted(argument.name for argument in arguments[2:]):
+                raise ValueError(
+                    f"{name}= of the likelihood {function.__name__} must take y, f and the parameters of the formula "
+                    f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); it takes "
+                    f"({', '.join(own) or 'none'}) after the first two."
+                )
+        if sampler is not None:
+            taken = list(inspect.signature(sampler).parameters) if callable(sampler) else []
+            names = [argument.name for argument in arguments[2:]]
+            if sorted(taken[3:]) != sorted(names) or len(taken) < 3:
+                raise ValueError(
+                    f"sampler of the likelihood {function.__name__} must be a function "
+                    f"({', '.join(['rng', 'y', 'f', *names])}) that draws y with a NumPy generator; got {sampler!r}."
+                )
+        if support is not None and not isinstance(support, Support):
+            raise ValueError(
+                f"support of the likelihood {function.__name__} must be a support such as pgm.Counts(); got "
+                f"{support!r}."
+            )
+        self.function, self.support, self.mean, self.variance = function, support, mean, variance
+        self.num_latents, self.sampler = num_latents, sampler
+        self.arguments = arguments[2:]
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        itself = pack_function(self)
+        if isinstance(itself, Named):
+            return _revive_family, (itself,)
+        function, *others = pack_functions(self.function, self.mean, self.variance, self.sampler)
+        mean, variance, sampler = others
+        return _revive_family, (None, function, self.support, mean, variance, self.num_latents, sampler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
+        """The likelihood with the given parameter values; numbers are start values for ``fit``."""
+        names = [argument.name for argument in self.arguments]
+        if len(args) > len(names):
+            raise ValueError(f"{self.__name__} takes {len(names)} parameters ({', '.join(names)}); got {len(args)}.")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        unknown = sorted(set(given) - set(names))
+        if unknown:
+            raise ValueError(f"{self.__name__} has no parameter {unknown[0]!r}; it has {', '.join(names) or 'none'}.")
+        parameters = {argument.name: self._parameter(argument, given) for argument in self.arguments}
+        return Likelihood(
+            parameters,
+            name=self.__name__,
+            function=self.function,
+            declared_support=self.support,
+            conditional_mean=self.mean,
+            conditional_variance=self.variance,
+            num_latents=self.num_latents,
+            sampler=self.sampler,
+        )
+
+    def _parameter(self, argument: inspect.Parameter, given: dict[str, Any]) -> Parameter:
+        default = argument.default
+        declared = default if isinstance(default, Parameter) else Parameter(None)
+        if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
+            declared = as_declared(default, None, argument.name, positive=False)
+        value = given.get(argument.name, declared)
+        if value is None or (isinstance(value, Parameter) and value.value is None):
+            raise ValueError(
+                f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
+            )
+        parameter = as_declared(value, declared, f"{argument.name} of {self.__name__}", positive=False)
+        if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
+            raise ValueError(
+                f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
+                f"{np.shape(parameter.value)}. A matrix is given as a parameter for each row; values that differ "
+                "between data are columns of y, or entries that a column of y chooses, as in "
+                f"{argument.name}[y[1]]."
+            )
+        return parameter
+
+    def __repr__(self) -> str:
+        return f"<likelihood {self.__name__}>"
+
+
+# First and second arguments that give a swap away.
+_LATENT_NAMES = ("f", "latent", "latents")
+_OBSERVED_NAMES = ("y", "observation", "observed")
+
+
+def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
+    """The arguments of a formula, or ValueError where the first two cannot be y and f, or one has no name."""
+    if not callable(function):
+        raise ValueError(f"{what} of a likelihood must be a function of y and f; got {function!r}.")
+    name = getattr(function, "__name__", type(function).__name__)
+    arguments = list(inspect.signature(function).parameters.values())
+    listed = ", ".join(str(argument) for argument in arguments)
+    kinds = {argument.kind for argument in arguments[2:]}
+    if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
+        raise ValueError(f"{what} {name} must name its parameters, without *args, **options and /; got ({listed}).")
+    if len(arguments) < 2:
+        raise ValueError(f"{what} {name} must take y and f first, as in def {name}(y, f); got ({listed}).")
+    if arguments[0].name in _LATENT_NAMES or arguments[1].name in _OBSERVED_NAMES:
+        raise ValueError(
+            f"{what} {name} takes ({listed}), but the observation comes first and the latent second: write "
+            f"def {name}(y, f)."
+        )
+    return arguments
+
+
+def likelihood(
+    function: Formula | None = None,
+    *,
+    support: Support | None = None,
+    mean: Formula | None = None,
+    variance: Formula | None = None,
+    num_latents: int | None = None,
+    sampler: Sampler | None = None,
+) -> Any:
+    """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
+
+    ``y`` is the observation (``y[0]``, ``y[1]`` where it has columns), ``f`` the latent value or the vector of them.
+    Parameters are real numbers unless their default says ``positive=True`` or has a ``constraint``.
+    The formula is written with pgm.sigmoid, pgm.exp, pgm.sum and so on; a factor free of f may be left out.
+    ``support`` declares what y can be (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and for predictions;
+    ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f]. ``sampler(rng, y, f, parameter)`` draws y (n,)
+    with a NumPy generator, exactly where the formula's distribution function would be inverted numerically: ``f`` is
+    (n,) or (latents, n), ``y`` has its columns first, a number for each of n draws.
+    """
+    if function is None:
+        return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents, sampler)
+    return LikelihoodFamily(function, support, mean, variance, num_latents, sampler)
+
+
+def pack_functions(
+    function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
+) -> list[Named | PickledByValue | None]:
+    """The functions of a likelihood as they travel: in a module they are found in the family, which has their name."""
+    roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
+    owner = getattr(function, "__qualname__", "")
+    return [f and pack_function(f, f"{owner}.{role}") for role, f in roles.items()]
+
+
+def _revive_family(itself: Named | None, *parts: Any) -> LikelihoodFamily:
+    if itself is not None:
+        return itself.value
+    return LikelihoodFamily(*(part.value if isinstance(part, (Named, PickledByValue)) else part for part in parts))
+
+
+@lru_cache(maxsize=512)
+def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
+    """Call a formula with symbols: an expression over ``size`` latents."""
+    f = Latent(0, 1) if size == 1 else Latents(size)
+    parameters = {
+        name: ParameterSymbol(name, positive) if length is None else ParameterVector(name, positive, length)
+        for name, positive, length in symbols
+    }
+    try:
+        return as_expression(function(Observation(), f, **parameters))
+    except TypeError as error:
+        # Functions of JAX and of other libraries name the symbol that they were given, and no remedy.
+        if "pgmodels.likelihoods" not in str(error):
+            raise
+        raise TypeError(
+            f"the formula {function.__name__} calls a function that does not take its symbols ({error}): use "
+            "arithmetic and the functions pgm.exp, pgm.log, pgm.sqrt, pgm.sum and so on."
+        ) from error
+
+
+def _nodes(expression: Expression) -> list[Expression]:
+    return [expression] + [node for child in expression.children for node in _nodes(child)]
+
+
+def _selects_by_label(formula: Expression) -> bool:
+    return any(
+        isinstance(n, Selected) and isinstance(n.index, Observation) and n.index.column is None for n in _nodes(formula)
+    )
+
+
+def columns_of(formula: Expression) -> list[int]:
+    """The columns of y that an expression reads."""
+    return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]

@@ -1,0 +1,141 @@
+"""The named likelihoods. Each is a formula; nothing here knows how inference is done."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from pgmodels.likelihoods import samplers
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.parameters.parameter import Parameter
+
+# What has no default value is given by the caller.
+_POSITIVE = Parameter(None, positive=True)
+
+
+@likelihood(support=Binary(), num_latents=1, sampler=samplers.bernoulli)
+def Bernoulli(y: Expression, f: Expression) -> Expression:
+    """A label 0 or 1, with probability σ(f) of 1."""
+    return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
+
+
+@likelihood(support=Binary(), num_latents=1, sampler=samplers.probit)
+def Probit(y: Expression, f: Expression) -> Expression:
+    """A label 0 or 1, with probability Φ(f) of 1."""
+    return normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y)
+
+
+@likelihood(
+    support=SuccessesOfTrials(),
+    num_latents=1,
+    mean=lambda y, f: y[1] * sigmoid(f),
+    variance=lambda y, f: y[1] * sigmoid(f) * sigmoid(-f),
+    sampler=samplers.binomial,
+)
+def Binomial(y: Expression, f: Expression) -> Expression:
+    """y = (successes, trials), with probability σ(f) of a success."""
+    successes, trials = y[0], y[1]  # type: ignore[index]
+    ways = gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
+    return ways * sigmoid(f) ** successes * sigmoid(-f) ** (trials - successes)
+
+
+@likelihood(
+    support=Counts(),
+    num_latents=1,
+    mean=lambda y, f, dispersion: dispersion * exp(f),
+    variance=lambda y, f, dispersion: dispersion * exp(f) * (1 + exp(f)),
+    sampler=samplers.negative_binomial,
+)
+def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
+    """A count with mean dispersion * exp(f) and variance mean + mean^2 / dispersion."""
+    ways = gamma(y + dispersion) / (gamma(dispersion) * gamma(y + 1))
+    return ways * sigmoid(f) ** y * sigmoid(-f) ** dispersion
+
+
+@likelihood(
+    support=Counts(),
+    num_latents=1,
+    mean=lambda y, f, rate: rate * sigmoid(f),
+    variance=lambda y, f, rate: rate * sigmoid(f),
+    sampler=samplers.sigmoid_poisson,
+)
+def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expression:
+    """A Poisson count with mean rate * σ(f)."""
+    return (rate * sigmoid(f)) ** y * exp(-rate * sigmoid(f)) / gamma(y + 1)
+
+
+@likelihood(sampler=samplers.logistic_softmax)
+def _logistic_softmax(y: Expression, f: Expression) -> Expression:
+    return sigmoid(f[y]) / sum_(sigmoid(f))  # type: ignore[index]
+
+
+@likelihood(sampler=samplers.stick_breaking)
+def _stick_breaking(y: Expression, f: Expression) -> Expression:
+    c = positions(f)
+    return prod(sigmoid(f) ** (c == y) * sigmoid(-f) ** (c < y))
+
+
+def LogisticSoftmax(num_classes: int) -> Likelihood:
+    """A class 0 to num_classes - 1 with probability σ(f_y) / Σ_c σ(f_c); one latent a class.
+
+    Source: Galy-Fajou et al. 2019, equation 5.
+    """
+    return _sized(_logistic_softmax(), "LogisticSoftmax", num_classes)
+
+
+def StickBreaking(num_classes: int) -> Likelihood:
+    """A class 0 to num_classes - 1 by breaking a stick: σ(f_y) Π_{c<y} σ(-f_c); one latent fewer than classes.
+
+    Source: Linderman, Johnson and Adams 2015.
+    """
+    return _sized(_stick_breaking(), "StickBreaking", num_classes, fewer=1)
+
+
+def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> Likelihood:
+    support = Classes(num_classes)
+    return replace(formula, name=name, declared_support=support, num_latents=support.num_classes - fewer)
+
+
+@likelihood(
+    support=Real(),
+    num_latents=1,
+    mean=lambda y, f, df, scale: f,
+    # Infinite for df <= 2: the indicator is 0 there.
+    variance=lambda y, f, df, scale: scale**2 * df / (abs(df - 2) * (df > 2)),
+    sampler=samplers.student_t,
+)
+def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _POSITIVE) -> Expression:
+    """y = f + scale * Student-t noise with df degrees of freedom."""
+    constant = gamma((df + 1) / 2) / (gamma(df / 2) * sqrt(math.pi * df) * scale)
+    return constant * (1 + ((y - f) / scale) ** 2 / df) ** (-(df + 1) / 2)
+
+
+@likelihood(
+    support=Real(),
+    num_latents=1,
+    mean=lambda y, f, scale: f,
+    variance=lambda y, f, scale: 2 * scale**2,
+    sampler=samplers.laplace,
+)
+def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+    """y = f + Laplace noise of the given scale."""
+    return exp(-abs(y - f) / scale) / (2 * scale)
+
+
+@likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
+def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+    """y = f + Gaussian noise with standard deviation scale."""
+    return normal_pdf(y, f, scale)
+
+
+@likelihood(
+    support=Real(),
+    num_latents=2,
+    mean=lambda y, f, precision: f[0],
+    variance=lambda y, f, precision: 1 / (precision * sigmoid(f[1])),
+)
+def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression:
+    """y = f[0] + Gaussian noise with precision precision * σ(f[1])."""
+    return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))  # type: ignore[index]

@@ -1,0 +1,444 @@
+"""What an observation can be: checks with a remedy, the numbers to sum over, and examples to test with."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pgmodels.data.text_and_dates import level_codes
+from pgmodels.likelihoods.pieces import Piece
+
+_SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
+
+
+class Support(ABC):
+    """The set that an observation lies in. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
+
+    A support of one's own says how y is ``check``-ed, what its ``pieces`` are, and gives ``examples``. Two are equal
+    where their fields are, which must be hashable.
+    """
+
+    num_columns: int = 1
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether an observation is one of a list of numbers, however long."""
+        return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
+
+    @property
+    def is_whole_line(self) -> bool:
+        """Whether an observation can be any real number."""
+        pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
+        ends = [end for piece in pieces for end in (piece.low, piece.high)]
+        return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
+
+    def __repr__(self) -> str:
+        # Of a function its name: its own words have its address, and differ between processes.
+        written = {name: getattr(value, "__qualname__", repr(value)) for name, value in vars(self).items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in written.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(vars(self).items()))))
+
+    @property
+    def num_given(self) -> int:
+        """How many of the last columns are no observation of their own, but what the first is given, as trials are."""
+        return self.num_columns - 1
+
+    def given(self, y: np.ndarray) -> np.ndarray | None:
+        """The columns (n, num_given) that the first is given in observations y; None where there are none."""
+        return y[:, self.num_columns - self.num_given :] if self.num_given else None
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        """The columns after the first (n, num_columns - 1) of an observation to predict, by those that are given."""
+        return given
+
+    def check_given(self, given: np.ndarray) -> None:
+        """Raise ValueError, naming covariates, where no observation could have these columns (n, num_given)."""
+        pieces = self.pieces(np.column_stack([np.zeros(len(given)), given]))
+        if not pieces:
+            return
+        try:
+            self.check(np.column_stack([pieces[0].inside(len(given)), given]))
+        except ValueError as error:
+            raise ValueError(f"covariates must hold columns of y after the first as y can have them: {error}") from None
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
+        """Observations that say no more than that the first column is above ``first`` (n,); None where none do."""
+        return None
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Observations (..., n) or (..., n, num_columns) with ``first`` (..., n) as y would have recorded it."""
+        if self.num_columns == 1:
+            return first
+        return np.concatenate([first[..., None], np.broadcast_to(y[:, 1:], (*first.shape, y.shape[1] - 1))], axis=-1)
+
+    @abstractmethod
+    def check(self, y: np.ndarray) -> None:
+        """Raise ValueError, naming the first offending row and the remedy, where y lies outside the support."""
+
+    @abstractmethod
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        """All that could have been observed in the place of each datum of y, whose probabilities add up to 1.
+
+        A column that the first is given, as trials are, stays as it is in y.
+        """
+
+    @abstractmethod
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Some observations in the support, shape (n,) or (n, num_columns)."""
+
+    def values(self) -> np.ndarray | None:
+        """All values that an observation can take, where they are few and the same for every datum."""
+        return None
+
+
+def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
+    """Raise ValueError where y is not made of whole numbers >= 0."""
+    bad = np.flatnonzero((y < 0) | (y != np.round(y)))
+    if bad.size:
+        raise ValueError(
+            f"{name} must hold {what}, whole numbers >= 0; got {y[bad[0]]:g} in row {bad[0]}. "
+            f"Use a likelihood for real values if {name} is not a count."
+        )
+
+
+class Binary(Support):
+    """0 or 1."""
+
+    def check(self, y: np.ndarray) -> None:
+        values = np.unique(y)
+        if np.isin(values, (0.0, 1.0)).all():
+            return
+        if values.size <= 2:
+            low, high = f"{values[0]:g}", f"{values[-1]:g}"
+            raise ValueError(
+                f"y must hold the labels 0 and 1; got {{{', '.join(f'{v:g}' for v in values)}}}. "
+                f"Map {high} to 1{f' and {low} to 0' if values.size == 2 else ''}: "
+                f"y = (numpy.asarray(y) == {high}).astype(float)."
+            )
+        row = int(np.flatnonzero(~np.isin(y, (0.0, 1.0)))[0])
+        raise ValueError(
+            f"y must hold the labels 0 and 1; got {y[row]:g} in row {row}, and {values.size} distinct values. Use "
+            "LogisticSoftmax or StickBreaking for more than two classes, a count or a real-valued likelihood otherwise."
+        )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, 1, is_discrete=True)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.integers(0, 2, n).astype(float)
+
+    def values(self) -> np.ndarray:
+        return np.array([0.0, 1.0])
+
+
+class Classes(Support):
+    """A class index 0, 1, ..., num_classes - 1."""
+
+    def __init__(self, num_classes: int):
+        if isinstance(num_classes, bool) or not isinstance(num_classes, (int, np.integer)) or num_classes < 2:
+            raise ValueError(f"num_classes must be a whole number >= 2; got {num_classes!r}.")
+        self.num_classes = int(num_classes)
+
+    def check(self, y: np.ndarray) -> None:
+        top = self.num_classes - 1
+        bad = np.flatnonzero((y < 0) | (y > top) | (y != np.round(y)))
+        if bad.size:
+            labels = np.unique(y)
+            remedy = f"give the model as many classes as there are labels, {len(labels)}, from 0 on."
+            if len(labels) <= self.num_classes:
+                codes = level_codes([float(label) for label in labels])
+                remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
+            raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
+
+    def unseen(self, y: np.ndarray) -> list[int]:
+        """The classes of which there is no observation."""
+        return sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, self.num_classes - 1, is_discrete=True)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.integers(0, self.num_classes, n).astype(float)
+
+    def values(self) -> np.ndarray:
+        return np.arange(float(self.num_classes))
+
+
+class Counts(Support):
+    """A count 0, 1, 2, ..."""
+
+    def check(self, y: np.ndarray) -> None:
+        check_whole(y, "counts")
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, np.inf, is_discrete=True)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.poisson(2.0, n).astype(float)
+
+
+class SuccessesOfTrials(Support):
+    """Successes out of trials: y of shape (n, 2)."""
+
+    num_columns = 2
+
+    def check(self, y: np.ndarray) -> None:
+        check_whole(y[:, 0], "successes in its first column")
+        check_whole(y[:, 1], "trials in its second column")
+        bad = np.flatnonzero(y[:, 0] > y[:, 1])
+        if bad.size:
+            remedy = "The columns are (successes, trials), not (successes, failures)."
+            if (y[:, 0] >= y[:, 1]).all():
+                remedy = f"The columns look swapped: they are (successes, trials). {_SWAP}"
+            raise ValueError(
+                f"y must hold successes <= trials; got {y[bad[0], 0]:g} successes of {y[bad[0], 1]:g} trials in row "
+                f"{bad[0]}. {remedy}"
+            )
+
+    def check_given(self, given: np.ndarray) -> None:
+        check_whole(given[:, 0], "trials", "covariates")
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, y[:, 1], is_discrete=True)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        trials = rng.integers(0, 6, n)
+        return np.stack([rng.binomial(trials, 0.4), trials], axis=1).astype(float)
+
+
+class Real(Support):
+    """A real number."""
+
+    def check(self, y: np.ndarray) -> None:
+        pass
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(-np.inf, np.inf)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.normal(0.3, 1.5, n)
+
+
+class AnyNumber(Real):
+    """A number that nothing is known of; the examples are positive, so that they may be scales and exposures."""
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.gamma(2.0, 0.8, n)
+
+
+class Positive(Support):
+    """A real number > 0."""
+
+    def check(self, y: np.ndarray) -> None:
+        bad = np.flatnonzero(y <= 0)
+        if bad.size:
+            raise ValueError(
+                f"y must hold real numbers > 0; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support "
+                "that has them, such as pgm.Real() or pgm.Clipped(0.0)."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, np.inf)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.gamma(2.0, 0.8, n)
+
+
+class Clipped(Support):
+    """A real number that stops at ``low`` and at ``high``, which many data may equal: a Tobit model's y."""
+
+    def __init__(self, low: float = -np.inf, high: float = np.inf):
+        if not low < high or np.isinf([low, high]).all():
+            raise ValueError(f"low and high of Clipped must be numbers, low < high, or one of them; got {low}, {high}.")
+        self.low, self.high = float(low), float(high)
+
+    def check(self, y: np.ndarray) -> None:
+        bad = np.flatnonzero((y < self.low) | (y > self.high))
+        if bad.size:
+            raise ValueError(
+                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
+                f"row {bad[0]}. Clip it with np.clip, or give Clipped other ends."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        ends = [Piece(end, end, is_discrete=True) for end in (self.low, self.high) if np.isfinite(end)]
+        return [*ends, Piece(self.low, self.high)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        ends = [end for end in (self.low, self.high) if np.isfinite(end)]
+        spread = 0.4 * (self.high - self.low) if len(ends) == 2 else 1.5
+        return np.clip(np.mean(ends) + rng.normal(0.0, spread, n), self.low, self.high)
+
+
+class Censored(Support):
+    """A time > 0, and 1 where it ended then or 0 where it went on beyond: y of shape (n, 2).
+
+    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the probability to go on beyond it where it is 0.
+    """
+
+    num_columns = 2
+
+    @property
+    def num_given(self) -> int:
+        """None: whether a time is cut short is observed with it, and what is predicted is the time to the event."""
+        return 0
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        return np.ones((len(given), 1))
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray:
+        return np.column_stack([first, np.zeros(len(first))])
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Times that were cut short are again where they are longer; it is not known when others would have been."""
+        end = np.where(y[:, 1] == 0, y[:, 0], np.inf)
+        return np.stack([np.minimum(first, end), (first <= end).astype(float)], axis=-1)
+
+    def check(self, y: np.ndarray) -> None:
+        # Some code events as 1 and 2, which makes no times of them.
+        others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
+        if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
+            raise ValueError(
+                "y must hold (time, event), and its columns look swapped: the first holds nothing but 0 and 1, the "
+                f"second {others[0]:g} and the like. {_SWAP}"
+            )
+        bad = np.flatnonzero(y[:, 0] <= 0)
+        if bad.size:
+            raise ValueError(
+                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that was cut short at its "
+                "start says nothing: drop such a row. An event there was rounded down: give what is left of the unit."
+            )
+        bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
+        if bad.size:
+            raise ValueError(
+                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[bad[0], 1]:g} in row "
+                f"{bad[0]}. The columns are (time, event)."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(0, y[:, 0], others=1.0), Piece(y[:, 0], y[:, 0], is_discrete=True, others=0.0)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.stack([rng.gamma(2.0, 0.8, n), rng.integers(0, 2, n)], axis=1)
+
+
+class Given(Support):
+    """An observation, and columns after it that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
+
+    def __init__(self, observed: Support, *covariates: Support):
+        parts = (observed, *covariates)
+        if not covariates or not all(isinstance(part, Support) for part in parts):
+            raise ValueError(
+                "Given takes the support of what is observed and that of each column after it, as in "
+                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {parts!r}."
+            )
+        if any(part.num_columns != 1 for part in covariates):
+            raise ValueError(f"each covariate of Given is one column; got {covariates!r}.")
+        self.observed, self.covariates = observed, covariates
+
+    def __repr__(self) -> str:
+        return f"Given{(self.observed, *self.covariates)!r}"
+
+    @property
+    def num_columns(self) -> int:  # type: ignore[override]
+        """The columns of what is observed and of what it is given."""
+        return self.observed.num_columns + len(self.covariates)
+
+    @property
+    def num_given(self) -> int:
+        """What the observed is given by itself, and the columns after it."""
+        return self.observed.num_given + len(self.covariates)
+
+    def others(self, given: np.ndarray) -> np.ndarray:
+        own, after = self._split(given)
+        return np.column_stack([self.observed.others(own), after])
+
+    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
+        own, after = self._split(given)
+        observed = self.observed.beyond(first, own)
+        return None if observed is None else np.column_stack([observed, after])
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        observed = self.observed.recorded(first, self._observed(y))
+        observed = observed[..., None] if observed.ndim == first.ndim else observed
+        after = y[:, self.observed.num_columns :]
+        return np.concatenate([observed, np.broadcast_to(after, (*first.shape, after.shape[1]))], axis=-1)
+
+    def check_given(self, given: np.ndarray) -> None:
+        own, after = self._split(given)
+        if own.shape[1]:
+            self.observed.check_given(own)
+        for j, part in enumerate(self.covariates):
+            try:
+                part.check(after[:, j])
+            except ValueError as error:
+                raise ValueError(
+                    f"covariates must hold in column {own.shape[1] + j} what y[{self.observed.num_columns + j}] can "
+                    f"be: {error}"
+                ) from None
+
+    def _split(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the observed is given by itself, and the columns after it."""
+        return given[:, : self.observed.num_given], given[:, self.observed.num_given :]
+
+    def _observed(self, y: np.ndarray) -> np.ndarray:
+        return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
+
+    def check(self, y: np.ndarray) -> None:
+        try:
+            self.observed.check(self._observed(y))
+        except ValueError as error:
+            if self.observed.num_columns > 1:
+                raise
+            # What the message does with y is for that column.
+            raise ValueError(f"column 0 of y: {error}") from None
+        for j, part in enumerate(self.covariates, self.observed.num_columns):
+            try:
+                part.check(y[:, j])
+            except ValueError as error:
+                raise ValueError(f"column {j} of y: {error}") from None
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        given = y[:, self.observed.num_columns :]
+        return [self._with(piece, given) for piece in self.observed.pieces(self._observed(y))]
+
+    def _with(self, piece: Piece, given: np.ndarray) -> Piece:
+        """A piece of what is observed with the columns that it is given."""
+        if piece.others is None:
+            return piece
+        others = np.broadcast_to(piece.others, (len(given), self.observed.num_columns - 1))
+        return replace(piece, others=np.concatenate([others, given], axis=1))
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.column_stack([part.examples(rng, n) for part in (self.observed, *self.covariates)])
+
+    def values(self) -> np.ndarray | None:
+        return self.observed.values()
+
+
+class Undeclared(Support):
+    """The support of a formula that declares none: whatever the formula itself allows."""
+
+    def __init__(self, num_columns: int = 1):
+        self.num_columns = num_columns
+
+    def check(self, y: np.ndarray) -> None:
+        pass
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return []
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Candidates of every kind; the caller keeps those that the formula allows."""
+        shape = (n, self.num_columns)
+        kinds = [rng.integers(0, 2, shape), rng.poisson(2.0, shape), rng.normal(0.3, 1.5, shape)]
+        chosen: Any = rng.integers(0, len(kinds), (n, 1))
+        y = np.select([chosen == i for i in range(len(kinds))], kinds).astype(float)
+        return y[:, 0] if self.num_columns == 1 else y

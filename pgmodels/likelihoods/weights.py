@@ -1,0 +1,47 @@
+"""Weights of rows: a formula to the power of one more column of y."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgmodels.data.arrays import as_numbers
+from pgmodels.data.text_and_dates import as_array_code
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.symbols import Observation
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A formula to the power of the column of y after the ``num_columns`` that it reads."""
+
+    formula: Callable[..., Expression]
+    num_columns: int
+
+    @property
+    def __name__(self) -> str:
+        return self.formula.__name__
+
+    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+        own = y[0] if self.num_columns == 1 else y
+        return self.formula(own, f, **parameters) ** y[self.num_columns]
+
+
+def check_weights(given: Any, num_rows: int) -> np.ndarray:
+    """Weights as a float64 array (n,); ValueError where they are not one number >= 0 a row, or none is above 0."""
+    weights = as_numbers(given, "weights")
+    if weights.shape != (num_rows,):
+        hint = f" Use {as_array_code(given, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
+        raise ValueError(
+            f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.{hint}"
+        )
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if bad.size:
+        raise ValueError(
+            f"weights must be finite and >= 0; got {weights[bad[0]]:g} in row {bad[0]}. A weight is how often a row "
+            "counts: 0 leaves it out."
+        )
+    if not weights.any():
+        raise ValueError("weights are all 0, which leaves every row out: give some of them a weight above 0.")
+    return weights

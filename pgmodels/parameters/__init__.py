@@ -1,0 +1,1 @@
+"""Parameters: values, constraints and priors; their names; the unconstrained vector."""

@@ -1,0 +1,392 @@
+"""Hyperparameters of kernels, means and likelihoods: a value, whether it is learned, and its prior."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Delta, Distribution
+from numpyro.distributions.constraints import (
+    Constraint,
+    independent,
+    positive,
+    positive_ordered_vector,
+    real,
+    simplex,
+)
+from numpyro.distributions.transforms import Transform, biject_to
+
+from pgmodels.runtime.formatting import write_constraint, write_distribution, write_value
+from pgmodels.runtime.identity import digest
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.pickling import Module, Picklable
+
+
+class Fixed:
+    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``."""
+
+    def __init__(self, value: float | np.ndarray):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Fixed({write_value(self.value)})"
+
+
+class Prior(Picklable):
+    """A NumPyro distribution or constraint as one object, equal to another with the same numbers.
+
+    A static field of a module must be hashable and hold no arrays in sight.
+    """
+
+    def __init__(self, distribution: Any):
+        self.distribution = distribution
+        self.signature = digest(distribution)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prior) and self.signature == other.signature
+
+    def __hash__(self) -> int:
+        return hash(self.signature)
+
+    def __repr__(self) -> str:
+        held = self.distribution
+        return write_distribution(held) if isinstance(held, Distribution) else write_constraint(held)
+
+
+class Within(Distribution):
+    """A distribution on what a constraint leaves of its support, up to a constant."""
+
+    pytree_data_fields = ("base", "constraint")
+
+    def __init__(self, base: Distribution, constraint: Constraint):
+        self.base, self.constraint = base, constraint
+        super().__init__(event_shape=base.shape())
+
+    @property
+    def support(self) -> Constraint:
+        """The constraint."""
+        return self.constraint
+
+    def log_prob(self, value: Any) -> Any:
+        """The log density of the base."""
+        return jnp.sum(self.base.log_prob(value), axis=tuple(range(-len(self.base.batch_shape), 0)))
+
+
+class Parameter(Module):
+    """A hyperparameter: a number, or an array.
+
+    ``value`` is the current value (a start value for ``fit``), ``None`` where it is to come from the data.
+    ``positive`` constrains it to positive values: left out, it is so of a kernel, and real of a formula and of a mean.
+    ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it. ``constraint`` is one of
+    NumPyro's in the place of ``positive``, such as ``constraints.ordered_vector`` or ``constraints.simplex``: fits and
+    draws stay within it, and a prior on more is taken on what it leaves.
+    """
+
+    value: Any
+    # None where it was not said, until what it is of says it.
+    positive: bool | None = eqx.field(static=True, default=None)
+    fixed: bool = eqx.field(static=True, default=False)
+    held_prior: Prior | None = eqx.field(static=True, default=None)
+    held_constraint: Prior | None = eqx.field(static=True, default=None)
+    # How many numbers a list of them has, None for one number.
+    length: int | None = eqx.field(static=True, default=None)
+
+    def __init__(
+        self,
+        value: Any,
+        positive: bool | None = None,
+        fixed: bool = False,
+        prior: Any = None,
+        constraint: Constraint | None = None,
+    ):
+        if constraint is not None and not isinstance(constraint, Constraint):
+            raise ValueError(
+                "constraint of a Parameter must be one of numpyro.distributions.constraints, such as ordered_vector; "
+                f"got {constraint!r}."
+            )
+        self.value, self.fixed = value, fixed
+        self.positive = positive if constraint is None else _is_positive(constraint)
+        self.held_prior = None if prior is None else Prior(prior)
+        self.held_constraint = None if constraint is None else Prior(constraint)
+        self.length = len(value) if getattr(value, "ndim", 0) == 1 else None
+
+    @property
+    def prior(self) -> Any:
+        """The distribution over the value, None where there is none."""
+        return None if self.held_prior is None else self.held_prior.distribution
+
+    @property
+    def given_prior(self) -> Any:
+        """The prior as it was given, before the constraint: what a user reads."""
+        return self.prior.base if isinstance(self.prior, Within) else self.prior
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The constraint that was asked for, None where there is none but perhaps a sign."""
+        return None if self.held_constraint is None else self.held_constraint.distribution
+
+    @property
+    def support(self) -> Constraint:
+        """The constraint that the value satisfies."""
+        if self.constraint is not None:
+            return self.constraint
+        if self.prior is not None:
+            return self.prior.support
+        return positive if self.positive else real
+
+    @property
+    def transform(self) -> Transform:
+        """NumPyro's bijection from the real line to ``support``."""
+        return biject_to(self.support)
+
+    @property
+    def learned(self) -> bool:
+        """Whether ``fit`` may change the value."""
+        return not self.fixed
+
+    def with_value(self, value: Any) -> "Parameter":
+        """A copy with another value; it may be an array of draws of the value."""
+        return eqx.tree_at(lambda p: p.value, self, value, is_leaf=lambda node: node is None)
+
+    def held(self) -> "Parameter":
+        """A copy that stays at its value."""
+        return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
+
+    def bare(self) -> "Parameter":
+        """A copy with the value alone: what compiled code sees, so that priors never cause a recompilation."""
+        return Parameter(self.value, positive=True)
+
+    def __repr__(self) -> str:
+        """As it may be typed: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)``; in full where that says too little."""
+        return self.written()
+
+    def written(self, with_sign: bool = False) -> str:
+        """See ``__repr__``; ``with_sign`` where a number by itself would be real."""
+        value, prior = write_value(self.value), self.given_prior
+        if self.fixed:
+            value = f"Fixed({value})"
+        if prior is not None and self.constraint is None and not self.fixed and _is_centre(self.value, prior):
+            return write_distribution(prior)
+        said = [] if prior is None or self.fixed else [f"prior={write_distribution(prior)}"]
+        said += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
+        said += ["positive=True"] if with_sign and self.positive and not said and not self.fixed else []
+        return f"Parameter({', '.join([value, *said])})" if said else value
+
+
+def is_parameter(node: Any) -> bool:
+    """Whether a pytree node is a Parameter."""
+    return isinstance(node, Parameter)
+
+
+def bare(tree: Any) -> Any:
+    """Replace every Parameter of a pytree by its value-only copy."""
+    return jax.tree.map(lambda p: p.bare() if is_parameter(p) else p, tree, is_leaf=is_parameter)
+
+
+def as_parameter(
+    value: Any, name: str, *, positive: bool = True, from_data: bool = False, constraint: Constraint | None = None
+) -> Parameter:
+    """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
+
+    Raises ValueError where it is not finite, not positive although it must be, outside its constraint, or missing, and
+    where a prior has no density on such values.
+    """
+    if isinstance(value, Parameter) and value.constraint is not None:
+        constraint = value.constraint
+    if constraint is not None:
+        return _constrained(value, name, constraint, positive)
+    if isinstance(value, Parameter):
+        positive = positive or bool(value.positive)
+        if value.prior is None:
+            given = as_parameter(value.value, name, positive=positive, from_data=from_data)
+        else:
+            given = _with_prior(value.value, value.prior, name, positive)
+        return Parameter(given.value, positive=positive, fixed=value.fixed or given.fixed, prior=given.prior)
+    if isinstance(value, Fixed):
+        return Parameter(as_parameter(value.value, name, positive=positive).value, positive=positive, fixed=True)
+    if isinstance(value, Distribution):
+        return _with_prior(None, value, name, positive)
+    if value is None:
+        if from_data:
+            return Parameter(None, positive=positive)
+        raise ValueError(f"{name} is missing: give a number, pgm.Fixed(number) or a NumPyro distribution.")
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be a number, an array, pgm.Fixed(number) or a NumPyro distribution; got {value!r}."
+        ) from error
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} must be finite; got {value!r}.")
+    if positive and not np.all(array > 0):
+        raise ValueError(f"{name} must be positive; got {value!r}.")
+    return Parameter(array, positive=positive)
+
+
+def as_declared(value: Any, declared: Parameter | None, name: str, positive: bool = True) -> Parameter:
+    """Read a hyperparameter for an argument or a field, whose default may be a Parameter that says what values it has.
+
+    Where that does not say their sign, ``positive`` does. Without a default a Parameter or a distribution says so
+    itself, and numbers are as ``positive`` says but for those that are Fixed. Raises ValueError as ``as_parameter``
+    does.
+    """
+    if declared is not None:
+        if isinstance(value, Distribution) and declared.constraint is not None:
+            # A prior says nothing of where in the constraint to start.
+            value = Parameter(declared.value, prior=value)
+        said = positive if declared.positive is None else declared.positive
+        return as_parameter(
+            value,
+            name,
+            positive=declared.constraint is None and (said or _says_positive(value)),
+            from_data=declared.value is None,
+            constraint=declared.constraint,
+        )
+    if isinstance(value, Parameter):
+        return as_parameter(value, name, positive=value.positive is not False, from_data=True)
+    if isinstance(value, Distribution):
+        return as_parameter(value, name, positive=_is_positive(value.support))
+    return as_parameter(value, name, positive=positive and not isinstance(value, Fixed))
+
+
+def _says_positive(value: Any) -> bool:
+    """Whether what is given for a hyperparameter leaves it no number below 0: a prior, or a value that stays."""
+    prior = value.prior if isinstance(value, Parameter) else value
+    if isinstance(prior, Distribution):
+        return _is_positive(prior.support)
+    fixed = isinstance(value, Fixed) or (isinstance(value, Parameter) and value.fixed)
+    return fixed and np.asarray(value.value).dtype.kind in "iuf" and bool(np.all(np.asarray(value.value) > 0))
+
+
+def _is_positive(constraint: Constraint) -> bool:
+    """Whether a constraint leaves positive numbers alone."""
+    if constraint.event_dim and not hasattr(constraint, "base_constraint"):
+        return constraint in (simplex, positive_ordered_vector)
+    bound = getattr(getattr(constraint, "base_constraint", constraint), "lower_bound", -np.inf)
+    return bool(np.all(np.asarray(bound) >= 0))
+
+
+def _constrained(value: Any, name: str, constraint: Constraint, positive: bool) -> Parameter:
+    """A parameter within a constraint, its prior on what that leaves."""
+    if positive and not _is_positive(constraint):
+        raise ValueError(f"{name} must be positive, and its constraint {constraint} leaves other numbers too.")
+    given = value if isinstance(value, Parameter) else Parameter(value)
+    bare_value = given.value.value if isinstance(given.value, Fixed) else given.value
+    start = as_parameter(bare_value, name, positive=False).value
+    if start.ndim < constraint.event_dim or not np.all(constraint(start)):
+        raise ValueError(f"{name} must satisfy {constraint}; got {start.tolist()}.")
+    prior = given.prior
+    if prior is not None and prior.support != constraint:
+        prior = Within(_with_prior(start, prior, name, positive=False).prior, constraint)
+    if prior is not None and prior.shape() != start.shape:
+        raise ValueError(f"{name}: the start value has shape {start.shape} and its prior {prior.shape()}.")
+    return Parameter(start, fixed=given.fixed or isinstance(given.value, Fixed), prior=prior, constraint=constraint)
+
+
+def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
+    """A parameter with a prior of its own shape, at a start value or at the prior's centre.
+
+    Raises ValueError where the prior has no density over arrays of such values, or none at the start value.
+    """
+    _check_prior(prior, name, positive)
+    with jax.enable_x64(True):
+        start = _centre(prior, name) if value is None else as_parameter(value, name, positive=positive).value
+        try:
+            shape = np.broadcast_shapes(np.shape(start), prior.shape())
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: the start value has shape {np.shape(start)} and its prior {prior.shape()}; give both one "
+                "shape, or one of them as one number."
+            ) from error
+        if shape != prior.shape():
+            # One value for each entry: sampled independently, by every engine.
+            prior = prior.expand(shape[: len(shape) - prior.event_dim])
+        start = np.broadcast_to(start, shape).copy()
+        if not np.all(prior.support(start)):
+            raise ValueError(f"{name} starts at {start.tolist()}, outside the support of its prior, {prior.support}.")
+    return Parameter(start, positive=positive, prior=prior)
+
+
+def _check_prior(prior: Any, name: str, positive: bool) -> None:
+    """Raise ValueError for a prior that is not a density over numbers, each by itself, that the parameter can take."""
+    kind = type(prior).__name__
+    if not isinstance(prior, Distribution):
+        raise ValueError(
+            f"the prior of {name} must be a NumPyro distribution such as numpyro.distributions.LogNormal(0.0, 1.0); "
+            f"got {prior!r}."
+        )
+    if isinstance(prior, Delta):
+        raise ValueError(f"the prior of {name} is a Delta, which holds it: use pgm.Fixed({prior.v}) instead.")
+    support = prior.support
+    while isinstance(support, type(independent(real, 0))):
+        support = support.base_constraint
+    if support.is_discrete:
+        raise ValueError(
+            f"the prior of {name} is {kind}, a discrete distribution: use a continuous one such as LogNormal or Gamma."
+        )
+    if support.event_dim > 0:
+        raise ValueError(
+            f"the prior of {name} is {kind}, whose entries constrain each other ({support}): use a distribution of "
+            "one number, or of several without a joint constraint; or say so of the parameter of a likelihood, as in "
+            "pgm.Parameter(value, constraint=numpyro.distributions.constraints.simplex)."
+        )
+    try:
+        biject_to(support)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"the prior of {name} is {kind}, on {support}, to which NumPyro knows no transform: use a distribution on "
+            "the real or the positive numbers, or on an interval."
+        ) from error
+    if positive and not np.all(np.asarray(getattr(support, "lower_bound", -np.inf)) >= 0):
+        raise ValueError(
+            f"{name} must be positive, and its prior {kind} has the support {support}: use LogNormal, Gamma, "
+            "InverseGamma, HalfNormal, or TruncatedNormal(..., low=0.0)."
+        )
+
+
+def _is_centre(value: Any, prior: Distribution) -> bool:
+    """Whether a value is where a prior would start."""
+    if value is None or isinstance(value, jax.core.Tracer):
+        return False
+    with jax.enable_x64(True):
+        try:
+            return np.array_equal(value, np.broadcast_to(_centre(prior, "a parameter"), np.shape(value)))
+        except ValueError:
+            return False
+
+
+def _median(prior: Distribution) -> Any:
+    """The prior's median, by one program where JAX traces its quantile function: operation by operation takes a second.
+
+    Raises NotImplementedError or ImportError where there is none.
+    """
+    try:
+        return _compiled_median(prior)
+    except (TypeError, AttributeError):  # of a distribution of one's own
+        return prior.icdf(jnp.full(prior.shape(), 0.5))
+
+
+@compiled
+def _compiled_median(prior: Distribution) -> jax.Array:
+    return prior.icdf(jnp.full(prior.shape(), 0.5))
+
+
+def _centre(prior: Distribution, name: str) -> np.ndarray:
+    """The prior's median where it has a quantile function, its mean otherwise: the value before anything is learned."""
+    remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
+    try:
+        value = _median(prior)
+    except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
+        try:
+            value = prior.mean
+        except NotImplementedError as error:
+            kind = type(prior).__name__
+            raise ValueError(f"the prior {kind} of {name} has no quantile function and no mean: {remedy}") from error
+    value = np.asarray(value, dtype=np.float64)
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"the prior {type(prior).__name__} of {name} has no quantile function here and no finite mean to start "
+            f"from: {remedy}"
+        )
+    return value

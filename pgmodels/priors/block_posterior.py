@@ -1,0 +1,392 @@
+"""The posterior of latents that one Gaussian factor a datum couples: the prior times these factors."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.priors.base import Key, Sites
+from pgmodels.priors.blocks import gather_blocks, scatter_blocks, stacked
+from pgmodels.priors.chunked_reduce import map_over_rows, sum_over_rows
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.linalg import inverse_root, root_of_one_plus
+from pgmodels.priors.padding import padded_size
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array, double_precision
+
+# Triangular solves for the columns of a block's latents: with this many, a third of the work of one for all is left.
+_SOLVES = 8
+
+# Means (n, L) and covariances (n, L, L) of the latents of each datum.
+Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
+
+
+class BlockPosterior(Module):
+    """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
+
+    ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
+    whitened coordinates v, all latents end to end, it is N(centre, P^-1), P = I + A W A^T = R R^T, with a root R a
+    block, over the coordinates of the block's latents end to end.
+    """
+
+    prior: PriorCollection
+    potential: Float[Array, "n L"]
+    precision: Float[Array, "n L L"]
+    centre: Float[Array, " D"]
+    roots: tuple[Array, ...]
+    log_evidence: Array
+    blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
+
+    @double_precision
+    def resized(self, size: int) -> "BlockPosterior":
+        """See JointPrior."""
+        prior = self.prior.resized(size)
+        if prior is self.prior:
+            return self
+        sites = resized_sites(Sites(self.potential, self.precision), size)
+        # Where the coordinates of one are among those of the other: a latent's first ones.
+        pairs = list(zip(self.prior.ranks, prior.ranks, strict=True))
+        centre, roots = np.zeros(sum(new for _, new in pairs)), []
+        kept, into = _shared(pairs)
+        centre[into] = np.asarray(self.centre)[kept]
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            kept, into = _shared([pairs[latent] for latent in block])
+            other = np.eye(sum(pairs[latent][1] for latent in block))
+            other[np.ix_(into, into)] = np.asarray(root)[np.ix_(kept, kept)]
+            roots.append(as_array(other))
+        return BlockPosterior(prior, *sites, as_array(centre), tuple(roots), self.log_evidence, self.blocks)
+
+    def padded(self) -> "BlockPosterior":
+        """See JointPrior."""
+        return self.resized(padded_size(self.prior.num_rows))
+
+    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
+        """The log of the data's Gaussian factors at the latents of coordinates, f, averaged over what these leave."""
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f) + _trace(self.prior, self.precision)
+        return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
+
+    def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
+        """The posterior with the same mean and ``share`` times the factors' precisions."""
+        pull = jnp.einsum("ilk,ik->il", self.precision, self.moments()[0])
+        potential = self.potential - (1.0 - share) * pull
+        return condition_blocks(self.prior, potential, share * self.precision, self.blocks)
+
+    def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
+        """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
+        parts = gather_blocks(self.prior, self.blocks, flat - self.centre)
+        turned = [root.T @ part for root, part in zip(self.roots, parts, strict=True)]
+        return scatter_blocks(self.prior, self.blocks, turned)
+
+    def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
+        """The deviation R^-T u of whitened coordinates from the centre."""
+        parts = gather_blocks(self.prior, self.blocks, u)
+        if self.inverse_roots is not None:
+            turned = [part @ inverse for inverse, part in zip(self.inverse_roots, parts, strict=True)]
+        else:
+            pairs = zip(self.roots, parts, strict=True)
+            turned = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
+        return scatter_blocks(self.prior, self.blocks, turned)
+
+    def with_inverse_roots(self) -> "BlockPosterior":
+        """The same, made to draw many deviations."""
+        return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
+
+    def marginals(self) -> Marginals:
+        """Mean and covariance of each datum's latents."""
+        V = self.prior.spread(map_over_rows(self.prior.distinct, self._covariance))
+        residual = self.prior.residual_variances()
+        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        return self.prior.latents(self.prior.unflatten(self.centre)), V
+
+    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
+        """Mean and variance at the data."""
+        mean, V = self.marginals()
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def log_normalizer(self) -> Array:
+        """Log of the integral of the prior times the factors."""
+        return self.log_evidence
+
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
+        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+        log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
+        told = jnp.sum(self.precision * covariance) - _trace(self.prior, self.precision)
+        return log_root + 0.5 * (self.centre @ self.centre - told)
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
+        """Mean and variance at new inputs."""
+        mean, V = self.marginals_at(X_new)
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
+        """Mean and covariance of the latents at each of new inputs."""
+        centres = self.prior.unflatten(self.centre)
+        parts = [group.at(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
+        residuals = [residual for (_, residual), size in zip(parts, self.prior.sizes, strict=True) for _ in range(size)]
+        V = self._covariance(self.prior.factors_at(X_new))
+        own = jnp.arange(V.shape[-1])
+        mean = jnp.concatenate([mean for mean, _ in parts], axis=-1)
+        return mean, V.at[:, own, own].add(jnp.stack(residuals, axis=-1))
+
+    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
+        deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
+        return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n L"], Any]:
+        """A joint draw of the latents at the data, and its coordinates."""
+        means, deviations = self.mean_and_deviation(key)
+        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
+        return self.prior.scatter(key, coordinates), coordinates
+
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
+        """The covariance of the latents at new inputs with those at the data."""
+        return self._between(self.prior.factors_at(X_new), self.prior.factors())
+
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
+        """The covariance of the latents at new inputs."""
+        factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
+        C = self._between(factors, factors)
+        for part, residual in zip(self.prior.slices(), residuals, strict=True):
+            own = np.arange(part.start, part.stop)
+            C = C.at[own, :, own].add(residual)
+        return C
+
+    def covariance(self) -> Float[Array, "L n L n"]:
+        """The covariance of the latents at the data."""
+        factors = self.prior.factors()
+        return self._between(factors, factors)
+
+    def _between(self, left: Sequence[Array], right: Sequence[Array]) -> Float[Array, "L m L n"]:
+        size = self.potential.shape[1]
+        C = jnp.zeros((size, left[0].shape[1], size, right[0].shape[1]), self.centre.dtype)
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            ours, theirs = (self._half(block, root, factors) for factors in (left, right))
+            part = jnp.einsum("dlm,dkn->lmkn", ours, theirs)
+            C = C.at[np.ix_(block, range(C.shape[1]), block, range(C.shape[3]))].set(part)
+        return C
+
+    def _covariance(self, factors: Sequence[Array]) -> Float[Array, "m L L"]:
+        size = self.potential.shape[1]
+        V = jnp.zeros((factors[0].shape[1], size, size), self.centre.dtype)
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            U = self._half(block, root, factors)
+            V = V.at[np.ix_(range(len(V)), block, block)].set(jnp.einsum("dli,dki->ilk", U, U))
+        return V
+
+    @staticmethod
+    def _half(block: tuple[int, ...], root: Array, factors: Sequence[Array]) -> Float[Array, "D b m"]:
+        """The U with U^T U the covariance of a block's latents, their residuals left out.
+
+        Above the coordinates of a latent its columns are zero, and only what is below is solved for.
+        """
+        parts, start = [], 0
+        for latents in np.array_split(block, min(len(block), _SOLVES)):
+            A = stacked([factors[latent] for latent in latents])
+            right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
+            solved = solve_triangular(root[start:, start:], right, lower=True)
+            parts.append(jnp.pad(solved, ((start, 0), (0, 0))))
+            start += len(A)
+        return jnp.concatenate(parts, axis=1).reshape(len(root), len(block), -1)
+
+
+class FICPosterior(BlockPosterior):
+    """The same where coordinates of some latents are those of the sparse model: f = g + D e with g = mean + A^T v.
+
+    D is the diagonal matrix of the square roots of a datum's residuals, 0 for latents that have none. ``span`` is the
+    posterior of v, e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
+    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``. Here data are distinct rows, and the h and W
+    of one the ``sums`` over its copies.
+    """
+
+    span: BlockPosterior
+    sums: Sites
+    residual_roots: Float[Array, "m L L"]
+    gain: Float[Array, "m L L"]
+
+    def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
+        """See CoupledPosterior."""
+        v, e = _split_sparse(self.prior.distinct, flat)
+        g = self.span.prior.latents(self.span.prior.unflatten(v))
+        turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.sums.potential, g))
+        return _join_sparse(self.prior, self.span.standardise(v), turned)
+
+    def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
+        """See CoupledPosterior."""
+        ours, theirs = _split_sparse(self.prior.distinct, u)
+        v = self.span.deviation(ours)
+        g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
+        e = _solve_each(self.residual_roots, theirs[:, :, None], transposed=True)[:, :, 0]
+        return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
+
+    def with_inverse_roots(self) -> "FICPosterior":
+        """See CoupledPosterior."""
+        return replace(self, span=self.span.with_inverse_roots())
+
+    def marginals(self) -> Marginals:
+        """See CoupledPosterior."""
+        _, V = self.span.marginals()
+        own = _spread(self.prior.distinct)[:, :, None] * self.gain
+        kept = jnp.eye(V.shape[-1]) - own @ self.sums.precision
+        mean = self.prior.latents(self.prior.unflatten(self.centre))
+        return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + own)
+
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
+        """See CoupledPosterior."""
+        log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
+        return super().divergence(covariance) + log_root
+
+    def _pull(self, h: Float[Array, "m L"], g: Float[Array, "m L"]) -> Float[Array, "m L"]:
+        """gain (h - W g)."""
+        return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.sums.precision, g))
+
+
+def condition_blocks(
+    prior: PriorCollection,
+    potential: Float[Array, "n L"],
+    precision: Float[Array, "n L L"],
+    blocks: tuple[tuple[int, ...], ...],
+) -> BlockPosterior:
+    """The posterior given factors; one Cholesky a block. Every group needs a factor, or is of the sparse model."""
+    if prior.whitened and not prior.factored:
+        return _condition_sparse(prior, potential, precision, blocks)
+    means = prior.means()
+
+    def told(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
+        """A W A^T and A h of each block."""
+        found = []
+        for block in blocks:
+            lower = {
+                (a, b): (factors[a] * W[:, a, b]) @ factors[b].T for i, a in enumerate(block) for b in block[: i + 1]
+            }
+            rows = [[lower[a, b] if (a, b) in lower else lower[b, a].T for b in block] for a in block]
+            P = jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
+            found.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
+        return found
+
+    roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
+    terms = map(prior.total, (potential - precision @ means, precision))
+    for P, right in sum_over_rows(prior.distinct, told, *terms):
+        root = root_of_one_plus(P)
+        centre = cho_solve((root, True), right)
+        log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
+        roots.append(root)
+        centres.append(centre)
+    return BlockPosterior(
+        prior=prior,
+        potential=potential,
+        precision=precision,
+        centre=scatter_blocks(prior, blocks, centres),
+        roots=tuple(roots),
+        log_evidence=log_normalizer - 0.5 * _trace(prior, precision),
+        blocks=blocks,
+    )
+
+
+def together(posterior: IndependentPosterior | BlockPosterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
+    """The posterior with the same mean and ``share`` times the factors' precisions, all latents factorised together."""
+    if isinstance(posterior, IndependentPosterior):
+        h, w = posterior.sites
+        W = jax.vmap(jnp.diag)(w)
+    else:
+        h, W = posterior.potential, posterior.precision
+        if len(posterior.blocks) == 1 and isinstance(share, float) and share == 1.0:
+            return posterior
+    h = h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0])
+    return condition_blocks(posterior.prior, h, share * W, (tuple(range(h.shape[1])),))
+
+
+def resize_coordinates(array: np.ndarray, prior: PriorCollection, other: PriorCollection) -> np.ndarray:
+    """A vector or a matrix over a prior's coordinates, over those of another with other rows: zero elsewhere."""
+    pairs = list(zip(prior.ranks, other.ranks, strict=True))
+    kept, into = _shared(pairs)
+    found = np.zeros((sum(new for _, new in pairs),) * array.ndim)
+    found[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
+    return found
+
+
+def _condition_sparse(
+    prior: PriorCollection,
+    potential: Float[Array, "n L"],
+    precision: Float[Array, "n L L"],
+    blocks: tuple[tuple[int, ...], ...],
+) -> FICPosterior:
+    sums, spread = Sites(prior.total(potential), prior.total(precision)), _spread(prior.distinct)
+    own = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
+    roots = jnp.sqrt(own) if own.shape[1] == 1 else jnp.linalg.cholesky(own)
+    half = _solve_each(roots, jax.vmap(jnp.diag)(spread), transposed=False)
+    gain = _solve_each(roots, half, transposed=True)
+    # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
+    taken, seen = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
+    h = sums.potential - jnp.einsum("ikl,ik->il", taken, seen)
+    W = sums.precision - jnp.swapaxes(taken, 1, 2) @ taken
+    span = condition_blocks(prior.distinct.spans(), h, W, blocks)
+    g = span.prior.latents(span.prior.unflatten(span.centre))
+    e = jnp.einsum("ikl,il->ik", gain, sums.potential - jnp.einsum("ilk,ik->il", sums.precision, g))
+    constant = 0.5 * jnp.sum(seen**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
+    return FICPosterior(
+        prior=prior,
+        potential=potential,
+        precision=precision,
+        centre=_join_sparse(prior, span.centre, e),
+        roots=span.roots,
+        log_evidence=span.log_evidence + constant,
+        blocks=blocks,
+        span=span,
+        sums=sums,
+        residual_roots=roots,
+        gain=gain,
+    )
+
+
+def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
+    """The square roots of the residuals that have coordinates of their own, 0 where a latent has none."""
+    zeros = jnp.zeros(prior.num_rows)
+    # No group that has such coordinates shares its inputs between distinct rows: see Form.shares.
+    parts = [jnp.sqrt(group.residual) if isinstance(group, FICPrior) else zeros for group in prior.groups]
+    return jnp.stack([part for part, size in zip(parts, prior.sizes, strict=True) for _ in range(size)], axis=1)
+
+
+def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
+    """The v of coordinates, flat, and the e, 0 where a latent has none."""
+    spans, residuals = [], []
+    for group, part in zip(prior.groups, prior.unflatten(flat), strict=True):
+        v, e = group.split(part) if isinstance(group, FICPrior) else (part, jnp.zeros((prior.num_rows, group.size)))
+        spans.append(v)
+        residuals.append(e)
+    return prior.flatten(spans), jnp.concatenate(residuals, axis=1)
+
+
+def _join_sparse(prior: PriorCollection, flat: Float[Array, " d"], e: Float[Array, "n L"]) -> Float[Array, " D"]:
+    """The inverse of ``_split_sparse``."""
+    triples = zip(prior.groups, prior.spans().unflatten(flat), prior.slices(), strict=True)
+    parts = [jnp.concatenate([v, e[:, part]]) if isinstance(group, FICPrior) else v for group, v, part in triples]
+    return prior.flatten(parts)
+
+
+def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], transposed: bool) -> Float[Array, "n L m"]:
+    """R^-1 B of each datum, or R^-T B."""
+    if roots.shape[-1] == 1:
+        return right / roots
+    return jax.lax.linalg.triangular_solve(roots, right, left_side=True, lower=True, transpose_a=transposed)
+
+
+def _trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
+    """E eps^T W eps, summed over the data, of what coordinates leave of the latents."""
+    residual = prior.residual_variances()
+    return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
+
+
+def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the coordinates that two priors share, in each: of a latent the first ones."""
+    starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
+    places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
+    return tuple(np.concatenate(places).T)

@@ -1,0 +1,56 @@
+"""Blocks of latents that are factorised together, their coordinates end to end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.padding import padded_size
+
+# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 82 MB a root.
+MAX_BLOCK = 3200
+
+
+def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
+    """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
+    ranks = [padded_size(rank) for rank in prior.spans().ranks]
+    if sum(ranks) <= MAX_BLOCK:
+        return (tuple(range(len(ranks))),)
+    return tuple((latent,) for latent in range(len(ranks)))
+
+
+def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
+    """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
+    parts = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
+    return [jnp.concatenate([parts[latent] for latent in block]) for block in blocks]
+
+
+def scatter_blocks(
+    prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], parts: Sequence[Float[Array, " _"]]
+) -> Float[Array, " D"]:
+    """The inverse of ``gather_blocks``."""
+    ranks = prior.ranks
+    found: dict[int, Array] = {}
+    for block, part in zip(blocks, parts, strict=True):
+        own = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
+        found.update(zip(block, own, strict=True))
+    return jnp.concatenate([found[latent] for latent in range(len(ranks))])
+
+
+def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
+    """A vector over all blocks, one after the other, in parts, one as long as each block's matrix."""
+    return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
+
+
+def stacked(factors: list[Array]) -> Any:
+    """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
+    total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
+    found = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
+    row = 0
+    for place, factor in enumerate(factors):
+        found = found.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
+        row += len(factor)
+    return found

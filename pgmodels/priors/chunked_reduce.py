@@ -1,0 +1,68 @@
+"""Passes over the rows of latents that a datum couples: with their factors, or by chunks where these are not held.
+
+Beside a group with a dense prior, which is larger, the factors of all are made in each pass.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pgmodels.priors.chunking import each_row, summed
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
+from pgmodels.priors.linalg import inverse_root
+from pgmodels.priors.low_rank import InducingPointPrior
+
+
+def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: Float[Array, "n *_"]) -> Any:
+    """``function`` of the factors (r, n) of the latents and of terms of each row, which is a sum over the rows."""
+    if not _in_chunks(prior):
+        return function(prior.factors(), *terms)
+
+    factors_at = _by_products(prior)
+
+    def told(X: Array, *terms: Array) -> Any:
+        return function(factors_at(X), *terms)
+
+    X = _rows(prior)
+    nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(told, X, *terms))
+    return summed(told, nothing, _width(prior), X, *terms)
+
+
+def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], Any]) -> Any:
+    """``function`` of the factors (r, n) of the latents, whose results have a first axis of rows."""
+    if not _in_chunks(prior):
+        return function(prior.factors())
+    factors_at = _by_products(prior)
+    return each_row(lambda X: function(factors_at(X)), _width(prior), _rows(prior))
+
+
+def _rows(prior: PriorCollection) -> Array:
+    """The inputs of the rows: those of any group whose factor is not held, which has one for each."""
+    return next(group.X for group in prior.groups if isinstance(group, ChunkedInducingPrior))
+
+
+def _in_chunks(prior: PriorCollection) -> bool:
+    """Whether some factor is not held, and all of them follow from inputs."""
+    spanned = all(isinstance(group, InducingPointPrior) for group in prior.groups)
+    return spanned and any(isinstance(group, ChunkedInducingPrior) for group in prior.groups)
+
+
+def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
+    """The factors of the latents at inputs."""
+    spanned = [group for group in prior.groups if isinstance(group, InducingPointPrior)]
+    whiteners = [inverse_root(group.root) for group in spanned]
+
+    def factors_at(X: Array) -> list[Array]:
+        parts = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
+        return [A for A, group in zip(parts, spanned, strict=True) for _ in range(group.size)]
+
+    return factors_at
+
+
+def _width(prior: PriorCollection) -> int:
+    """The entries of all factors for a datum, each latent's beside the others'."""
+    return sum(prior.ranks) * len(prior.ranks)

@@ -1,0 +1,328 @@
+"""All latent GPs of a model at the data: groups that share a kernel, side by side."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.priors.base import Key, LatentPrior, Moments, Posterior, Sites, no_factor
+from pgmodels.priors.distinct_inputs import Copies
+from pgmodels.priors.factored import FactoredPosterior, FactoredPrior
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.new_inputs import check_new_inputs
+from pgmodels.priors.padding import pad_zeros, padded_size
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array, double_precision
+
+# Coordinates of the latents, a group each.
+Coordinates = tuple[Array, ...]
+
+
+class PriorCollection(Module):
+    """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order.
+
+    Each group is at its distinct inputs, and ``copies`` say where the n rows of the data are among them.
+    """
+
+    groups: tuple[LatentPrior, ...]
+    copies: Copies
+
+    def __init__(self, groups: tuple[LatentPrior, ...], copies: Copies | None = None):
+        self.groups = groups
+        self.copies = Copies(None, (None,) * len(groups)) if copies is None else copies
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of latents of each group."""
+        return tuple(group.size for group in self.groups)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The number of coordinates of each latent."""
+        return tuple(group.rank for group in self.groups for _ in range(group.size))
+
+    @property
+    def factored(self) -> bool:
+        """Whether every group has a factor."""
+        return all(isinstance(group, FactoredPrior) for group in self.groups)
+
+    @property
+    def whitened(self) -> bool:
+        """Whether every group has a factor, but for residuals of data that are coordinates of their own."""
+        return self.spans().factored
+
+    def spans(self) -> "PriorCollection":
+        """The same, of the sparse model only what its inducing inputs span: residuals of data are left out."""
+        groups = (group.span if isinstance(group, FICPrior) else group for group in self.groups)
+        return PriorCollection(tuple(groups), self.copies)
+
+    @property
+    def distinct(self) -> "PriorCollection":
+        """The same at rows that differ, of which ``total`` makes one of copies and ``spread`` copies of each."""
+        return PriorCollection(self.groups, Copies(None, self.copies.places))
+
+    def total(self, terms: Float[Array, "n *rest"]) -> Float[Array, "m *rest"]:
+        """Terms of each row, summed over its copies, at the distinct rows."""
+        rows = self.copies.rows
+        return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
+
+    def spread(self, values: Float[Array, "m *rest"]) -> Float[Array, "n *rest"]:
+        """Values at the distinct rows, at all of their copies."""
+        return values if self.copies.rows is None else values[self.copies.rows]
+
+    def sites_by_group(self, sites: Sites) -> list[Sites]:
+        """The sites at each group's inputs: those of copies are one, whose potential and precision are their sums."""
+        total, found = Sites(*map(self.total, sites)), []
+        for group, part, places in zip(self.groups, self.slices(), self.copies.places, strict=True):
+            own = total.columns(part)
+            if places is not None:
+                own = Sites(*(jax.ops.segment_sum(terms, places, len(group.X)) for terms in own))
+            found.append(own)
+        return found
+
+    def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
+        """Terms of each row and latent, summed over all rows that share the latent with it, at the rows of the data."""
+        if not any(self.shared):
+            return terms
+        sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
+        return self.side_by_side([own.potential for own in sums])
+
+    def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+        """Values of the latents at each group's inputs, at the rows of the data."""
+        return self.copies.side_by_side(parts)
+
+    @property
+    def neglected(self) -> float:
+        """The largest variance that the groups' forms add to a latent or leave out."""
+        return max(float(group.neglected) for group in self.groups)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, those that fill up the data included."""
+        if self.copies.rows is not None:
+            return len(self.copies.rows)
+        places = self.copies.places[0]
+        return len(self.groups[0].X if places is None else places)
+
+    @property
+    def can_pad(self) -> bool:
+        """Whether rows can fill up the data: see pgmodels.priors.padding."""
+        return all(group.can_pad for group, shared in zip(self.groups, self.shared, strict=True) if not shared)
+
+    @property
+    def shared(self) -> tuple[bool, ...]:
+        """Of each group, whether rows share its inputs, which stay as they are then whatever the number of rows."""
+        return tuple(self.copies.rows is not None or places is not None for places in self.copies.places)
+
+    @double_precision
+    def resized(self, size: int) -> "PriorCollection":
+        """The same at the first ``size`` rows, or at rows that fill the data up, where that can be."""
+        if size == self.num_rows or not self.can_pad:
+            return self
+        pairs = zip(self.groups, self.shared, strict=True)
+        groups = tuple(group if shared else group.resized(size) for group, shared in pairs)
+        return PriorCollection(groups, self.copies.resized(size))
+
+    def padded(self) -> "PriorCollection":
+        """The same, filled up to one of few sizes."""
+        return self.resized(padded_size(self.num_rows))
+
+    def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+        """ValueError where a kernel of one's own is no covariance there: see pgmodels.priors.new_inputs."""
+        for group in self.spans().groups:
+            check_new_inputs(group, X_new, name, jointly)
+
+    def slices(self) -> list[slice]:
+        """The columns of each group."""
+        return columns(self.sizes)
+
+    def condition(self, sites: Sites) -> "IndependentPosterior":
+        """The posterior given sites, factorised once."""
+        pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
+        return IndependentPosterior(self, sites, tuple(group.condition(own) for group, own in pairs))
+
+    def moments(self, sites: Sites) -> Moments:
+        """Those of all groups given sites."""
+        pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
+        means, variances, logs, divergences = zip(*(group.moments(own) for group, own in pairs), strict=True)
+        nothing = jnp.zeros(())
+        return Moments(
+            self.side_by_side(means), self.side_by_side(variances), sum(logs, nothing), sum(divergences, nothing)
+        )
+
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance before any data."""
+        means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
+        return self.side_by_side(means), self.side_by_side(variances)
+
+    def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
+        """The latents at the data of coordinates, a group each."""
+        return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
+
+    def for_sampling(self) -> "PriorCollection":
+        """The prior as a model to draw from, where a form is one of posteriors alone."""
+        return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
+
+    def scatter(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
+        """A draw of the latents at the data given coordinates, which may have been drawn with the same key."""
+        keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
+        return self.side_by_side(
+            [group.scatter(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
+        )
+
+    def residual_variances(self) -> Float[Array, "n l"] | None:
+        """The variance of each latent at the data that coordinates leave; None where they leave none of any."""
+        parts = [group.residual_variance() for group in self.groups]
+        if all(part is None for part in parts):
+            return None
+        columns = [
+            jnp.zeros((len(group.X), group.size)) if part is None else jnp.tile(part[:, None], group.size)
+            for group, part in zip(self.groups, parts, strict=True)
+        ]
+        return self.side_by_side(columns)
+
+    def require_factors(self) -> list[FactoredPrior]:
+        """The groups, all of which have a factor. Raises ValueError where one has none."""
+        for group in self.groups:
+            if not isinstance(group, FactoredPrior):
+                raise no_factor(group)
+        return [group for group in self.groups if isinstance(group, FactoredPrior)]
+
+    def factors(self) -> list[Float[Array, "r n"]]:
+        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
+        parts = [self._at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
+        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+
+    def _at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
+        """Values at the inputs of a group, at the rows of the data."""
+        places, rows = self.copies.places[index], self.copies.rows
+        values = values if places is None else values[..., places]
+        return values if rows is None else values[..., rows]
+
+    def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
+        """The factor A (rank, m) of each latent at new inputs."""
+        parts = [group.factor_at(X_new)[0] for group in self.require_factors()]
+        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+
+    def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
+        """The covariance of the latents of each group at new inputs, given their coordinates."""
+        return [group.residual_covariance(X_new) for group in self.groups]
+
+    def at(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
+        """The mean of the latents at new inputs, given coordinates."""
+        pairs = zip(self.groups, coordinates, strict=True)
+        return jnp.concatenate([group.at(X_new, v)[0] for group, v in pairs], axis=-1)
+
+    def means(self) -> Float[Array, " l"]:
+        """The constant mean of each latent."""
+        return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])
+
+    def flatten(self, coordinates: Sequence[Array]) -> Float[Array, " D"]:
+        """Coordinates, a group each, as one vector: latent after latent."""
+        return jnp.concatenate([v.T.ravel() for v in coordinates])
+
+    def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
+        """The inverse of ``flatten``."""
+        counts = [group.rank * group.size for group in self.groups]
+        parts = jnp.split(flat, np.cumsum(counts)[:-1])
+        return tuple(part.reshape(group.size, -1).T for part, group in zip(parts, self.groups, strict=True))
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
+        """A joint draw of the latents from the prior, and its coordinates."""
+        keys = jax.random.split(key, len(self.groups))
+        parts = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
+        return self.side_by_side([f for f, _ in parts]), tuple(v for _, v in parts)
+
+
+class IndependentPosterior(Module):
+    """All latents given sites: a posterior a group."""
+
+    prior: PriorCollection
+    sites: Sites
+    groups: tuple[Posterior, ...]
+
+    @double_precision
+    def resized(self, size: int) -> "IndependentPosterior":
+        """See JointPrior."""
+        prior = self.prior.resized(size)
+        if prior is self.prior:
+            return self
+        parts = zip(self.groups, prior.groups, prior.shared, strict=True)
+        groups = tuple(group if shared else group.resized(own, size) for group, own, shared in parts)
+        return IndependentPosterior(prior, resized_sites(self.sites, size), groups)
+
+    def padded(self) -> "IndependentPosterior":
+        """See JointPrior."""
+        return self.resized(padded_size(self.prior.num_rows))
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance at the data."""
+        means, variances = zip(*(group.moments() for group in self.groups), strict=True)
+        return self.prior.side_by_side(means), self.prior.side_by_side(variances)
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """Log of the integral of the prior times the sites."""
+        return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """Mean and variance at new inputs."""
+        means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+
+    def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
+        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
+        keys = jax.random.split(key, len(self.groups))
+        parts = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
+        return tuple(m for m, _ in parts), tuple(d for _, d in parts)
+
+    def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
+        """The log of the sites at the latents of coordinates, f, averaged over what these leave."""
+        h, w = self.sites
+        residual = self.prior.residual_variances()
+        loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
+        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1)) - loss
+
+    def tempered(self, share: Float[Array, ""] | float) -> "IndependentPosterior":
+        """The posterior with the same mean and ``share`` times the sites' precisions."""
+        h, w = self.sites
+        # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
+        return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
+        """A joint draw of the latents at the data, and its coordinates."""
+        means, deviations = self.mean_and_deviation(key)
+        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
+        return self.prior.scatter(key, coordinates), coordinates
+
+    def covariance(self) -> Float[Array, "l n n"]:
+        """The covariance of each latent at the data."""
+        at_rows, groups = self.prior._at_rows, enumerate(self._factored())
+        across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
+        return jnp.concatenate([at_rows(C, i) for i, C in across])
+
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
+        """The covariance of each latent at new inputs with itself at the data."""
+        groups = enumerate(self._factored())
+        return jnp.concatenate([self.prior._at_rows(group.cross_covariance(X_new), i) for i, group in groups])
+
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
+        """The covariance of each latent at new inputs."""
+        return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
+
+    def _factored(self) -> list[FactoredPosterior]:
+        self.prior.require_factors()
+        return [group for group in self.groups if isinstance(group, FactoredPosterior)]
+
+
+def resized_sites(sites: Sites, size: int) -> Sites:
+    """Those of the first rows, or all of them and sites that say nothing."""
+    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
+
+
+def columns(sizes: Sequence[int]) -> list[slice]:
+    """The columns of groups of the given sizes, side by side."""
+    ends = np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]

@@ -1,0 +1,59 @@
+"""A posterior's Gaussian with another mean and covariance of its whitened coordinates."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Key
+
+from pgmodels.priors.block_posterior import BlockPosterior, together
+from pgmodels.priors.collection import Coordinates, IndependentPosterior, PriorCollection
+from pgmodels.runtime.pickling import Module
+
+
+class CorrectedGaussian(Module):
+    """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
+
+    ``log_determinant`` is that of ``half``.
+    """
+
+    prior: PriorCollection
+    centre: Float[Array, " D"]
+    half: Float[Array, "D D"]
+    log_determinant: Float[Array, ""]
+
+    def padded(self) -> "CorrectedGaussian":
+        """Itself: it is made of a posterior that is filled up."""
+        return self
+
+    def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
+        """A joint draw of the latents at the data, and its coordinates by group."""
+        v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))
+        return self.prior.scatter(key, v), v
+
+    def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
+        """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn.
+
+        With ``keys`` (S,), which may have drawn u, goes what coordinates leave of the latents.
+        """
+        v = self.centre + noise @ self.half.T
+        log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
+        return jax.vmap(self.prior.scatter)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
+
+
+def move(
+    posterior: IndependentPosterior | BlockPosterior, shift: Any, response: Any, share: Any = 1.0
+) -> CorrectedGaussian:
+    """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
+
+    With a ``share`` below 1 of the data's precisions it is wider: tails are the prior's where the data say little.
+    """
+    (whole,), gaussian = together(posterior).roots, together(posterior, share)
+    (R,) = gaussian.roots
+    turned = solve_triangular(R, whole @ whole.T, lower=True)
+    S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
+    root = jnp.linalg.cholesky(0.5 * (S + S.T))
+    half = solve_triangular(R, jnp.column_stack([turned @ shift, root]), trans="T", lower=True)
+    log_determinant = jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(jnp.log(jnp.diagonal(R)))
+    return CorrectedGaussian(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)

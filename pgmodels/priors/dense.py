@@ -1,0 +1,202 @@
+"""The prior with its dense covariance."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.priors import linalg as algebra
+from pgmodels.priors.factored import FactoredPrior, with_residual
+from pgmodels.priors.padding import pad_rows, pad_square, pad_zeros
+from pgmodels.runtime.x64 import as_array
+
+# Jitter of a root that is made under jit, relative to the mean variance: of inducing inputs, which may be nearly equal.
+WHITENING_JITTER = 1e-8
+# Of distinct rows of data: of more than so many it grows as what rounding does to their matrix, of which it is ten
+# times as much (see pgmodels.priors.inducing.representation). Where it gives no root, as of kernels that are not quite positive
+# semi-definite, it is the one above.
+_LEAST_JITTER, _MANY = 1e-12, 1000
+# A share of the prior's variance that rounding may make of a difference to it.
+_ROUNDING = 1e-10
+
+
+class DenseState(NamedTuple):
+    """The precisions' factorisation against K, and the beta with E f = K beta."""
+
+    factor: algebra.DenseFactor
+    weights: Float[Array, " n"]
+
+
+class DensePrior(FactoredPrior):
+    """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
+
+    ``K`` is kernel(X, X) + jitter I and nothing else is used in its place; the jitter is independent noise of each
+    latent at X, so that covariances with new inputs do not have it. ``row_mask`` is 0 at rows that fill up the data, whose
+    latents are independent of all others.
+    """
+
+    can_pad: ClassVar[bool] = True
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    K: Float[Array, "n n"]
+    root: Float[Array, "r r"]
+    jitter: Float[Array, ""]
+    row_mask: Float[Array, " n"]
+    size: int = eqx.field(static=True)
+
+    def resized(self, size: int) -> "DensePrior":
+        """See LatentPrior."""
+        variance = float(np.asarray(self.K)[0, 0])
+        return replace(
+            self,
+            X=as_array(pad_rows(self.X, size)),
+            K=as_array(pad_square(self.K, size, variance)),
+            root=as_array(pad_square(self.root, size, variance**0.5)),
+            row_mask=as_array(pad_zeros(self.row_mask, size)),
+        )
+
+    def _resized_state(self, state: DenseState, size: int) -> DenseState:
+        scale, strong, root = state.factor
+        parts = pad_zeros(scale, size), pad_zeros(strong, size), pad_square(root, size, 1.0)
+        return DenseState(algebra.DenseFactor(*map(as_array, parts)), as_array(pad_zeros(state.weights, size)))
+
+    @property
+    def neglected(self) -> Float[Array, ""]:
+        """See LatentPrior: the jitter."""
+        return self.jitter
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """0 for coordinates that have no influence on data, and 1 for others, which come first."""
+        return self.row_mask
+
+    @property
+    def rank(self) -> int:
+        """The number of whitened coordinates of one latent, n."""
+        return len(self.root)
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See FactoredPrior: A = L^T."""
+        return self.root.T
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        """See FactoredPrior: A = L^-1 K(X, X_new)."""
+        K_cross, diagonal = self._cross(X_new)
+        return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        n = len(self.K)
+        return n**3 / 3 + 10 * n**2
+
+    def _diagonal(self) -> Array:
+        return jnp.diagonal(self.K)
+
+    def _colour(self, whitened: Array) -> Array:
+        return self.root @ whitened
+
+    def _condition(self, h: Array, w: Array) -> DenseState:
+        factor = algebra.dense_factor(self.K, w)
+        return DenseState(factor, algebra.dense_weights(self.K, factor, h))
+
+    def _moments(self, state: DenseState) -> tuple[Array, Array]:
+        return self.K @ state.weights, algebra.dense_variance(self.K, state.factor)
+
+    def _log_normalizer(self, state: DenseState, h: Array) -> Array:
+        return algebra.dense_log_normalizer(state.factor, h, self.K @ state.weights)
+
+    def _divergence(self, state: DenseState, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.dense_divergence(state.factor, state.weights, mean, variance)
+
+    def _mean_and_deviation(self, state: DenseState, noise: Array) -> tuple[Array, Array]:
+        moved = algebra.dense_weights(
+            self.K, state.factor, jnp.zeros_like(state.weights), self.root @ noise[0], noise[1]
+        )
+        return self.root.T @ state.weights, noise[0] + self.root.T @ moved
+
+    def _covariance(self, state: DenseState) -> Array:
+        return algebra.dense_covariance(self.K, state.factor)
+
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+        return self.row_mask[:, None] * self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
+
+    def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        K_cross, diagonal = cross
+        V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
+        variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
+        # What rounding leaves of a variance that the data take all of is at least a digit of the prior's.
+        is_rounding = jnp.abs(variance) < _ROUNDING * diagonal
+        return K_cross.T @ state.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
+
+    def _cross_covariance(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
+        return algebra.dense_cross_covariance(self.K, cross[0], state.factor)
+
+    def _taken(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
+        V = state.factor.half_solve(state.factor.scale[:, None] * cross[0])
+        return V.T @ V
+
+
+def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    K = kernel(X, X)
+    jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
+    return _root(K, jitter), jitter
+
+
+def exact_root(
+    kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None = None
+) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """The same of distinct rows, with a jitter of 1e-12 of the mean variance; more of many rows, or if need be."""
+    K = gram(kernel, X, row_mask)
+    diagonal = jnp.diagonal(K)
+    scale = jnp.mean(diagonal) if row_mask is None else (row_mask @ diagonal) / jnp.sum(row_mask)
+    least, most = _LEAST_JITTER * max(1.0, len(K) / _MANY) ** 2 * scale, WHITENING_JITTER * scale
+    root = _root(K, least)
+    fine = jnp.all(jnp.isfinite(jnp.diagonal(root)))
+    return jax.lax.cond(fine, lambda: (root, least), lambda: (_root(K, most), most))
+
+
+def _root(K: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+    return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype))
+
+
+def gram(kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None) -> Float[Array, "n n"]:
+    """kernel(X, X); rows that are not live have the first row's variance, and nothing in common with any other."""
+    K = kernel(X, X)
+    return K if row_mask is None else row_mask[:, None] * K * row_mask + jnp.diag((1.0 - row_mask) * K[0, 0])
+
+
+def whitened_prior(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+) -> DensePrior:
+    """A dense prior with the root and the jitter of ``exact_root``, whatever the cost; usable under ``jit``."""
+    root, jitter = exact_root(kernel, X, row_mask)
+    K = gram(kernel, X, row_mask) + jitter * jnp.eye(len(X))
+    return DensePrior(
+        kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, row_mask=_all_live(X, row_mask), size=size
+    )
+
+
+def covariance_prior(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+) -> DensePrior:
+    """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
+
+    Its root is left empty, so that nothing can be drawn from it, and it carries no jitter, which moments do not need.
+    """
+    K, none = gram(kernel, X, row_mask), jnp.zeros((0, 0))
+    return DensePrior(
+        kernel=kernel, mean=mean, X=X, K=K, root=none, jitter=jnp.zeros(()), row_mask=_all_live(X, row_mask), size=size
+    )
+
+
+def _all_live(X: Array, row_mask: Array | None) -> Array:
+    return jnp.ones(len(X)) if row_mask is None else row_mask

@@ -1,0 +1,91 @@
+"""Equal inputs told apart once: a latent has one value at each, which all of their copies share."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pgmodels.data.arrays import distinct_rows
+from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array, double_precision
+
+
+class Copies(Module):
+    """Which rows of the data share latents.
+
+    ``rows`` (n,) is the distinct row of each datum, in all columns that any kernel reads; ``places`` has for each group
+    of latents the input (m,) of each distinct row, among those that differ in the columns of its own kernel. None
+    stands for all in order, where nothing is shared.
+    """
+
+    rows: Int[Array, " n"] | None
+    places: tuple[Int[Array, " m"] | None, ...]
+
+    def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+        """Values of the latents at each group's inputs, at the rows of the data."""
+        pairs = zip(parts, self.places, strict=True)
+        values = jnp.concatenate([own if places is None else own[..., places, :] for own, places in pairs], axis=-1)
+        return values if self.rows is None else values[..., self.rows, :]
+
+    def resized(self, size: int) -> "Copies":
+        """Those of the first rows, or of all of them and of the first again and again."""
+        if self.rows is not None:
+            return Copies(as_array(pad_rows(self.rows, size)), self.places)
+        return Copies(None, tuple(None if own is None else as_array(pad_rows(own, size)) for own in self.places))
+
+
+class DistinctInputs(Module):
+    """The distinct inputs (m, d) of each group of latents, which of them are of data, and which rows share them.
+
+    ``row_mask`` is None where all are of data: see pgmodels.priors.padding.
+    """
+
+    X: tuple[Float[Array, "_ d"], ...]
+    row_mask: tuple[Float[Array, " _"] | None, ...]
+    copies: Copies
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many distinct inputs of data each group has; outside ``jit``."""
+        pairs = zip(self.X, self.row_mask, strict=True)
+        return tuple(len(X) if row_mask is None else int(np.asarray(row_mask).sum()) for X, row_mask in pairs)
+
+    def masked(self) -> list[np.ndarray]:
+        """Those of data, of each group; outside ``jit``."""
+        return [np.asarray(X)[:count] for X, count in zip(self.X, self.counts, strict=True)]
+
+
+class Sharing(NamedTuple):
+    """By which columns a group of latents tells inputs apart, and whether rows share a latent that differ in others.
+
+    With ``can_pad`` its inputs can be filled up: see pgmodels.priors.padding.
+    """
+
+    columns: tuple[int, ...]
+    shares: bool
+    can_pad: bool
+
+
+@double_precision
+def told_apart(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
+    """The distinct inputs of each group among the rows of X (n, d), at ``size`` rows, of which those after n fill up.
+
+    Where rows are repeated, distinct ones are filled up to one of few sizes, if those of every group can be.
+    """
+    firsts, equal = distinct_rows(X[:, sorted(set().union(*(group.columns for group in groups)))])
+    rows = None
+    if len(firsts) < len(X):
+        rows, X = as_array(pad_rows(equal.astype(np.int32), size)), X[firsts]
+        size = padded_size(len(X)) if all(group.can_pad for group in groups) else len(X)
+    inputs, row_mask, places = [], [], []
+    for group in groups:
+        firsts, equal = distinct_rows(X[:, group.columns] if group.shares else X)
+        shared = len(firsts) < len(X)
+        count = size if not shared else padded_size(len(firsts)) if group.can_pad else len(firsts)
+        inputs.append(as_array(pad_rows(X[firsts], count)))
+        row_mask.append(as_array(row_mask_of(len(firsts), count)) if group.can_pad else None)
+        places.append(as_array(pad_rows(equal.astype(np.int32), size)) if shared else None)
+    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)))

@@ -1,0 +1,82 @@
+"""Joint draws of all latents, compiled."""
+
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from pgmodels.numerics.quadrature import equal_chunks, power_of_two
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import Coordinates, IndependentPosterior, PriorCollection
+from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
+from pgmodels.runtime.jit import compiled
+
+# Draws at a time: larger numbers of them share one program.
+_DRAWS = 512
+# So many at most do not repay a program that is compiled with effort.
+_FEW = 64
+
+
+def draw_latents(
+    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    count: int,
+    seed: int,
+    *path: int,
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Draws of the latents at the data, (count, n, latents), and their coordinates by group.
+
+    Each has a key of its own: that of the seed, folded with the path and with the draw's number.
+    """
+    key = jax.random.key(seed)
+    prior = gaussian if isinstance(gaussian, PriorCollection) else gaussian.prior
+    padded = gaussian.padded()
+    chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
+    draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
+    parts = [jax.tree.map(np.asarray, draw(padded, key, path, chunk)) for chunk in chunks]
+    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+    ranks = [group.rank for group in prior.groups]
+    return f[:, : prior.num_rows], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
+
+
+def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
+
+    ``covariance`` is that of each latent (latents, m, m), or of all of them (latents, m, latents, m). It may be
+    singular, as where rows repeat each other.
+    """
+    rows, size = mean.shape
+    blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
+    # Of the rank of the covariance, which is small for few groups at many rows.
+    roots = [pivoted_cholesky(block, ROUNDING).A for block in blocks]
+    deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
+    deviations = deviations.reshape(num_draws, size, rows)
+    return mean + np.swapaxes(deviations, 1, 2)
+
+
+def draw_given(
+    prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l"]
+) -> Float[Array, "*batch m l"]:
+    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
+    deviations = []
+    for part, C in zip(prior.slices(), prior.residual_covariances(X_new), strict=True):
+        values, vectors = jnp.linalg.eigh(C)
+        deviations.append((vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ noise[..., part])
+    return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
+
+
+def _draw(
+    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    key: Key[Array, ""],
+    path: tuple[int | Int[Array, ""], ...],
+    numbers: np.ndarray | Int[Array, " draws"],
+) -> tuple[Array, Coordinates]:
+    key = reduce(jax.random.fold_in, path, key)
+    # The Gaussian is not batched: it is factorised already.
+    return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
+
+
+_draw_few = compiled(_draw, lightly=True)
+_draw_many = compiled(_draw)

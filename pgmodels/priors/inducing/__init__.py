@@ -1,0 +1,1 @@
+"""Priors by inducing inputs."""

@@ -1,0 +1,306 @@
+"""The prior by inducing inputs: its factor goes through the latents there, and what that leaves is a residual."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.data.options import check_whole_number
+from pgmodels.parameters.parameter import bare
+from pgmodels.priors.chunking import HELD
+from pgmodels.priors.dense import whitened_root
+from pgmodels.priors.factored import FactoredPosterior, with_residual
+from pgmodels.priors.inducing.chunked import chunked_prior_at
+from pgmodels.priors.inducing.fic import FICPrior
+from pgmodels.priors.inducing.selection import SELECTIONS, distinct_rows
+from pgmodels.priors.low_rank import (
+    InducingPointPrior,
+    InducingPoints,
+    LowRankPrior,
+    LowRankState,
+    inducing_points_of,
+    low_rank_at,
+    own_variances,
+)
+from pgmodels.priors.new_inputs import check_new_inputs
+from pgmodels.priors.padding import pad_rows
+from pgmodels.priors.representation import (
+    JITTERS,
+    RANK_MULTIPLE,
+    ROUNDING,
+    Representation,
+    check_gram,
+    gram,
+    jittered_root,
+)
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array
+
+DEFAULT = "heteroscedastic"
+# The selections that go by what the data say, the second of which finds out how many inputs are enough.
+ADAPTIVE = ("heteroscedastic", "auto")
+AUTOMATIC = "auto"
+_LIMIT = 1000
+# Factors of so many numbers compile longer than they are computed.
+_LIGHT = 2**21
+# Relative to each variance, of up to so many inputs; of more it grows as what rounding does to their matrix, at most a
+# tenth of it for the kernels and dimensions tried. Where it gives no root, it grows by so much at a time.
+_JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
+
+
+class InducingState(NamedTuple):
+    """The factorisation of the latents at the inducing inputs, and sum w residual / 2."""
+
+    span: LowRankState
+    loss: Float[Array, ""]
+
+
+class InducingPrior(LowRankPrior):
+    """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
+
+    A posterior is that of the latents u at Z alone, q(f) = p(f | u) q(u): no site moves eps, which is part of all
+    marginals, and the log normaliser is E log of the sites over eps, that of A^T v less sum w residual / 2 (math:
+    section 4). Covariances between inputs are those of A^T v, what sites can move.
+    Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
+    """
+
+    residual: Float[Array, " n"]
+
+    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
+        """The posterior that the precisions of the coordinates, by their roots, and E v are of, without sites."""
+        nothing = jnp.zeros(self.size)
+        states = InducingState(LowRankState(roots, centres), nothing)
+        return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
+
+    def _resized_rows(self, size: int) -> dict[str, Any]:
+        return {**super()._resized_rows(size), "residual": as_array(pad_rows(self.residual, size))}
+
+    def residual_variance(self) -> Float[Array, " n"]:
+        """See LatentPrior."""
+        return self.residual
+
+    def for_sampling(self) -> FICPrior:
+        """See LatentPrior."""
+        return FICPrior(inducing_points_of(self), self.residual)
+
+    def _diagonal(self) -> Array:
+        return super()._diagonal() + self.residual
+
+    def _condition(self, h: Array, w: Array) -> Any:
+        return InducingState(super()._condition(h, w), 0.5 * w @ self.residual)
+
+    def _moments(self, state: Any) -> tuple[Array, Array]:
+        mean, variance = super()._moments(state.span)
+        return mean, variance + self.residual
+
+    def _log_normalizer(self, state: Any, h: Array) -> Array:
+        return super()._log_normalizer(state.span, h) - state.loss
+
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        return super()._divergence(state.span, w, mean, variance - self.residual)
+
+    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
+        return super()._mean_and_deviation(state.span, noise)
+
+    def _covariance(self, state: Any) -> Array:
+        return super()._covariance(state.span)
+
+    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        return super()._predict(state.span, cross)
+
+    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return super()._cross_covariance(state.span, cross)
+
+    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return super()._taken(state.span, cross)
+
+
+def inducing_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+) -> InducingPointPrior:
+    """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
+    return _chosen(len(X), len(span.Z))(kernel, mean, X, span, size)
+
+
+def _chosen(n: int, r: int) -> Callable[..., InducingPointPrior]:
+    """What makes the prior in the form that fits into memory."""
+    return _held_at if n * r <= HELD else chunked_prior_at
+
+
+def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> InducingPrior:
+    """See ``inducing_at``."""
+    return _with_residual(low_rank_at(kernel, mean, X, span, size))
+
+
+def inducing_by_root(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
+) -> InducingPrior:
+    """The prior with given inducing inputs at any value of the hyperparameters; can be compiled.
+
+    With the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z.
+    """
+    root, jitter = whitened_root(kernel, Z)
+    A, ones = solve_triangular(root, kernel(Z, X), lower=True), jnp.ones(len(Z))
+    return _with_residual(
+        LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
+    )
+
+
+def inducing_points_at(kernel: Any, Z: Any, neglected: float = np.inf) -> InducingPoints:
+    """Inducing inputs filled up to few sizes, and the least jitter that gives their matrix a root, from 1e-12 on.
+
+    Less where no variance above ``neglected`` is to be added. What a latent there says with jitter is that of f(Z) and
+    noise: the bound stays one, and continuous in the hyperparameters however little an input adds to the others'.
+    Raises ValueError as ``Representation.bind`` does.
+    """
+    K = np.asarray(gram(kernel, as_array(Z)))
+    check_gram(kernel, K)
+    variances = np.asarray(own_variances(as_array(np.diagonal(K))))
+    least = float(np.clip(neglected / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    # What has a root at half of it has one in other libraries of linear algebra too.
+    ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
+    jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
+    rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
+    padded = np.pad(np.asarray(Z), ((0, rank - len(Z)), (0, 0)), mode="edge")
+    return InducingPoints(as_array(padded), as_array((np.arange(rank) < len(Z)).astype(np.float64)), as_array(jitter))
+
+
+@dataclass(frozen=True, repr=False)
+class Inducing(Representation):
+    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration.
+
+    The factor has 8 n M bytes. Beyond 128 MB, as of 56,000 data with M = 300, it is not held: each pass over the data
+    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it all the
+    same.
+
+    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
+    columns in units in which the kernel changes alike, and rows where centres lie between levels, of a group or an
+    index, that no row has; rows drawn at ``"uniform"``; rows one by one where the prior
+    ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
+    what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
+    distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred
+    centres, and takes more and more rows of the last kind until the ELBO gains less than 0.05 nats, at most 1,000;
+    ``Inducing(500, "auto")`` at most 500. Before there are data, it is those centres. The ELBO is below that of the
+    exact prior, and never falls by another inducing input. Their matrix has a jitter of 1e-12 of the variances, see
+    ``inducing_points_at``: nearly equal inputs do no harm.
+    Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+    """
+
+    can_pad: ClassVar[bool] = True
+    # In the model to sample from, what coordinates leave of a row is independent of that of any other.
+    shares: ClassVar[bool] = False
+
+    inputs: int | tuple[tuple[float, ...], ...]
+    select: str | None = None
+
+    def __init__(self, inputs: Any, select: str | None = None):
+        if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
+            inputs, select = _LIMIT, AUTOMATIC
+        if np.ndim(inputs) == 0:
+            check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
+            if select is not None and not (isinstance(select, str) and select in SELECTIONS):
+                raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
+            object.__setattr__(self, "inputs", int(inputs))
+            object.__setattr__(self, "select", select or DEFAULT)
+        else:
+            if select is not None:
+                raise ValueError(
+                    f"select={select!r} has nothing to choose: inputs of Inducing are given. Give their number instead."
+                )
+            object.__setattr__(self, "inputs", _rows(inputs))
+            object.__setattr__(self, "select", None)
+
+    def __repr__(self) -> str:
+        if isinstance(self.inputs, int):
+            if (self.inputs, self.select) == (_LIMIT, AUTOMATIC):
+                return f"Inducing({AUTOMATIC!r})"
+            return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
+        return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether inducing inputs go by what the data say."""
+        return self.select in ADAPTIVE
+
+    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+        """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) say how much the data tell of each latent."""
+        X = np.asarray(X, dtype=np.float64)
+        if not isinstance(self.inputs, int) or self.select is None:
+            Z = np.asarray(self.inputs)
+            if Z.shape[1] != X.shape[1]:
+                raise ValueError(
+                    f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with "
+                    "the columns of X, or their number."
+                )
+            return Z
+        distinct = distinct_rows(X)
+        if len(distinct) <= self.inputs and self.select != AUTOMATIC:
+            return X[distinct]
+        count = min(self.inputs, len(distinct))
+        return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> InducingPointPrior:
+        """See Form."""
+        Z = self.choose(kernel, X)
+        kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
+        span = inducing_points_at(kernel, Z, neglected)
+        prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
+        return prior
+
+    def traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
+        """See Form and ``inducing_by_root``."""
+        del row_mask
+        if isinstance(self.inputs, int):
+            raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
+        return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
+
+    def bind_traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
+        """See Form."""
+        return self.traced(kernel, mean, X, size, row_mask)
+
+
+def _with_residual(span: LowRankPrior) -> InducingPrior:
+    residual = with_residual(span.A, span.kernel.diagonal(span.X))[1]
+    return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
+
+
+def _is_small(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int) -> bool:
+    return len(X) * len(span.Z) <= _LIGHT
+
+
+@partial(compiled, static_argnames=("at", "size"), lightly=_is_small)
+def _bound(
+    at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int
+) -> InducingPointPrior:
+    return at(kernel, mean, X, span, size)
+
+
+def _arrays(kernel: Any) -> Any:
+    """A kernel with values alone, as arrays."""
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+
+
+def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
+    """Given inducing inputs, each once, as numbers; ValueError where they are none."""
+    try:
+        Z = np.asarray(inputs, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"inputs of Inducing must be numbers (M, d), or how many; got {inputs!r}.") from error
+    if Z.ndim != 2 or not Z.size:
+        raise ValueError(f"inputs of Inducing must have shape (M, d), a row an input; got shape {Z.shape}.")
+    bad = np.argwhere(~np.isfinite(Z))
+    if bad.size:
+        raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {Z[bad[0][0]].tolist()}.")
+    return tuple(map(tuple, Z[distinct_rows(Z)].tolist()))

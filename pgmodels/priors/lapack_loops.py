@@ -1,0 +1,58 @@
+"""Loops in the place of batches, wherever LAPACK is called.
+
+XLA's CPU backend hands a batched Cholesky factorisation or triangular solve to the thread pool that it runs on, and
+waits there: two of them at once leave no thread to do the work, and the program hangs (seen on two cores, jaxlib
+0.10.2). Factorisations one after the other run in place, and on the CPU cost the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap, sequential_vmap
+
+
+def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
+    """``function`` of each latent, the last axis of the arrays; results are stacked along a new first axis."""
+    columns = tuple(jnp.moveaxis(array, -1, 0) for array in arrays)
+    if len(columns[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*(column[0] for column in columns)))
+    return jax.lax.map(lambda parts: function(*parts), columns)
+
+
+def over_states(function: Callable[..., Any], *trees: Any) -> Any:
+    """``function`` of each entry along the first axis of the trees' leaves; results are stacked likewise."""
+    if len(jax.tree.leaves(trees)[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
+    return jax.lax.map(lambda parts: function(*parts), trees)
+
+
+def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative."""
+    return sequential_vmap(function)
+
+
+def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of matrices and vectors: ``vmap`` loops where the matrices differ, and batches vectors alone."""
+    batching = custom_vmap(function)
+
+    @batching.def_vmap
+    def rule(axis_size: int, batched: Any, matrices: Any, vectors: Any) -> tuple[Any, Any]:
+        del axis_size
+        differing = jax.tree.leaves(batched[0])
+        if not any(differing):
+            out = jax.vmap(function, in_axes=(None, 0))(matrices, vectors)
+        else:
+            leaves, tree = jax.tree.flatten(matrices)
+            mapped = [leaf for leaf, own in zip(leaves, differing, strict=True) if own]
+
+            def one(parts: Any) -> Any:
+                own = iter(parts[0])
+                full = [next(own) if flag else leaf for leaf, flag in zip(leaves, differing, strict=True)]
+                return function(jax.tree.unflatten(tree, full), parts[1])
+
+            out = jax.lax.map(one, (mapped, vectors))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return batching

@@ -1,0 +1,73 @@
+"""How the moments of dense posteriors move with their sites: to first order, by products with their covariances."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pgmodels.priors import linalg as algebra
+from pgmodels.priors.base import Sites
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.factored import centred
+from pgmodels.priors.lapack_loops import over_latents, over_states
+
+# A site whose precision is so small a share of its prior's says nothing of other latents that counts.
+_SILENT = 1e-7
+
+
+class Expansion(NamedTuple):
+    """Independent latents with a dense prior given sites, and what says how their moments at the data move with these.
+
+    ``mean`` and ``variance`` (l, n), the mean beside the prior's, and KL(q || prior) of each latent, (l,). Of the
+    covariance there is ``taken``, W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n): Sigma is that between ``half``, W^-1/2.
+    Latents with a site of next to no precision have nothing in common with others in it, but their ``own`` variance.
+    ``weights`` are K^-1 mean, ``scale`` W^1/2.
+    """
+
+    mean: Float[Array, "l n"]
+    variance: Float[Array, "l n"]
+    divergence: Float[Array, " l"]
+    weights: Float[Array, "l n"]
+    scale: Float[Array, "l n"]
+    half: Float[Array, "l n"]
+    own: Float[Array, "l n"]
+    taken: Float[Array, "l n n"]
+
+    def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
+        """Sigma x: how the mean moves with potentials."""
+        return self.own * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
+
+    def squares(self) -> Float[Array, "l n n"]:
+        """What ``times_squares`` needs."""
+        return self.taken**2
+
+    def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
+        """(Sigma o Sigma) x: how variances move against precisions."""
+        return self.own**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
+
+    def slope(self) -> Float[Array, "n n"]:
+        """The derivative of the log normalisers by the prior covariance K: of each, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
+
+        def one(weights: Array, scale: Array, taken: Array) -> Array:
+            by_taken = scale[:, None] * taken * scale - jnp.diag(scale**2)
+            return 0.5 * (jnp.outer(weights, weights) + by_taken)
+
+        return jnp.sum(over_states(one, self.weights, self.scale, self.taken), axis=0)
+
+
+def expand(prior: DensePrior, sites: Sites) -> Expansion:
+    """The posteriors given sites (n, l), factorised once each."""
+    potential, _ = centred(sites, prior.mean)
+    diagonal = jnp.diagonal(prior.K)
+    least = _SILENT / diagonal
+
+    def one(h: Array, w: Array) -> Expansion:
+        factor = algebra.dense_factor(prior.K, w)
+        weights = algebra.dense_weights(prior.K, factor, h)
+        mean = prior.K @ weights
+        variance, taken = algebra.dense_variance_and_taken(prior.K, factor)
+        divergence = algebra.dense_divergence(factor, weights, mean, variance)
+        half, own = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
+        return Expansion(mean, variance, divergence, weights, factor.scale, half, own, taken)
+
+    return over_latents(one, potential, sites.precision)

@@ -1,0 +1,93 @@
+"""Kernels of one's own at new inputs: whether they are the covariances there of a prior that they are at the data."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.kernels.kernel import Kernel, check_lookups
+from pgmodels.numerics.quadrature import at_a_time, equal_chunks
+from pgmodels.priors.base import LatentPrior
+from pgmodels.priors.factored import FactoredPrior
+from pgmodels.priors.padding import padded_size
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array, double_precision
+
+# What the data say of a new latent may exceed its variance by so much of it, and by what rounding of the prior's
+# matrix makes of it: an entry is off by its size times eps times some power of the number of rows, here the first.
+_TOLERANCE = 1e-8
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@double_precision
+def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+    """ValueError where a kernel that is not known to be a covariance function is none at a prior's inputs and X_new.
+
+    A row of X_new (m, d) at a time, or ``jointly``, O(m^3). Kernels of the package are known to be covariance
+    functions, and cost nothing here; a prior without a factor is not looked at.
+    """
+    if not isinstance(prior, FactoredPrior) or (isinstance(prior.kernel, Kernel) and prior.kernel.is_known):
+        return
+    check_lookups(prior.kernel, X_new, name)
+    length = min(padded_size(len(X_new)), at_a_time(max(prior.rank, 1)))
+    for rows in equal_chunks(np.arange(len(X_new)), length):
+        _check_rows(prior, X_new, rows, name)
+    if jointly:
+        _check_jointly(prior, X_new, name)
+
+
+def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name: str) -> None:
+    diagonal, across, rounding = (np.asarray(part) for part in _variances(group, as_array(X_new[rows])))
+    for bad, fault in (
+        (~np.isfinite(diagonal) | ~np.isfinite(across), "is not finite"),
+        (diagonal < 0, "has a negative variance"),
+    ):
+        if bad.any():
+            row = int(rows[np.flatnonzero(bad)[0]])
+            raise ValueError(
+                f"the kernel {group.kernel!r} {fault} at row {row} of {name}, {X_new[row].tolist()}. Check its formula "
+                "there, or leave such rows out."
+            )
+    excess = across - diagonal
+    if np.any(excess > _TOLERANCE * diagonal + rounding):
+        worst = int(np.argmax(excess / np.maximum(diagonal, _EPS)))
+        row = int(rows[worst])
+        _reject(
+            group,
+            f"at row {row} of {name}, {X_new[row].tolist()}, the latents at the data would have {across[worst]:.3g} of "
+            f"its variance {diagonal[worst]:.3g} in common with it",
+        )
+
+
+def _check_jointly(group: FactoredPrior, X_new: np.ndarray, name: str) -> None:
+    covariance = np.asarray(_residual_covariance(group, as_array(X_new)))
+    rounding = float(np.max(np.asarray(_variances(group, as_array(X_new))[2])))
+    least, largest = np.linalg.eigvalsh(covariance)[0], np.max(np.diagonal(covariance))
+    if least < -len(X_new) * (_TOLERANCE * max(largest, 0.0) + rounding):
+        _reject(group, f"given those at the data, the matrix at {name} has the eigenvalue {least:.3g}")
+
+
+def _reject(group: FactoredPrior, fault: str) -> None:
+    raise ValueError(
+        f"the kernel {group.kernel!r} is no covariance function: {fault}. A matrix that is positive semi-definite at "
+        "the data alone makes variances negative elsewhere: check its formula (a covariance of distances on a circle "
+        "or a graph need not be one), or take a kernel of the package, such as pgm.Periodic."
+    )
+
+
+@compiled
+def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
+    """Variances at new inputs (m,), what the coordinates take of them, and how far rounding can be off with that.
+
+    With weights a = L^-T A of the coordinates' inputs, an error E of their matrix L L^T is one of a^T E a.
+    """
+    A, _ = group.factor_at(X_new)
+    root = group.root if hasattr(group, "root") else jnp.eye(len(A))
+    weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)
+    scale = jnp.max(jnp.sum(root**2, axis=1))
+    return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), len(A) * _EPS * scale * weights**2
+
+
+@compiled
+def _residual_covariance(group: FactoredPrior, X_new: Float[Array, "m d"]) -> Array:
+    return group.residual_covariance(X_new)

@@ -1,0 +1,305 @@
+"""Each metric of a comparison against an independent computation."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from arviz_stats.base import array_stats
+from scipy import stats
+from scipy.special import expit
+
+from pgmodels.diagnostics.calibration import expected_calibration_error
+from pgmodels.diagnostics.compare import Comparison, compare
+from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors, worst
+from pgmodels.diagnostics.distances import wasserstein_to_gaussian
+from pgmodels.diagnostics.importance import pareto_k
+from pgmodels.inference.corrections.correct import correct
+from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.variational.cavi import cavi
+from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.kernels.stationary import RBF
+from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
+from pgmodels.model import GP, Model
+from pgmodels.priors.base import Sites
+from pgmodels.report.table import _caution
+
+
+def data(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, (rng.random(n) < expit(2.0 * X[:, 0] + 0.8)).astype(float)
+
+
+@cache
+def bernoulli():
+    X, y = data(20, 0)
+    model = Model(Bernoulli(), GP(RBF(2.0, 0.9), mean=0.8))
+    vi = cavi(model, X, y)
+    return vi, correct(vi), gibbs(model, X, y, num_samples=300, num_warmup=30, num_chains=2, seed=3)
+
+
+@cache
+def gaussian():
+    X, _ = data(15, 2)
+    y = np.sin(2 * X[:, 0]) + 0.3
+    model = Model(Gaussian(0.5), GP(RBF(1.5, 0.9), mean=0.4))
+    return cavi(model, X, y), gibbs(model, X, y, num_samples=400, num_warmup=5, num_chains=2, seed=3)
+
+
+@cache
+def table():
+    vi, fixed, mcmc = bernoulli()
+    X, y = data(30, 1)
+    return compare(gibbs=mcmc, cavi=vi, corrected=fixed, X=X, y=y)
+
+
+def test_errors_are_those_of_the_marginals():
+    vi, fixed, mcmc = bernoulli()
+    frame = table().to_dataframe()
+    assert list(frame.index) == ["gibbs", "cavi", "corrected"]
+    for name, result in (("cavi", vi), ("corrected", fixed)):
+        f = mcmc.latents.reshape(-1, 20)
+        mean, variance = np.abs(result.mean[:, 0] - f.mean(axis=0)), np.abs(result.variance[:, 0] - f.var(axis=0))
+        expected = [mean.mean(), mean.max(), variance.mean(), variance.max()]
+        columns = ["mean_error", "mean_error_max", "variance_error", "variance_error_max"]
+        np.testing.assert_allclose(frame.loc[name, columns].astype(float), expected, rtol=1e-12)
+        # A Gaussian by 20,000 of its quantiles: the tails beyond them weigh less than 1e-4.
+        quantiles = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+        scale = np.sqrt(result.variance[:, 0])
+        distances = [stats.wasserstein_distance(f[:, i], result.mean[i, 0] + scale[i] * quantiles) for i in range(20)]
+        np.testing.assert_allclose(frame.loc[name, "wasserstein"], np.mean(distances), atol=2e-4)
+        assert frame.loc[name, "seconds"] == result.seconds
+    assert frame.loc["gibbs", columns].isna().all()
+    assert frame.loc["cavi", "elbo"] == vi.elbo
+    assert frame.loc[["gibbs", "corrected"], "elbo"].isna().all()
+    assert np.isnan(frame.loc["gibbs", "pareto_k"])
+    assert frame.loc["corrected", "pareto_k"] == pareto_k(fixed)
+    assert all(dtype.kind == "f" for dtype in frame.dtypes)
+
+
+def test_wasserstein_of_one_draw():
+    # W1 of a point at the mean from N(2, 3^2) is E|f - 2| = 3 sqrt(2 / pi).
+    got = wasserstein_to_gaussian(np.array([[2.0]]), np.array([2.0]), np.array([3.0]))
+    np.testing.assert_allclose(got, 3.0 * np.sqrt(2 / np.pi), rtol=1e-12)
+    far = wasserstein_to_gaussian(np.array([[-50.0], [-50.0]]), np.array([2.0]), np.array([3.0]))
+    np.testing.assert_allclose(far, 52.0, rtol=1e-9)
+
+
+def test_test_metrics_of_two_classes():
+    vi, _, _ = bernoulli()
+    X, y = data(30, 1)
+    m, v = vi.predict_latent(X)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    p = expit(m + np.sqrt(v) * nodes) @ (weights / weights.sum())
+    row = table().to_dataframe().loc["cavi"]
+    assert row["misclassification"] == np.mean((p > 0.5) != y)
+    np.testing.assert_allclose(row["negative_log_density"], -stats.bernoulli.logpmf(y, p).mean(), rtol=1e-7)
+    confidence, correct_label = np.maximum(p, 1 - p), (p > 0.5) == y
+    total = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(correct_label[inside].mean() - confidence[inside].mean())
+    np.testing.assert_allclose(row["calibration_error"], total, rtol=1e-7)
+
+
+def test_calibration_error_by_hand():
+    # Three rows at confidence 0.8, two right: |2/3 - 0.8| = 2/15; one row at 0.6, right: 0.4.
+    p = np.array([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.4, 0.6]])
+    np.testing.assert_allclose(expected_calibration_error(p, np.array([0, 1, 1, 1])), 0.75 * 2 / 15 + 0.25 * 0.4)
+
+
+def test_pareto_k_is_that_of_the_dense_densities():
+    vi, _, _ = bernoulli()
+    f, _ = vi.draw_at_data(1000, seed=4)
+    # Well-conditioned covariances: a nugget would change them, so the kernel's lengthscale keeps K's inverse tame.
+    X = vi.X
+    K = 2.0 * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.9**2)
+    W = np.diag(vi.posterior.sites.precision[:, 0])
+    S = K - K @ np.linalg.solve(np.linalg.inv(W) + K, K)
+    log_q = stats.multivariate_normal(vi.mean[:, 0], S, allow_singular=True).logpdf(f[..., 0])
+    log_p = stats.multivariate_normal(np.full(20, 0.8), K, allow_singular=True).logpdf(f[..., 0])
+    log_likelihood = stats.bernoulli.logpmf(vi.y, expit(f[..., 0])).sum(axis=-1)
+    expected = array_stats.psislw(-(log_likelihood + log_p - log_q))[1]
+    # The dense densities lose digits to the condition of K, about 1e5: weights agree to 1e-6 or so.
+    np.testing.assert_allclose(pareto_k(vi, 1000, seed=4), expected, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_an_exact_approximation_shows_no_error():
+    vi, mcmc = gaussian()
+    result = compare(gibbs=mcmc, cavi=vi)
+    row = result.to_dataframe().loc["cavi"]
+    assert row["pareto_k"] < 0.3
+    # 15 correlated latents: every error within five of its standard errors.
+    assert np.all(np.abs(vi.mean - mcmc.mean) < 5 * result.mcse_mean)
+    assert np.all(np.abs(vi.variance - mcmc.variance) < 5 * result.mcse_variance)
+    # Independent draws: the standard errors in closed form; those of variances are noisier.
+    np.testing.assert_allclose(result.mcse_mean, np.sqrt(vi.variance / 800), rtol=0.25)
+    np.testing.assert_allclose(result.mcse_variance, vi.variance * np.sqrt(2 / 800), rtol=0.4)
+    # W1 of 800 draws of a Gaussian from it: about 1.1 sd / sqrt(800); a shift of five standard errors adds to it.
+    assert row["wasserstein"] < 6 * np.sqrt(vi.variance.max() / 800)
+
+
+@pytest.mark.slow
+def test_a_worse_approximation_shows():
+    vi, mcmc = gaussian()
+    with jax.enable_x64(True):
+        posterior = vi.prior.condition(Sites(*(2 * part for part in vi.posterior.sites)))
+    narrow = replace(vi, variance=vi.variance / 2, posterior=posterior, method="narrow")
+    frame = compare(gibbs=mcmc, cavi=vi, narrow=narrow).to_dataframe()
+    for column in ("variance_error", "variance_error_max", "wasserstein", "pareto_k"):
+        assert frame.loc["narrow", column] > frame.loc["cavi", column]
+    np.testing.assert_allclose(frame.loc["narrow", "variance_error"], (mcmc.variance - vi.variance / 2).mean())
+
+
+@pytest.mark.slow
+def test_exact_sites_have_equal_weights():
+    vi, _ = gaussian()
+    weights = pointwise_log_likelihood(vi, vi.draw_at_data(50)[0]).sum(axis=-1)
+    f = vi.draw_at_data(50)[0]
+    h, w = map(np.asarray, vi.posterior.sites)
+    weights -= (h * f - 0.5 * w * f**2).sum(axis=(-2, -1))
+    assert np.ptp(weights) < 1e-9
+    assert pareto_k(vi, 200) == -np.inf
+
+
+def test_convergence_is_what_arviz_finds_on_every_latent():
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(4, 200, 60))
+    memory = np.linspace(0.0, 0.95, 60)
+    for t in range(1, 200):
+        x[:, t] += memory * x[:, t - 1]
+    latents = x.reshape(4, 200, 30, 2)
+    got = worst(latents, *convergence_by_latent(latents))
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    assert got["ess_bulk"] == array_stats.ess(x, **axes, method="bulk").min()
+    assert got["ess_tail"] == array_stats.ess(x, **axes, method="tail", prob=(0.05, 0.95)).min()
+    assert got["rhat"] == array_stats.rhat(x, **axes).max()
+    means, _ = standard_errors(latents)
+    # NumPyro and ArviZ end Geyer's sequence differently, by a few per cent of the effective size.
+    np.testing.assert_allclose(means.ravel(), array_stats.mcse(x, **axes, method="mean"), rtol=0.05)
+    assert np.isnan(worst(latents[:1], *convergence_by_latent(latents[:1]))["rhat"])
+
+
+@pytest.mark.slow
+def test_three_classes_and_a_second_sampler():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(15, 1))
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    model = Model(LogisticSoftmax(3), GP(RBF(2.0, 1.0), size=3))
+    mcmc = gibbs(model, X, y, num_samples=60, num_warmup=10, num_chains=2, seed=1)
+    other = replace(mcmc, whitened=tuple(v[:, :40] for v in mcmc.whitened))
+    vi = cavi(model, X, y)
+    result = compare(first=vi, a=mcmc, b=other, reference="b", X=X[:5], y=y[:5])
+    assert result.reference == "b"
+    assert result.mcse_mean.shape == (15, 3)
+    frame = result.to_dataframe()
+    distances = [
+        stats.wasserstein_distance(mcmc.latents[..., i, j].ravel(), other.latents[..., i, j].ravel())
+        for i in range(15)
+        for j in range(3)
+    ]
+    np.testing.assert_allclose(frame.loc["a", "wasserstein"], np.mean(distances), rtol=1e-12)
+    p = vi.predict(X[:5]).probabilities
+    assert frame.loc["first", "misclassification"] == np.mean(p.argmax(axis=1) != y[:5])
+    assert frame.loc["first", "calibration_error"] == expected_calibration_error(p, y[:5])
+    assert len(result.plot().axes) == 3
+
+
+@pytest.mark.slow
+def test_binomial_test_data_take_columns_or_covariates():
+    X = np.linspace(-1.0, 1.0, 6)[:, None]
+    y = np.column_stack([[0, 1, 3, 4, 5, 5], [5, 5, 5, 6, 6, 9]])
+    model = Model(Binomial(), GP(RBF(1.0, 0.7)))
+    vi, mcmc = cavi(model, X, y), gibbs(model, X, y, num_samples=20, num_warmup=5, num_chains=2)
+    one = compare(gibbs=mcmc, cavi=vi, X=X, y=y).to_dataframe()
+    two = compare(gibbs=mcmc, cavi=vi, X=X, y=y[:, 0], covariates=y[:, 1]).to_dataframe()
+    pd.testing.assert_frame_equal(one, two)
+    mean = vi.predict(X, covariates=y[:, 1]).mean
+    np.testing.assert_allclose(one.loc["cavi", "rmse"], np.sqrt(np.mean((mean - y[:, 0]) ** 2)))
+    assert one["calibration_error"].isna().all()
+    with pytest.raises(ValueError, match="Leave covariates out"):
+        compare(gibbs=mcmc, X=X, y=y, covariates=y[:, 1])
+
+
+def test_printed_saved_and_plotted(tmp_path):
+    result = table()
+    text = str(result)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "gibbs (ref.)" in text
+    assert "Monte-Carlo standard errors" in text
+    frame = result.to_dataframe()
+    line = next(line for line in text.splitlines() if line.startswith("mean |error| of latent means"))
+    best = frame["mean_error"].min()
+    assert f"{best:#.4g}*" in line
+    assert line.count("*") == 1
+    saved = pd.read_csv(result.save(tmp_path / "new"), index_col=0)
+    pd.testing.assert_frame_equal(saved, frame)
+    figure = result.plot(tmp_path / "marginals.png")
+    assert (tmp_path / "marginals.png").read_bytes().startswith(b"\x89PNG")
+    assert [axes.get_title() for axes in figure.axes] == [
+        "Posterior mean",
+        "Posterior variance",
+        "Predictive probability",
+    ]
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
+
+
+def test_a_correction_out_of_reach_is_said():
+    _, fixed, mcmc = bernoulli()
+    bad = replace(fixed, variance=fixed.variance - 0.9 * fixed.variance.max())
+    result = compare(gibbs=mcmc, corrected=bad)
+    assert np.isnan(result.to_dataframe().loc["corrected", "wasserstein"])
+    assert "variances are not positive" in result.notes[0]
+    assert " ".join(result.notes[0].split()) in " ".join(str(result).split())
+
+
+def test_bad_input_is_refused():
+    vi, _, mcmc = bernoulli()
+    other, _ = gaussian()
+    X, y = data(5, 8)
+    with pytest.raises(ValueError, match="needs draws of the posterior"):
+        compare(cavi=vi)
+    with pytest.raises(ValueError, match="reference must name one of the results"):
+        compare(gibbs=mcmc, cavi=vi, reference="nuts")
+    with pytest.raises(ValueError, match="must be draws"):
+        compare(gibbs=mcmc, cavi=vi, reference="cavi")
+    with pytest.raises(ValueError, match="under a name of its own"):
+        compare(reference=mcmc, cavi=vi)
+    with pytest.raises(ValueError, match="different X"):
+        compare(gibbs=mcmc, cavi=other)
+    with pytest.raises(ValueError, match="got X alone"):
+        compare(gibbs=mcmc, X=X)
+    with pytest.raises(ValueError, match="got y alone"):
+        compare(gibbs=mcmc, y=y)
+    with pytest.raises(ValueError, match="same length"):
+        compare(gibbs=mcmc, X=X, y=y[:3])
+    with pytest.raises(ValueError, match="x_test must be what cavi"):
+        compare(gibbs=mcmc, x_test=X)
+
+
+@pytest.mark.parametrize(("rhat", "ess", "cautioned"), [(1.2, 900.0, True), (1.01, 40.0, True), (1.01, 900.0, False)])
+def test_a_reference_that_has_not_mixed_is_called_out(rhat, ess, cautioned):
+    frame = pd.DataFrame({"rhat": [rhat, np.nan], "ess_bulk": [ess, np.nan], "ess_tail": [950.0, np.nan]}, ["g", "vi"])
+    table = Comparison.__new__(Comparison)
+    object.__setattr__(table, "_frame", frame)
+    object.__setattr__(table, "reference", "g")
+    assert bool(_caution(table)) is cautioned
+
+
+def test_convergence_of_each_latent_is_what_arviz_says():
+    """On slow chains with a shift between them, where splitting twice or not at all would show."""
+    rng = np.random.default_rng(5)
+    x = np.zeros((4, 300, 6, 1))
+    for step in range(1, 300):
+        x[:, step] = 0.95 * x[:, step - 1] + rng.normal(size=(4, 6, 1))
+    x[0, 150:] += 1.0
+    bulk, tail, rhat = (figure[:, 0] for figure in convergence_by_latent(x))
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    np.testing.assert_allclose(rhat, array_stats.rhat(x[..., 0], **axes), rtol=1e-10)
+    np.testing.assert_allclose(bulk, array_stats.ess(x[..., 0], **axes, method="bulk"), rtol=0.05)
+    np.testing.assert_allclose(tail, array_stats.ess(x[..., 0], **axes, method="tail", prob=(0.05, 0.95)), rtol=0.1)

@@ -1,0 +1,125 @@
+"""Learning from many rows in stages ends where learning from all of them at once does."""
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.empirical_bayes import search as maximum
+from pgmodels.inference.empirical_bayes import subset_warm_start as stages
+from tests.covering import some
+from tests.referees import sigma
+
+ROWS = 160
+
+
+def data(rng):
+    X = rng.normal(size=(ROWS, 2))
+    f = 1.0 + 3.0 * np.sin(2.0 * X[:, 0]) + 2.0 * X[:, 1]
+    y = (rng.random(ROWS) < sigma(f)).astype(float)
+    return X, y
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    monkeypatch.setattr(stages, "_LEAST", 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "objective"),
+    [
+        pytest.param(pgm.RBF(1.0, np.array([1.0, 1.0])), "cavi", id="lengthscale by column"),
+        pytest.param(pgm.Matern32(1.0, 1.0), "gaussian_vi", id="variational Gaussian", marks=pytest.mark.slow),
+    ],
+)
+def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
+    X, y = data(np.random.default_rng(3))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.1))
+    found = pgm.fit(model, X, y, objective=objective)
+    assert found.fit.start == "40 rows"
+    assert found.converged
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    at_once = pgm.fit(model, X, y, objective=objective)
+    assert at_once.fit.start != "40 rows"
+    # Both stop where a step changes the ELBO by some 1e-9 of its size.
+    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    for name, value in at_once.fit.values.items():
+        np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
+    """Labels of one class alone among the rows of the sample: there the latent is far from 0 and has no lengthscale."""
+    rng = np.random.default_rng(5)
+    X, y = data(rng)
+    sample = np.sort(np.random.default_rng(0).permutation(ROWS)[:40])
+    y[sample] = 1.0
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
+    found = pgm.fit(model, X, y)
+    assert found.converged
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch):
+    """There the bound may be flat, and a lengthscale that all rows determine would never come back."""
+    X, y = data(np.random.default_rng(3))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, np.array([1.0, 1.0])), mean=0.1))
+    monkeypatch.setattr(stages, "_FAR_OUT", 1.5)
+    monkeypatch.setattr(stages, "_FLAT", 1.0)
+    found = pgm.fit(model, X, y)
+    assert found.fit.start != "40 rows"
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    at_once = pgm.fit(model, X, y)
+    assert found.elbo == at_once.elbo
+    # Where the bound is curved as much as is asked for they are.
+    monkeypatch.setattr(stages, "_LEAST", 40)
+    monkeypatch.setattr(stages, "_FLAT", 10.0)
+    curved = pgm.fit(model, X, y)
+    assert curved.fit.start == "40 rows"
+    np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
+
+
+@pytest.mark.parametrize("separable", some([True, False], False), ids=["stage at its limit", "all rows at theirs"])
+def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
+    """The variance grows as far as it may: in the stage too where classes are separable."""
+    monkeypatch.setattr(maximum, "_REACH", 2.0)
+    X, y = data(np.random.default_rng(3))
+    if separable:
+        y = (X[:, 0] + X[:, 1] > 0.2).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
+    found = pgm.fit(model, X, y)
+    assert found.fit.start == "40 rows"
+    monkeypatch.setattr(stages, "_LEAST", 512)
+    at_once = pgm.fit(model, X, y)
+    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    # That of all rows, whose distances are not the stage's.
+    np.testing.assert_allclose(found.fit.values["variance"], at_once.fit.values["variance"], rtol=1e-8)
+    assert found.fit.values["variance"] > 8.0  # 14.6 and more without
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "stage"),
+    [
+        (None, 1023, None),
+        (None, 1024, 512),
+        (pgm.Dense(), 9000, 2250),
+        (pgm.Inducing(50), 9_999, None),
+        (pgm.Inducing(50), 10_000, 5_000),
+        (pgm.Inducing(50), 200_000, 50_000),
+    ],
+)
+def test_rows_of_a_stage(form, rows, stage):
+    gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
+    assert stages._fewer(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
+
+
+def test_what_few_rows_hardly_tell_more_do_not_tell_much_better():
+    """Curvatures 2,000 and 0.1 in directions that are no axes: the one grows as the rows do, the other does not."""
+    vectors = np.linalg.qr(np.array([[1.0, 0.7], [0.2, -1.3]]))[0]
+    found = stages._narrowed((vectors / np.array([2000.0, 0.1])) @ vectors.T, 4.0)
+    np.testing.assert_array_equal(found, found.T)
+    # A hundredth of 20, where a curvature grows by half as much, is left of the difference.
+    np.testing.assert_allclose(1.0 / np.diag(vectors.T @ found @ vectors), [8000.0, 0.1], rtol=0.02)
+    np.testing.assert_allclose(found, vectors @ np.diag(np.diag(vectors.T @ found @ vectors)) @ vectors.T, atol=1e-12)

@@ -1,0 +1,391 @@
+"""Hyperparameters integrated out, against brute force over them: exact marginal likelihoods, and draws of the prior."""
+
+import importlib
+import pickle
+import warnings
+from functools import cache
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+import pgmodels as pgm
+from pgmodels.inference.evidence import integrate as engine
+from pgmodels.interop.arviz import _drawn
+from pgmodels.numerics import central_composite as design
+from pgmodels.numerics.psis import smoothed
+from pgmodels.numerics.quadrature import sobol_normals
+from tests.referees import rbf
+
+NEW = np.array([[-2.5], [0.4], [3.0]])
+
+
+@cache
+def regression():
+    """A lengthscale and a noise scale with priors; the variance and the mean are held."""
+    rng = np.random.default_rng(4)
+    X = np.sort(rng.uniform(-2.0, 2.0, 12))[:, None]
+    y = 0.4 + np.sin(1.5 * X[:, 0]) + 0.3 * rng.normal(size=12)
+    kernel = pgm.RBF(pgm.Fixed(1.2), dist.LogNormal(0.0, 0.6))
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-1.0, 0.5)), pgm.GP(kernel, mean=pgm.Fixed(0.4)))
+    return model, X, y, pgm.integrate(model, X, y)
+
+
+def exact_regression(X, y, log_lengthscale, log_scale, at):
+    """log p(y | θ), and mean and covariance of the latent at new inputs."""
+    noise = np.exp(2.0 * log_scale)
+    both = rbf(np.concatenate([X, at]), 1.2, np.exp(log_lengthscale))
+    n = len(X)
+    S = both[:n, :n] + noise * np.eye(n)
+    half = np.linalg.solve(S, both[:n, n:])
+    return (
+        stats.multivariate_normal(np.full(n, 0.4), S).logpdf(y),
+        0.4 + half.T @ (y - 0.4),
+        both[n:, n:] - both[n:, :n] @ half,
+    )
+
+
+@cache
+def regression_by_quadrature():
+    """Points (31², 2) of logarithms of scale and lengthscale, their shares, log p(y), and moments at data and NEW.
+
+    Means (31², 15) and covariances (31², 15, 15).
+    """
+    _, X, y, _ = regression()
+    scale = -1.0 + 0.5 * np.linspace(-4.0, 4.0, 31)
+    lengthscale = 0.6 * np.linspace(-4.0, 4.0, 31)
+    points = np.stack(np.meshgrid(scale, lengthscale, indexing="ij"), axis=-1).reshape(-1, 2)
+    found = [exact_regression(X, y, longer, noise, np.concatenate([X, NEW])) for noise, longer in points]
+    log_p = np.array([value for value, _, _ in found])
+    log_p = log_p + stats.norm(-1.0, 0.5).logpdf(points[:, 0]) + stats.norm(0.0, 0.6).logpdf(points[:, 1])
+    total = np.logaddexp.reduce(log_p)
+    volume = (scale[1] - scale[0]) * (lengthscale[1] - lengthscale[0])
+    means, covariances = (np.array([part[k] for part in found]) for k in (1, 2))
+    return points, np.exp(log_p - total), total + np.log(volume), means, covariances
+
+
+def mixed(shares, means, variances):
+    mean = shares @ means
+    return mean, shares @ (variances + (means - mean) ** 2)
+
+
+def test_hyperparameters_of_a_regression_are_those_of_quadrature():
+    _, _, _, result = regression()
+    points, shares, log_evidence, _, _ = regression_by_quadrature()
+    assert list(result.hyperparameters) == ["scale", "lengthscale"]
+    for logs, marginal in zip(points.T, result.hyperparameters.values(), strict=True):
+        mean = shares @ logs
+        deviation = np.sqrt(shares @ (logs - mean) ** 2)
+        own = marginal.logarithm
+        # What the grid leaves out is in the tails.
+        assert abs(own.mean - mean) < 0.03 * deviation
+        np.testing.assert_allclose(own.deviation, deviation, rtol=0.03)
+        values = np.unique(logs)
+        each = np.array([shares[logs == value].sum() for value in values])
+        levels = [0.05, 0.5, 0.95]
+        expected = np.interp(levels, np.cumsum(each) - 0.5 * each, values)
+        # Half a per cent of the mass is cut at each end.
+        np.testing.assert_allclose(own.quantiles(levels), expected, atol=0.1 * deviation)
+        np.testing.assert_allclose(marginal.quantiles(levels), np.exp(own.quantiles(levels)), rtol=1e-4)
+        np.testing.assert_allclose(marginal.mean, shares @ np.exp(logs), rtol=0.02)
+    np.testing.assert_allclose(result.log_evidence, log_evidence, atol=0.02)
+    assert result.converged
+    assert result.holds_mass
+    assert result.num_failed == result.unreliable == 0
+
+
+def test_densities_are_those_of_quadrature():
+    _, _, _, result = regression()
+    points, shares, _, _, _ = regression_by_quadrature()
+    marginal = result.hyperparameters["scale"]
+    values = np.unique(points[:, 0])
+    by_value = np.array([shares[points[:, 0] == value].sum() for value in values]) / (values[1] - values[0])
+    # Of the logarithm, over the value; smoothing takes 1 % off the peak.
+    np.testing.assert_allclose(marginal.density(np.exp(values)) * np.exp(values), by_value, atol=0.03 * by_value.max())
+    np.testing.assert_array_equal(marginal.density([-1.0, 0.0]), 0.0)
+    with pytest.raises(ValueError, match=r"density is of one number; this hyperparameter has shape \(2,\)"):
+        pgm.Marginal(np.ones((3, 2)), np.full(3, 1.0 / 3.0)).density(1.0)
+
+
+def test_latents_of_a_regression_are_those_of_quadrature():
+    _, X, _, result = regression()
+    _, shares, _, means, covariances = regression_by_quadrature()
+    variances = np.diagonal(covariances, axis1=1, axis2=2)
+    mean, variance = mixed(shares, means, variances)
+    found = result.predict_latent(np.concatenate([X, NEW]))
+    for own, expected in zip(found, (mean, variance), strict=True):
+        np.testing.assert_allclose(own[:, 0], expected, atol=0.02 * np.sqrt(variance).max(), rtol=0.02)
+    np.testing.assert_allclose(result.mean, found[0][:12], atol=1e-6)
+    np.testing.assert_allclose(result.variance, found[1][:12], atol=1e-6)
+    # A quantile of the mixture leaves so much below it.
+    levels = np.array([0.05, 0.5, 0.9])
+    quantiles = result.quantiles(levels, NEW)
+    for level, at in zip(levels, quantiles[:, :, 0], strict=True):
+        below = shares @ stats.norm.cdf(at, means[:, 12:], np.sqrt(variances[:, 12:]))
+        np.testing.assert_allclose(below, level, atol=0.01)
+    assert result.quantiles(0.5).shape == (1, 12, 1)
+
+
+def test_joint_draws_of_a_regression_are_those_of_quadrature():
+    _, _, _, result = regression()
+    _, shares, _, means, covariances = regression_by_quadrature()
+    means, covariances = means[:, 12:], covariances[:, 12:, 12:]
+    away = means - shares @ means
+    covariance = np.einsum("k,kab->ab", shares, covariances + away[:, :, None] * away[:, None, :])
+    drawn = result.draw_latents(np.vstack([NEW, NEW[1] + 0.05]), 4000, seed=2)[..., 0]
+    # Neighbours go together: were each row drawn by itself, they would not.
+    assert np.corrcoef(drawn[:, 1], drawn[:, 3])[0, 1] > 0.9
+    drawn = drawn[:, :3]
+    deviation = np.sqrt(np.diag(covariance))
+    # 4.5 standard errors of 4,000 draws of tails twice those of a normal, and the 2 % of the grid.
+    np.testing.assert_allclose(drawn.mean(axis=0), shares @ means, atol=0.09 * deviation.max())
+    np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.16 * deviation.max() ** 2)
+
+
+def test_predictions_of_a_regression_are_those_of_quadrature():
+    _, _, _, result = regression()
+    points, shares, _, means, covariances = regression_by_quadrature()
+    variances = np.diagonal(covariances, axis1=1, axis2=2)
+    means, variances = means[:, 12:], variances[:, 12:] + np.exp(2.0 * points[:, :1])
+    predictive = result.predict(NEW)
+    mean, variance = mixed(shares, means, variances)
+    np.testing.assert_allclose(predictive.mean, mean, atol=0.02)
+    np.testing.assert_allclose(predictive.variance, variance, rtol=0.03)
+    y = np.array([0.1, 1.2, -0.8])
+    np.testing.assert_allclose(
+        predictive.log_density(y), np.log(shares @ stats.norm.pdf(y, means, np.sqrt(variances))), atol=0.02
+    )
+
+
+@cache
+def labels():
+    rng = np.random.default_rng(2)
+    X = np.sort(rng.uniform(-3.0, 3.0, 12))[:, None]
+    y = (np.sin(1.2 * X[:, 0]) + 0.4 * rng.normal(size=12) > 0).astype(float)
+    kernel = pgm.RBF(dist.LogNormal(1.0, 0.8), dist.LogNormal(0.3, 0.5))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(-0.3)))
+    return model, X, y, pgm.integrate(model, X, y)
+
+
+@pytest.mark.slow
+def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
+    """At each of 17² hyperparameters 2^13 points of the prior, the same ones, weighed by the likelihood."""
+    _, X, y, result = labels()
+    standard = sobol_normals(12, 1 << 13)
+    variance, lengthscale = 1.0 + 0.8 * np.linspace(-3.5, 3.5, 17), 0.3 + 0.5 * np.linspace(-3.5, 3.5, 17)
+    points = np.stack(np.meshgrid(variance, lengthscale, indexing="ij"), axis=-1).reshape(-1, 2)
+    found = []
+    for values in np.exp(points):
+        f = -0.3 + standard @ np.linalg.cholesky(rbf(X, *values) + 1e-8 * np.eye(12)).T
+        p = np.prod(expit(np.where(y == 1, f, -f)), axis=1)
+        mean = p @ f / p.sum()
+        found.append((np.log(p.mean()), mean, p @ (f - mean) ** 2 / p.sum()))
+    log_p = np.array([value for value, _, _ in found])
+    log_p = log_p + stats.norm(1.0, 0.8).logpdf(points[:, 0]) + stats.norm(0.3, 0.5).logpdf(points[:, 1])
+    total = np.logaddexp.reduce(log_p)
+    shares = np.exp(log_p - total)
+    for logs, marginal in zip(points.T, result.hyperparameters.values(), strict=True):
+        mean = shares @ logs
+        deviation = np.sqrt(shares @ (logs - mean) ** 2)
+        assert abs(marginal.logarithm.mean - mean) < 0.05 * deviation
+        np.testing.assert_allclose(marginal.logarithm.deviation, deviation, rtol=0.05)
+    volume = (variance[1] - variance[0]) * (lengthscale[1] - lengthscale[0])
+    np.testing.assert_allclose(result.log_evidence, total + np.log(volume), atol=0.04)
+    # A skew posterior of twelve labels: what is left is the Gaussian's, at the widest hyperparameters.
+    mean, variance = mixed(shares, *(np.array([part[k] for part in found]) for k in (1, 2)))
+    np.testing.assert_allclose(result.mean[:, 0], mean, atol=0.06 * np.sqrt(variance).max())
+    np.testing.assert_allclose(result.variance[:, 0], variance, rtol=0.08)
+
+
+@pytest.mark.slow
+def test_one_program_serves_all_points_and_other_data():
+    model, X, y, _ = labels()
+    sizes = engine._evaluate.cache_size(), engine._ascend.cache_size()
+    again = pgm.integrate(model, X + 0.05, np.roll(y, 1), seed=3)
+    assert len(again.shares) > 10
+    assert (engine._evaluate.cache_size(), engine._ascend.cache_size()) == sizes
+    alone = engine._evaluate.cache_size()
+    again.predict_latent(NEW)
+    first = engine._predict.cache_size()
+    again.predict_latent(NEW + 0.1)
+    assert (engine._evaluate.cache_size(), engine._predict.cache_size()) == (alone, first)
+
+
+@pytest.mark.slow
+def test_it_is_a_result_like_the_others(tmp_path):
+    _, _, _, result = labels()
+    predictive = result.predict(NEW)
+    probabilities = predictive.probabilities
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-9)
+    np.testing.assert_allclose(predictive.probabilities_of([1.0])[:, 0], probabilities[:, 1], atol=1e-9)
+    drawn = predictive.draw(2000, seed=3)
+    assert drawn.shape == (2000, 3)
+    error = np.sqrt(probabilities.prod(axis=1) / 2000)
+    np.testing.assert_array_less(np.abs(drawn.mean(axis=0) - probabilities[:, 1]), 4.5 * error)
+    # Its text says what was integrated out.
+    assert "Hyperparameters integrated out of Bernoulli()" in str(result)
+    assert "variance" in str(result)
+    tree = result.to_arviz(num_draws=2000)
+    assert "nested approximation" in tree["posterior"].attrs["draws_of"]
+    logs = np.log(tree["posterior"]["variance"].to_numpy())
+    own = result.hyperparameters["variance"].logarithm
+    np.testing.assert_allclose(logs.mean(), own.mean, atol=4.5 * own.deviation / np.sqrt(2000))
+    f = tree["posterior"]["f"].to_numpy()[0]
+    # The nearest point stands for each draw: a twentieth of the spread between points is lost or gained.
+    np.testing.assert_allclose(f.mean(axis=0), result.mean, atol=0.1 * np.sqrt(result.variance).max())
+    np.testing.assert_allclose(f.var(axis=0), result.variance, rtol=0.2)
+    for other in (pickle.loads(pickle.dumps(result)), pgm.load(result.save(tmp_path / "integrated.npz"))):
+        np.testing.assert_array_equal(other.mean, result.mean)
+        np.testing.assert_allclose(other.predict(NEW).probabilities, probabilities, rtol=1e-12)
+        np.testing.assert_array_equal(
+            other.hyperparameters["lengthscale"].values, result.hyperparameters["lengthscale"].values
+        )
+
+
+@pytest.mark.slow
+def test_it_is_compared_with_draws():
+    """Its own, which have what its mixture has."""
+    _, _, _, result = labels()
+    table = pgm.compare(gibbs=_drawn(result, 2000, 0), integrated=result)
+    row = table.to_dataframe().loc["integrated"]
+    assert row["mean_error"] < 0.15
+    assert np.isfinite(row["wasserstein"])
+    assert not table.notes
+    assert "integrated" in str(table)
+    assert "hyperparameters" not in str(pgm.verdicts(table)["integrated"])
+
+
+@pytest.mark.slow
+def test_four_hyperparameters_by_a_composite_design():
+    """Against 40,000 draws of the prior, weighed by the exact marginal likelihood."""
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-2.0, 2.0, (25, 2))
+    y = np.sin(1.5 * X[:, 0]) + 0.3 * X[:, 1] + 0.3 * rng.normal(size=25)
+    kernel = pgm.RBF(dist.LogNormal(0.0, 0.6), pgm.Parameter([1.0, 1.0], prior=dist.LogNormal(0.3, 0.5)))
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-1.0, 0.5)), pgm.GP(kernel))
+    result = pgm.integrate(model, X, y)
+    assert len(result.shares) == 25
+    centre, scale = np.array([-1.0, 0.0, 0.3, 0.3]), np.array([0.5, 0.6, 0.5, 0.5])
+    logs = centre + scale * rng.standard_normal((40_000, 4))
+    noise, variance, lengthscales = np.exp(2.0 * logs[:, 0]), np.exp(logs[:, 1]), np.exp(logs[:, 2:])
+    squares = np.zeros((len(logs), 25, 25))
+    for k in range(2):
+        squares += ((X[:, None, k] - X[:, k]) / lengthscales[:, k, None, None]) ** 2
+    S = variance[:, None, None] * np.exp(-0.5 * squares) + noise[:, None, None] * np.eye(25)
+    solved = np.linalg.solve(S, np.broadcast_to(y[:, None], (len(S), 25, 1)))[..., 0]
+    log_p = -0.5 * (solved @ y + np.linalg.slogdet(2.0 * np.pi * S)[1])
+    shares = np.exp(log_p - np.logaddexp.reduce(log_p))
+    truth = shares @ logs, np.sqrt(shares @ (logs - shares @ logs) ** 2)
+    parts = [marginal.logarithm for marginal in result.hyperparameters.values()]
+    mean, deviation = (np.concatenate([np.ravel(getattr(part, name)) for part in parts])
+                       for name in ("mean", "deviation"))  # fmt: skip
+    # The design knows one scale a side: a tenth or two of a deviation (Rue, Martino and Chopin 2009).
+    np.testing.assert_allclose((mean - truth[0]) / truth[1], 0.0, atol=0.2)
+    np.testing.assert_allclose(deviation, truth[1], rtol=0.15)
+    np.testing.assert_allclose(result.log_evidence, np.logaddexp.reduce(log_p) - np.log(len(logs)), atol=0.15)
+
+
+@pytest.mark.slow
+def test_what_is_not_to_be_trusted_is_said(monkeypatch):
+    model, X, y, whole = labels()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "smoothed", lambda log_ratios: smoothed(log_ratios)._replace(k=1.2))
+        with pytest.warns(pgm.EvidenceWarning, match=r"k-hat of the evidence's weights is above .* 100% of the mass"):
+            result = pgm.integrate(model, X, y)
+    np.testing.assert_allclose(result.unreliable, 1.0)
+    assert "Pareto k-hat above its limit 100%" in " ".join(str(result).split())
+    with monkeypatch.context() as patch:
+        patch.setitem(design._MOST, 2, 12)
+        with pytest.warns(pgm.EvidenceWarning, match="the points do not hold the mass"):
+            assert not pgm.integrate(model, X, y).holds_mass
+    evaluate = engine._evaluate
+
+    def failing(given, vector, *others):
+        point = evaluate(given, vector, *others)
+        return point._replace(log_ratios=point.log_ratios + np.where(vector[0] > 2.5, np.nan, 0.0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_evaluate", failing)
+        with pytest.warns(pgm.EvidenceWarning, match="gave no finite evidence and are left out"):
+            result = pgm.integrate(model, X, y)
+    assert 0 < result.num_failed < len(whole.shares)
+    assert (result.vectors[:, 0] < 2.5).all()
+    assert "that failed" in str(result)
+
+
+@pytest.mark.slow
+def test_wrong_calls_are_refused():
+    model, X, y, _ = labels()
+    with pytest.raises(ValueError, match=r"integrate: nothing in the model has a prior.*pgm\.correct"):
+        pgm.integrate(model.fixed(), X, y)
+    with pytest.raises(ValueError, match=r"num_draws must be a whole number >= 256; got 10\."):
+        pgm.integrate(model, X, y, num_draws=10)
+    with pytest.raises(ValueError, match=r"model must be a pgm\.Model"):
+        pgm.integrate(model.likelihood, X, y)
+    _, _, _, result = labels()
+    with pytest.raises(ValueError, match="levels must be numbers between 0 and 1"):
+        result.quantiles([0.0, 0.5])
+
+
+@pytest.mark.slow
+def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
+    """Additive effects of two factors in 24 cells: rank 9 of 24, the figures those of the dense form."""
+    monkeypatch.setattr("pgmodels.inference.empirical_bayes.bound._MANY_ROWS", 1)
+    cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), axis=-1).reshape(-1, 2)
+    X, trials = cells[[*range(24), 3, 17, 17]], np.array([3.0, 5.0, 0.0] * 9)
+    y = np.column_stack([np.minimum((7 * np.arange(27)) % 4, trials), trials])
+
+    def integrated(**form):
+        kernel = pgm.On(pgm.White(dist.LogNormal(-1.0, 0.7)), [0]) + pgm.On(pgm.White(pgm.Fixed(0.6)), [1])
+        return pgm.integrate(pgm.Model(pgm.Binomial(), pgm.GP(kernel, mean=-0.4, **form)), X, y)
+
+    found, dense = integrated(), integrated(form=pgm.Dense())
+    assert found.log_evidence == pytest.approx(dense.log_evidence, abs=0.02)
+    np.testing.assert_allclose(found.mean, dense.mean, atol=0.01)
+    np.testing.assert_allclose(found.variance, dense.variance, rtol=0.03)
+    new = np.array([[0.0, 5.0], [2.0, 9.0], [0.0, 5.0]])
+    for mine, other in zip(found.predict_latent(new), dense.predict_latent(new), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0.03, atol=0.01)
+    drawn = found.draw_latents(new, 4000, seed=2)[..., 0]
+    mean, variance = (part[:, 0] for part in found.predict_latent(new))
+    assert (np.abs(drawn.mean(axis=0) - mean) < 5 * np.sqrt(variance / 4000)).all()
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.15)
+    np.testing.assert_allclose(drawn[:, 0], drawn[:, 2], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "scale", "variance", "log_evidence"),
+    [(6, (-8.0, 2.0), dist.LogNormal(0.0, 1.0), -6.2548), (4, (-4.0, 1.0), pgm.Fixed(1.0), -4.8469)],
+)
+def test_sines_without_noise(count, scale, variance, log_evidence):
+    """+215.63 and -3.18 before; the right values are of tests/numerics/test_central_composite.py."""
+    X = np.linspace(-np.pi, np.pi, count)[:, None]
+    kernel = pgm.RBF(variance, dist.LogNormal(0.0, 1.0))
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(*scale)), pgm.GP(kernel))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pgm.EvidenceWarning)
+        result = pgm.integrate(model, X, np.sin(X[:, 0]), progress=False)
+    assert abs(result.log_evidence - log_evidence) < 0.05
+    assert result.holds_mass
+    assert abs(result.hyperparameters["scale"].logarithm.mean - scale[0]) < 0.05
+    # Of the latents at the data nothing is left open, whatever points are mixed.
+    np.testing.assert_allclose(result.mean[:, 0], np.sin(X[:, 0]), atol=0.05)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_interpolated_is_an_error(monkeypatch):
+    module = importlib.import_module("pgmodels.inference.evidence.integrate")
+    X = np.linspace(-np.pi, np.pi, 4)[:, None]
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-2.0, 0.5)), pgm.GP(pgm.RBF(1.0, 1.0)))
+
+    def off_by(error):
+        monkeypatch.setattr(module, "refined", lambda density, design: design._replace(error=error))
+        return pgm.integrate(model, X, np.sin(X[:, 0]), progress=False)
+
+    with pytest.warns(pgm.EvidenceWarning, match=r"may be off by 0\.2 nats"):
+        off_by(0.2)
+    with pytest.raises(ValueError, match=r"off by 3 nats where its mass is"):
+        off_by(3.0)

@@ -1,0 +1,168 @@
+"""Runs saved as they go: killed at any moment, they end as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.mcmc.gibbs import checkpoint
+from tests.covering import some
+from tests.registry import CASES
+
+ROOT = Path(__file__).parents[3]
+OPTIONS = {"num_warmup": 30, "num_chains": 2, "seed": 4}
+
+SCRIPT = """
+import sys, numpy as np, pgmodels as pgm
+from tests.registry import CASES
+X, y = CASES["bernoulli"].data(6, seed=3)
+draws = pgm.gibbs(CASES["bernoulli"].model(), X, y, num_samples={samples}, num_warmup=30, num_chains=2, seed=4,
+                  checkpoint=sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def problem():
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    return CASES["bernoulli"].model(), X, y
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Save after every chunk."""
+    monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
+
+
+def drawn(folder):
+    """The iterations after warm-up that are saved."""
+    index = folder / "index.json"
+    return json.loads(index.read_text())["number"] - 30 if index.exists() else -1
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
+    samples = 200_000
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(samples=samples), tmp_path], env=environment)
+    deadline = time.monotonic() + 120
+    while drawn(tmp_path) <= 0:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = drawn(tmp_path)
+    assert 0 < done < samples
+    # To a number of draws that the test can make again from the start.
+    total = done + 333
+    resumed = pgm.gibbs(*problem, num_samples=total, checkpoint=tmp_path, **OPTIONS)
+    whole = pgm.gibbs(*problem, num_samples=total, **OPTIONS)
+    assert np.array_equal(resumed.latents, whole.latents)
+    assert np.array_equal(resumed.log_likelihood_trace, whole.log_likelihood_trace)
+
+
+@pytest.mark.parametrize(
+    ("failing", "at"),
+    some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("replace", 3)),
+)
+def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
+    whole = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
+    original, calls = getattr(os, failing), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(os, failing, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
+    monkeypatch.setattr(os, failing, original)
+    resumed = pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(resumed.latents, whole.latents)
+
+
+def test_a_finished_run_is_read_and_goes_on(problem, tmp_path):
+    first = pgm.gibbs(*problem, num_samples=60, checkpoint=tmp_path, **OPTIONS)
+    again = pgm.gibbs(*problem, num_samples=60, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(first.latents, again.latents)
+    shorter = pgm.gibbs(*problem, num_samples=20, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(first.latents[:, :20], shorter.latents)
+    longer = pgm.gibbs(*problem, num_samples=130, checkpoint=tmp_path, **OPTIONS)
+    assert np.array_equal(longer.latents, pgm.gibbs(*problem, num_samples=130, **OPTIONS).latents)
+
+
+@pytest.mark.parametrize("keep", some(["moments", [4, 1]], "moments"))
+def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
+    options = {**OPTIONS, "keep": keep}
+    pgm.gibbs(*problem, num_samples=70, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(*problem, num_samples=150, checkpoint=tmp_path, **options)
+    whole = pgm.gibbs(*problem, num_samples=150, **options)
+    assert np.array_equal(resumed.mean, whole.mean)
+    assert np.array_equal(resumed.variance, whole.variance)
+    if keep != "moments":
+        assert np.array_equal(resumed.latents, whole.latents)
+
+
+@pytest.mark.slow
+def test_sampled_hyperparameters_survive_too(tmp_path, eager):
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
+    options = {"num_warmup": 120, "num_chains": 2, "seed": 4}
+    pgm.gibbs(model, X, y, num_samples=20, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(model, X, y, num_samples=45, checkpoint=tmp_path, **options)
+    whole = pgm.gibbs(model, X, y, num_samples=45, **options)
+    assert_same_draws(resumed, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", [1, 2, 3])
+def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, monkeypatch, saves):
+    X, y = CASES["bernoulli"].data(6, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
+    options = {"num_samples": 20, "num_warmup": 160, "num_chains": 2, "seed": 4}
+    original, numbers = checkpoint.Checkpoint.save, []
+
+    def interrupted(self, run, final):
+        original(self, run, final)
+        numbers.append(run.number)
+        if len(numbers) == saves:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+    assert numbers[-1] < 160
+    resumed = pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+    assert numbers[saves] > numbers[saves - 1]
+    assert_same_draws(resumed, pgm.gibbs(model, X, y, **options))
+
+
+def assert_same_draws(resumed, whole):
+    for name, values in whole.hyperparameters.items():
+        assert np.array_equal(resumed.hyperparameters[name], values)
+    assert np.array_equal(resumed.latents, whole.latents)
+
+
+def test_another_run_is_refused(problem, tmp_path):
+    _, X, y = problem
+    pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
+    for other in ((*problem[:2], 1.0 - y), (CASES["bernoulli"].model(variance=1.0), X, y)):
+        with pytest.raises(ValueError, match="holds a run of another model"):
+            pgm.gibbs(*other, num_samples=5, checkpoint=tmp_path, **OPTIONS)
+    with pytest.raises(ValueError, match="holds a run of another model"):
+        pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **{**OPTIONS, "seed": 5})
+    assert len(list(tmp_path.iterdir())) == 3
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValueError, match="must name a folder"):
+        pgm.gibbs(*problem, num_samples=5, checkpoint=file, **OPTIONS)

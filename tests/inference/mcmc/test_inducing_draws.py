@@ -1,0 +1,195 @@
+"""The sampler on the sparse model behind inducing inputs, hyperparameters sampled, against grids and explicit sums."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from arviz_stats.base import array_stats
+from scipy import stats
+from scipy.special import logsumexp
+
+import pgmodels as pgm
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.collection import PriorCollection
+
+RNG = np.random.default_rng(6)
+N, VARIANCE = 14, 1.2
+X = RNG.uniform(-2.0, 2.0, (N, 1))
+Y = 0.7 + np.sin(2.5 * X[:, 0]) + 0.3 * RNG.normal(size=N)
+X_NEW = np.array([[-1.4], [0.2], [2.6]])
+Z = np.array([[-1.7], [-0.8], [0.3], [1.1]])
+MEAN, SCALE, LENGTHSCALE = (0.4, 0.5), (-1.0, 0.5), (-0.3, 0.5)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def model(Z):
+    kernel = pgm.RBF(VARIANCE, dist.LogNormal(*LENGTHSCALE))
+    gp = pgm.GP(kernel, mean=dist.Normal(*MEAN), form=pgm.Inducing(Z))
+    return pgm.Model(pgm.Gaussian(dist.LogNormal(*SCALE)), gp)
+
+
+def sample(Z, num_samples=1000, **options):
+    return pgm.gibbs(model(Z), X, Y, num_samples=num_samples, num_chains=2, seed=3, **options)
+
+
+@pytest.fixture(scope="module")
+def draws():
+    return sample(Z)
+
+
+def rbf(one, other, lengthscale):
+    return VARIANCE * np.exp(-0.5 * (one - other.T) ** 2 / lengthscale**2)
+
+
+def span(rows, lengthscale):
+    """A at rows, (M, m)."""
+    root = np.linalg.cholesky(rbf(Z, Z, lengthscale) + 1e-8 * VARIANCE * np.eye(len(Z)))
+    return np.linalg.solve(root, rbf(Z, rows, lengthscale))
+
+
+def sparse(rows, others, lengthscale):
+    """What inducing inputs span of the covariance between rows and others."""
+    return span(rows, lengthscale).T @ span(others, lengthscale)
+
+
+def exact(between):
+    """Weights of a grid of (lengthscale, scale), and mean and variance of f at X_NEW, the mean integrated out."""
+    logs, points, means, variances = [], [], [], []
+    for lengthscale in np.exp(np.linspace(-2.3, 1.2, 41)):
+        for scale in np.exp(np.linspace(-2.8, 0.8, 41)):
+            K = between(X, X, lengthscale) + MEAN[1] ** 2
+            K[np.diag_indices(N)] = VARIANCE + MEAN[1] ** 2 + scale**2
+            cross = between(X, X_NEW, lengthscale) + MEAN[1] ** 2
+            solved = np.linalg.solve(K, cross)
+            # Densities of the logarithms, in which the grid is uniform.
+            prior = stats.norm(*LENGTHSCALE).logpdf(np.log(lengthscale)) + stats.norm(*SCALE).logpdf(np.log(scale))
+            logs.append(stats.multivariate_normal(np.full(N, MEAN[0]), K).logpdf(Y) + prior)
+            points.append((lengthscale, scale))
+            means.append(MEAN[0] + solved.T @ (Y - MEAN[0]))
+            variances.append(VARIANCE + MEAN[1] ** 2 - np.sum(cross * solved, axis=0))
+    return np.exp(np.array(logs) - logsumexp(logs)), *map(np.array, (points, means, variances))
+
+
+def ess(values):
+    return float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "everywhere",
+    [
+        pytest.param(False, id="fewer inputs than data"),
+        pytest.param(True, id="an input a datum", marks=pytest.mark.slow),
+    ],
+)
+def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request):
+    # With an inducing input at every datum the sparse model is the dense one.
+    found = sample(X) if everywhere else request.getfixturevalue("draws")
+    weights, points, means, variances = exact(rbf if everywhere else sparse)
+    for column, name in enumerate(("lengthscale", "scale")):
+        values = found.hyperparameters[name]
+        middle = weights @ points[:, column]
+        deviation = np.sqrt(weights @ (points[:, column] - middle) ** 2)
+        # Nearly as many effective draws as there are; four standard errors.
+        assert ess(values) > 400
+        assert abs(values.mean() - middle) < 4.0 * deviation / np.sqrt(ess(values))
+        np.testing.assert_allclose(values.std(), deviation, rtol=0.2)
+    mean, variance = found.predict_latent(X_NEW)
+    exact_mean = weights @ means
+    exact_variance = weights @ (variances + (means - exact_mean) ** 2)
+    # Five standard errors of 400 draws.
+    assert np.all(np.abs(mean[:, 0] - exact_mean) < 5.0 * np.sqrt(exact_variance / 400))
+    np.testing.assert_allclose(variance[:, 0], exact_variance, rtol=5.0 * np.sqrt(2 / 400))
+
+
+@pytest.mark.slow
+def test_predictions_use_the_hyperparameters_of_each_draw(draws):
+    values = zip(*(draws.hyperparameters[name].ravel() for name in ("lengthscale", "mean")), strict=True)
+    coordinates = draws.whitened[0].reshape(-1, len(Z) + N)
+    centres, residuals, latents = [], [], []
+    for (lengthscale, mean), v in zip(values, coordinates, strict=True):
+        A, A_new = span(X, lengthscale), span(X_NEW, lengthscale)
+        spread = np.sqrt(VARIANCE - np.sum(A**2, axis=0))
+        latents.append(mean + A.T @ v[: len(Z)] + spread * v[len(Z) :])
+        centres.append(mean + A_new.T @ v[: len(Z)])
+        residuals.append(VARIANCE - np.sum(A_new**2, axis=0))
+    np.testing.assert_allclose(draws.latents.reshape(-1, N), latents, atol=1e-6)
+    mean, variance = draws.predict_latent(X_NEW)
+    np.testing.assert_allclose(mean[:, 0], np.mean(centres, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(variance[:, 0], np.var(centres, axis=0) + np.mean(residuals, axis=0), rtol=1e-5)
+    f = draws.draw_latents(X_NEW, num_draws=2000)[..., 0]
+    assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * np.sqrt(variance[:, 0] / 2000))
+
+
+@pytest.mark.slow
+def test_draws_are_exported_and_saved(draws, tmp_path):
+    tree = draws.to_arviz(num_draws=10)
+    scale, lengthscale, mean = (draws.hyperparameters[name] for name in ("scale", "lengthscale", "mean"))
+    expected = stats.norm(draws.latents[..., 0], scale[..., None]).logpdf(Y).sum(axis=-1)
+    expected -= 0.5 * (draws.whitened[0] ** 2).sum(axis=(-2, -1))
+    expected += stats.lognorm(SCALE[1], scale=np.exp(SCALE[0])).logpdf(scale) + stats.norm(*MEAN).logpdf(mean)
+    expected += stats.lognorm(LENGTHSCALE[1], scale=np.exp(LENGTHSCALE[0])).logpdf(lengthscale)
+    np.testing.assert_allclose(tree["sample_stats"]["lp"], expected, rtol=1e-8)
+    loaded = pgm.load(draws.save(tmp_path / "draws.npz"))
+    assert loaded.prior == draws.prior
+    for ours, theirs in zip(loaded.predict_latent(X_NEW), draws.predict_latent(X_NEW), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_runs_go_on(draws, tmp_path):
+    first = sample(Z, 30, checkpoint=tmp_path)
+    resumed = sample(Z, 70, checkpoint=tmp_path)
+    for other in (first.extend(40), resumed):
+        np.testing.assert_array_equal(other.latents, draws.latents[:, :70])
+        np.testing.assert_array_equal(
+            other.hyperparameters["lengthscale"], draws.hyperparameters["lengthscale"][:, :70]
+        )
+
+
+def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
+    rows, (short, long) = X[:6], (pgm.RBF(1.7, 0.5), pgm.Matern32(0.8, 1.3))
+    groups = pgm.Inducing(Z).bind(short, 0.4, rows, 1), pgm.Dense().bind(long, -0.3, rows, 1)
+    prior = PriorCollection((*groups, pgm.Inducing(rows[:2]).bind(long, 0.2, rows, 1))).for_sampling()
+    roots = RNG.normal(size=(6, 3, 3))
+    h, W, f = RNG.normal(size=(6, 3)), roots @ np.swapaxes(roots, 1, 2), RNG.normal(size=(6, 3))
+
+    @jax.jit
+    def figures(prior, h, W, f, units):
+        posterior = condition_blocks(prior, h, W, ((0, 1, 2),))
+        marginals = posterior.marginals()
+        scalars = posterior.log_normalizer(), posterior.log_factor(f), posterior.divergence(marginals[1])
+        latents = jax.vmap(lambda flat: prior.latents(prior.unflatten(flat)))
+        deviations = jax.lax.map(posterior.deviation, units)
+        back = posterior.standardise(posterior.centre + deviations[0] + 2.0 * deviations[-1])
+        return posterior.centre, scalars, marginals, deviations.T, back, latents(units)
+
+    size = sum(prior.ranks)
+    at_zero = np.repeat([[0.4, -0.3, 0.2]], 6, axis=0).ravel()
+    arguments = map(jnp.asarray, (h, W, f, np.eye(size)))
+    centre, scalars, (mean, V), deviations, back, coloured = jax.tree.map(np.asarray, figures(prior, *arguments))
+    # f = at_zero + B v for all latents and data at once.
+    B = coloured.reshape(size, -1).T - at_zero[:, None]
+    big = np.zeros((6, 3, 6, 3))
+    big[np.arange(6), :, np.arange(6), :] = W
+    big = big.reshape(18, 18)
+    P, right = np.eye(size) + B.T @ big @ B, B.T @ (h.ravel() - big @ at_zero)
+    middle = np.linalg.solve(P, right)
+    log_normalizer = h.ravel() @ at_zero - 0.5 * at_zero @ big @ at_zero
+    log_normalizer += 0.5 * right @ middle - 0.5 * np.linalg.slogdet(P)[1]
+    covariance = (B @ np.linalg.inv(P) @ B.T).reshape(6, 3, 6, 3)
+    # Sums of some hundred terms of size 1 to 10.
+    np.testing.assert_allclose(centre, middle, atol=1e-10)
+    log_factor = h.ravel() @ f.ravel() - 0.5 * f.ravel() @ big @ f.ravel()
+    spread = np.trace(np.linalg.inv(P)) - size + np.linalg.slogdet(P)[1]
+    np.testing.assert_allclose(scalars, (log_normalizer, log_factor, 0.5 * (spread + middle @ middle)))
+    np.testing.assert_allclose(deviations @ deviations.T, np.linalg.inv(P), atol=1e-10)
+    np.testing.assert_allclose(back, np.eye(size)[0] + 2.0 * np.eye(size)[-1], atol=1e-10)
+    np.testing.assert_allclose(mean.ravel(), at_zero + B @ middle, atol=1e-10)
+    np.testing.assert_allclose(V, covariance[np.arange(6), :, np.arange(6), :], atol=1e-10)

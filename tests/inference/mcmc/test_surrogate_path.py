@@ -1,0 +1,193 @@
+"""The Gaussian that the sampler expects at other hyperparameters."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.diagnostics.convergence import convergence_by_latent
+from pgmodels.inference.mcmc.gibbs import surrogate as refits
+from pgmodels.inference.mcmc.gibbs.preconditioner import log_lengths, still_frame
+from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, first_sites, fit_surrogate, fitting_problem
+from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_response, linear_response
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.blocks import choose_blocks
+from tests.registry import CASES
+
+MIDDLE = np.array([0.4, -1.0])
+SCALE = np.array([[0.5, 0.0], [0.2, 0.3]])
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def gaussian(centre, marginals):
+    """A fit with a given centre of whitened coordinates and given marginals."""
+    prior = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.5, 0.7), mean=0.4)).prior(np.array([[0.0], [0.3], [1.1]]))
+    W = np.array([0.5, 2.0, 1.0])[:, None, None]
+    built = condition_blocks(prior, jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W), choose_blocks(prior))
+    return Fit(
+        replace(built, centre=jnp.asarray(centre)), marginals, Sites(built.potential, built.precision), jnp.zeros(())
+    )
+
+
+@pytest.mark.slow
+def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations():
+    rng = np.random.default_rng(0)
+    a, slope = rng.normal(size=(3, 2)), rng.normal(size=(2, 3, 2))
+    root, log_slope = rng.normal(size=(3, 2, 2)), 0.3 * rng.normal(size=(2, 3, 2))
+    centre_slope = rng.normal(size=(2, 3))
+
+    def fit(z):
+        return gaussian(np.array([0.1, -0.2, 0.9]) + z @ centre_slope, marginals(z))
+
+    def marginals(z):
+        D = np.exp(np.einsum("d,dil->il", z, log_slope))
+        covariance = root @ root.swapaxes(1, 2)
+        return jnp.asarray(a + np.einsum("d,dil->il", z, slope)), jnp.asarray(D[:, :, None] * covariance * D[:, None])
+
+    axes = np.eye(2)
+    response = linear_response(
+        fit(np.zeros(2)), *map(jnp.asarray, (MIDDLE, SCALE)), [(fit(e), fit(-e)) for e in axes], True
+    )
+    np.testing.assert_allclose(response.frame.slope, centre_slope, rtol=1e-12)
+    for z, held in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
+        found = response.at(MIDDLE + SCALE @ jnp.array(z))
+        for one, other in zip(found, marginals(np.array(held)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def fits_that_widen(rng):
+    """A fit, and neighbours with other centres, whose precisions are multiples of its own."""
+    one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
+
+    def fit(centre, log_width):
+        found = gaussian(centre, one)
+        wider = replace(found.surrogate, roots=(jnp.exp(-log_width) * found.surrogate.roots[0],))
+        return found._replace(surrogate=wider)
+
+    neighbours = [
+        (fit(rng.normal(size=3), up), fit(rng.normal(size=3), down)) for up, down in ((0.4, -0.2), (0.0, 0.0))
+    ]
+    return fit([0.1, -0.2, 0.9], 0.0), neighbours
+
+
+def test_standard_coordinates_follow_the_centre_and_the_width():
+    fit, neighbours = fits_that_widen(np.random.default_rng(2))
+    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    frame, P = response.frame, fit[0].roots[0] @ fit[0].roots[0].T
+    # At the middle and its centre is the origin; one deviation of a hyperparameter on, the centre has moved.
+    np.testing.assert_allclose(response.standardise(jnp.asarray(MIDDLE), frame.centre), 0.0, atol=1e-14)
+    moved = response.place(jnp.array([0.0, 1.0, 0.0, 0.0, 0.0]))
+    np.testing.assert_allclose(moved[0], MIDDLE + SCALE[:, 1])
+    expected = 0.5 * (neighbours[1][0][0].centre - neighbours[1][1][0].centre)
+    np.testing.assert_allclose(moved[1] - frame.centre, expected)
+    # At z_0 the whitened coordinates have the covariance P^-1, exp(2 0.3 z_0) times as large, up to z_0 = 3.
+    for z, width in ((0.0, 1.0), (2.0, np.exp(0.6)), (-1.0, np.exp(-0.3)), (7.0, np.exp(0.9))):
+        spread = jax.jacobian(lambda u, z=z: frame.place(jnp.array([z, 0.4]), u))(jnp.zeros(3))
+        np.testing.assert_allclose(spread @ spread.T, width**2 * np.linalg.inv(P), rtol=1e-11)
+
+
+def test_standard_coordinates_are_undone_and_know_their_jacobian():
+    rng = np.random.default_rng(2)
+    fit, neighbours = fits_that_widen(rng)
+    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    for standard in rng.normal(size=(3, 5)):
+        np.testing.assert_allclose(response.standardise(*response.place(jnp.asarray(standard))), standard, atol=1e-12)
+        jacobian = jax.jacobian(lambda x: jnp.concatenate(response.place(x)))(jnp.asarray(standard))
+        # Up to a constant.
+        expected = response.log_jacobian(jnp.asarray(standard)) + np.log(np.diag(SCALE)).sum()
+        np.testing.assert_allclose(np.linalg.slogdet(jacobian)[1], expected, rtol=1e-12)
+
+
+def test_lengths_are_those_along_an_axis_with_the_others_held():
+    one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
+    turned = gaussian([0.0, 0.0, 0.0], one).surrogate
+    precision = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
+    turned = replace(turned, roots=(jnp.asarray(np.linalg.cholesky(precision)),))
+    axes = still_frame(gaussian([0.0, 0.0, 0.0], one)[0], 1).axes
+    expected = [(axis @ precision @ axis) ** -0.5 for axis in np.asarray(axes[0]).T]
+    np.testing.assert_allclose(np.exp(log_lengths(turned, axes)), expected, rtol=1e-12)
+
+
+def two_directions():
+    X, y = CASES["bernoulli"].data(8, seed=3)
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.5, 1.0), dist.LogNormal(0.0, 0.5)))), X, y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        ((1, 2), "iteration 30: moves go on about"),
+        ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters"),
+    ],
+)
+def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing, message, monkeypatch, tmp_path):
+    fits, sizes = [], {"num_samples": 5, "num_warmup": 120, "num_chains": 2, "seed": 0}
+
+    def fit(*args):
+        found = fit_surrogate(*args)
+        fits.append(1)
+        return found._replace(elbo=-jnp.inf) if len(fits) - 1 in failing else found
+
+    monkeypatch.setattr(refits, "fit_surrogate", fit)
+    with pytest.warns(pgm.MixingWarning, match=message) as caught:
+        draws = pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
+    assert [str(warning.filename) for warning in caught] == [__file__]
+    assert np.isfinite(draws.latents).all()
+    moves = np.abs(draws.run.target.response.frame.slope).max(axis=1) > 0
+    assert moves.tolist() == ([False, False] if 1 in failing else [False, True])
+    # Nor is it forgotten by a run that is taken up again.
+    with pytest.warns(pgm.MixingWarning, match=message):
+        pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
+
+
+@pytest.mark.slow
+def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(9, 1)), rng.negative_binomial(4.0, 0.4, 9).astype(float)
+
+    def fitted(log_dispersion, start=None):
+        model = pgm.Model(pgm.NegativeBinomial(float(np.exp(log_dispersion))), pgm.GP(pgm.RBF(1.0, 1.0)))
+        masked = model, model.prior(X), jnp.asarray(y), None
+        return fit_surrogate(fitting_problem(*masked), start or first_sites(*masked))
+
+    fit = fitted(1.0)
+    middle, scale = jnp.array([1.0]), jnp.array([[0.4]])
+    response = linear_response(fit, middle, scale, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
+    target = fitted(1.25)[1]
+    for i, transform in enumerate((lambda x: x, np.log)):
+        error = np.abs(transform(response.at(jnp.array([1.25]))[i]) - transform(target[i])).max()
+        without = np.abs(transform(constant_response(fit, middle, False).at(middle)[i]) - transform(target[i])).max()
+        assert without > 0.02
+        assert error < 0.2 * without
+
+
+@pytest.mark.slow
+def test_a_dispersion_mixes_better_where_the_factors_follow_it(monkeypatch):
+    rng = np.random.default_rng(2)
+    X = np.linspace(-1.7, 1.7, 60)[:, None]
+    y = rng.poisson(np.exp(0.3 - X[:, 0])).astype(float)
+    kernel = pgm.Matern52(dist.LogNormal(0.0, 1.0), dist.LogNormal(0.0, 0.7))
+    model = pgm.Model(pgm.NegativeBinomial(dist.LogNormal(1.5, 0.7)), pgm.GP(kernel, mean=-1.0))
+
+    def effective():
+        draws = pgm.gibbs(model, X, y, num_samples=1000, num_warmup=200, seed=0)
+        logs = np.log(draws.hyperparameters["dispersion"])
+        return float(convergence_by_latent(logs[..., None, None])[0].min())
+
+    following = effective()
+    monkeypatch.setattr(refits, "linear_response", lambda fit, middle, *_: constant_response(fit, middle, False))
+    held = effective()
+    print(f"ESS {following:.0f} against {held:.0f}")
+    assert following > 1.5 * held
+    assert following > 800

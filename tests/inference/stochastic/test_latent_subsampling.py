@@ -1,0 +1,309 @@
+"""Steps on some latents at a time: the tangent of the sum over all, what steps average to, and where they lead."""
+
+import itertools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.augmentation.tangent import TangentBound
+from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
+from pgmodels.inference.stochastic import latent_subsampling as class_steps
+from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, first_log_sum, follow
+from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
+from pgmodels.inference.stochastic.sharding import RowSharding
+from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, penalised_bound
+from pgmodels.parameters.vector import learned
+from pgmodels.runtime.x64 import as_array
+from tests.covering import some
+from tests.data.test_sources import assert_kept
+from tests.programs import run
+
+RNG = np.random.default_rng(12)
+C = 4
+
+
+@pgm.likelihood(num_latents=C)
+def weighted(y, f, scale=pgm.Parameter(1.7, positive=True)):
+    """Of y[0] and y[1] two latents, which may be one; weights and factors that differ from latent to latent."""
+    c = pgm.positions(f)
+    total = 0.3 + pgm.sum((1 + c) * pgm.sigmoid(2 * f - 0.5))
+    return (
+        scale * pgm.sigmoid(f[y[0]]) ** 2 * pgm.sigmoid(f[y[1]]) * pgm.prod(pgm.sigmoid(-f) ** (0.3 * c)) / total**1.5
+    )
+
+
+CASES = {
+    "softmax": (pgm.LogisticSoftmax(C), np.array([0.0, 1.0, 3.0, 3.0, 1.0])),
+    "weighted": (weighted(), np.array([[0.0, 1.0], [3.0, 3.0], [2.0, 0.0], [1.0, 1.0], [3.0, 2.0]])),
+}
+MEAN, VARIANCE = RNG.normal([0.5, -1.0, 2.0, -0.2], 1.3, (5, C)), RNG.uniform(0.1, 3.0, (5, C))
+
+
+@pytest.fixture
+def doubles():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case):
+    likelihood, y = CASES[case]
+    model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
+    tangent, given, latents = TangentBound(model.augmentation), (y, model.parameters), np.arange(C)
+    exact = np.asarray(model.augmentation.local_bound(MEAN, VARIANCE, *given))
+
+    def bound(scale, m=MEAN, v=VARIANCE):
+        return jnp.sum(tangent.terms(m, v, *given, latents, scale), axis=1) + tangent.rest(*given, scale)
+
+    sums = tangent.constant(*given) + jnp.sum(tangent.sums(MEAN, VARIANCE, *given, latents), axis=1)
+    # Sums of a few numbers of order one.
+    np.testing.assert_allclose(bound(sums), exact, atol=1e-13)
+    power = {"softmax": 1.0, "weighted": 1.5}[case]
+    for share in (0.2, 0.9, 1.3, 4.0):
+        lost = power * (1.0 / share - 1.0 + np.log(share))
+        np.testing.assert_allclose(exact - bound(share * sums), lost, atol=1e-12)
+    # The sites are those of the augmentation there, and elsewhere the gradient in (m, s).
+    for ours, theirs in zip(
+        tangent.sites(MEAN, VARIANCE, *given, latents, sums),
+        model.augmentation.local_sites(MEAN, VARIANCE, *given),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-13)
+    h, w = tangent.sites(MEAN, VARIANCE, *given, latents, 0.6 * sums)
+    second, step = VARIANCE + MEAN**2, 1e-5
+    for latent in range(C):
+        one = step * np.eye(C)[latent]
+        by_mean = [bound(0.6 * sums, m, second - m**2) for m in (MEAN + one, MEAN - one)]
+        by_second = [bound(0.6 * sums, v=VARIANCE + sign * one) for sign in (1.0, -1.0)]
+        # Of central differences.
+        np.testing.assert_allclose(h[:, latent], (by_mean[0] - by_mean[1]) / (2 * step), atol=1e-8)
+        np.testing.assert_allclose(w[:, latent], (by_second[1] - by_second[0]) / step, atol=1e-8)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_terms_of_some_latents_are_those_among_all(doubles, case):
+    likelihood, y = CASES[case]
+    model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
+    tangent, given, scale = TangentBound(model.augmentation), (y, model.parameters), np.linspace(0.5, 2.0, 5)
+    every = tangent.terms(MEAN, VARIANCE, *given, np.arange(C), scale)
+    some = np.array([3, 0])
+    ours = tangent.terms(MEAN[:, some], VARIANCE[:, some], *given, some, scale)
+    np.testing.assert_allclose(ours, every[:, some], rtol=1e-14)
+    chosen, first = (np.asarray(part) for part in tangent.selected(*given))
+    np.testing.assert_array_equal(chosen, y.reshape(5, -1))
+    np.testing.assert_array_equal(first[:, 0], 1.0)
+    np.testing.assert_array_equal(first[:, 1:], (chosen[:, 1:] != chosen[:, :1]).astype(float))
+    moments = (np.take_along_axis(part, chosen, axis=1) for part in (MEAN, VARIANCE))
+    own = tangent.terms(*moments, *given, chosen, scale)
+    np.testing.assert_allclose(own, np.take_along_axis(np.asarray(every), chosen, axis=1), rtol=1e-14)
+
+
+Z = np.array([[-1.0, 0.3], [0.2, -0.7], [0.9, 0.8]])
+ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
+
+
+@pytest.mark.parametrize("case", some(CASES, "softmax"))
+def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
+    likelihood, y = CASES[case]
+    model = pgm.Model(likelihood, pgm.GP(pgm.RBF(1.3, 0.8), mean=-0.4, size=C, form=pgm.Inducing(Z)))
+    unknowns, sample = learned(model), LatentSample(TangentBound(model.augmentation), 2, jax.random.key(0))
+    vector, units = as_array(unknowns.start()), as_array(np.ones(len(unknowns.start())))
+    # Rows that stand for seven times as many.
+    num_rows = as_array(35.0)
+    whole = StochasticProblem(
+        model.augmentation, unknowns, model.bare(), model.prior(ROWS[:1]), (as_array(Z),), units, num_rows, False
+    )
+    root = np.tril(RNG.normal(size=(C, 3, 3)))
+    stacked = NaturalParameters(as_array(root @ np.swapaxes(root, 1, 2)), as_array(RNG.normal(size=(C, 3))))
+    each = [jax.tree.map(lambda leaf, c=c: leaf[c], stacked) for c in range(C)]
+    X, y = as_array(ROWS), as_array(y)
+
+    def exact(vector):
+        value, (batch, moments) = penalised_bound(whole, each, vector, X, y)
+        return value, whole.targets(batch, moments.mean, moments.variance)
+
+    (value, targets), slope = run(jax.value_and_grad(exact, has_aux=True), vector)
+    tangent = sample.bound
+    means, variances = (np.asarray(part) for part in run(whole.moments, run(whole.batch, vector, X, y), each)[:2])
+    sums = tangent.constant(y, model.parameters) + jnp.sum(
+        tangent.sums(means, variances, y, model.parameters, np.arange(C)), axis=1
+    )
+    # S0 = S is put in the place of what these features say.
+    nothing = LogSum(jnp.zeros(4), jnp.eye(4))
+
+    @jax.jit
+    def of_some(vector, latents):
+        def bound(vector):
+            batch = whole.batch(vector, X, y)
+            before = jax.tree.map(lambda leaf: leaf[latents], stacked)
+            seen = class_steps.look(sample, batch, stacked, before, nothing, latents)._replace(scale=sums)
+            both = seen.own.mean, seen.own.variance
+            towards = class_steps.targets(whole, sample, batch, both, latents, sums)
+            total = class_steps.estimated_sum(sample, batch, seen, seen.own, latents)
+            return class_steps.estimated_bound(whole, sample, batch, seen, latents), (towards, total)
+
+        return jax.value_and_grad(bound, has_aux=True)(vector)
+
+    found = [of_some(vector, jnp.array(chosen)) for chosen in itertools.combinations(range(C), 2)]
+    assert np.mean([bound for (bound, _), _ in found]) == pytest.approx(float(value), rel=1e-12)
+    np.testing.assert_allclose(np.mean([by for _, by in found], axis=0), slope, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.mean([total for (_, (_, total)), _ in found], axis=0), sums, rtol=1e-12)
+    # Of two latents, drawn half of the time, each goes all of its way: on average half of the natural gradient.
+    moved = np.zeros((C, 3, 3)), np.zeros((C, 3))
+    for chosen, ((_, (towards, _)), _) in zip(itertools.combinations(range(C), 2), found, strict=True):
+        for total, toward, now in zip(moved, towards, stacked, strict=True):
+            total[list(chosen)] += np.asarray(toward - now[np.array(chosen)]) / len(found)
+    for place in range(2):
+        full = np.stack([target[place] - own[place] for target, own in zip(targets, each, strict=True)])
+        np.testing.assert_allclose(moved[place], 0.5 * full, rtol=1e-10, atol=1e-10)
+
+
+def test_the_sum_is_learned_from_estimates_of_it(doubles):
+    A, split = as_array(RNG.normal(size=(2, 50))), RowSharding()
+    weights = np.array([0.7, -1.1, 0.4])
+    sums = np.exp(np.asarray(features(A)) @ weights)
+    # The prior N(0, 1) of the weights has the say of one row among so many.
+    now = first_log_sum(A, as_array(np.ones(50)), as_array(1e9), split)
+    np.testing.assert_allclose(now.weights, 0.0, atol=1e-12)
+    for _ in range(40):
+        now = follow(now, A, as_array(sums), as_array(1e9), split, as_array(0.5))
+    np.testing.assert_allclose(now.weights, weights, atol=1e-6)
+    np.testing.assert_allclose(first_log_sum(A, as_array(sums), as_array(1e9), split).weights, weights, atol=1e-7)
+    # Unbiased estimates of either half or one and a half of the sum leave it where it is, to first order.
+    ups = [follow(now, A, as_array(share * sums), as_array(1e9), split, as_array(0.1)).weights for share in (0.5, 1.5)]
+    np.testing.assert_allclose(np.mean(ups, axis=0), weights, atol=1e-6)
+
+
+# The fourth class is rare: most batches have none of it.
+N = 240
+X = RNG.uniform(-2.0, 2.0, (N, 2))
+SHARES = np.exp(np.column_stack([2.0 * X[:, 0], 1.5 * X[:, 1] - 0.5, 1.0 - X[:, 0] * X[:, 1], np.full(N, -3.0)]))
+CUMULATED = np.cumsum(SHARES / SHARES.sum(axis=1, keepdims=True), axis=1)
+LABELS = np.minimum((RNG.random((N, 1)) > CUMULATED).sum(axis=1), C - 1).astype(float)
+MODEL = pgm.Model(pgm.LogisticSoftmax(C), pgm.GP(pgm.RBF(4.0, 1.2), mean=-0.3, size=C, form=pgm.Inducing(10, "kmeans")))
+SAVED = {"batch_size": 40, "class_batch_size": 2}
+
+
+def taken(**options):
+    """What some passes of steps lead to."""
+    with pytest.warns(pgm.ConvergenceWarning):
+        return pgm.svi(MODEL, X, LABELS, tolerance=1e-9, **options)
+
+
+def assert_same(ours, theirs, tolerance=0.0):
+    np.testing.assert_allclose(ours.elbo_trace, theirs.elbo_trace, rtol=tolerance)
+    for one, other in zip(ours.predict_latent(X[:5]), theirs.predict_latent(X[:5]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_all_latents_at_a_time_are_the_steps_of_all_latents():
+    assert 0 < np.sum(LABELS == 3.0) < 20
+    ours = taken(batch_size=40, class_batch_size=C, max_epochs=3)
+    with pytest.warns(pgm.ConvergenceWarning):
+        theirs = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, tolerance=1e-9, max_epochs=3)
+    assert_same(ours, theirs, 1e-10)
+
+
+@pytest.mark.slow
+def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
+    exact = pgm.cavi(MODEL, X, LABELS)
+    found = taken(max_epochs=600, **SAVED)
+    mean, variance = found.predict_latent(X)
+    # What the noise of steps on 40 rows leaves, and S0 that is not the sum: an eighth of a deviation.
+    deviation = np.sqrt(exact.variance)
+    assert np.mean(np.abs(mean - exact.mean) / deviation) < 0.125
+    assert np.mean(np.abs(variance / exact.variance - 1.0)) < 0.05
+    # A hundred windows of 7 nats' noise.
+    assert abs(np.mean(found.elbo_trace[-100:]) - exact.elbo) < 3.0
+    assert_kept(found, X[:5], tmp_path / "result.npz")
+    predicted = found.predict(X[:5])
+    np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1.0, atol=1e-10)
+    # An interrupted run is taken up bit for bit.
+    whole, original, calls = taken(max_epochs=12, **SAVED), os.replace, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        taken(max_epochs=12, checkpoint=tmp_path, **SAVED)
+    monkeypatch.setattr(os, "replace", original)
+    assert_same(taken(max_epochs=12, checkpoint=tmp_path, **SAVED), whole)
+    with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
+        pgm.svi(MODEL, X, LABELS, max_epochs=12, tolerance=1e-9, checkpoint=tmp_path, batch_size=40, class_batch_size=3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:svi did not converge")
+def test_values_are_learned_from_some_latents_at_a_time():
+    every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, learn=True, max_epochs=400)
+    some = pgm.svi(MODEL, X, LABELS, learn=True, max_epochs=800, **SAVED)
+    assert set(some.fit.values) == set(every.fit.values)
+    given, learned_by_all, learned_by_some = (
+        pgm.cavi(model, X, LABELS).elbo for model in (MODEL, every.model, some.model)
+    )
+    # Of some 25 nats the noise of both, and of steps that have latents two at a time, leaves tenths: along the mean the
+    # bound is so flat that values from several seeds are half a unit apart.
+    assert learned_by_all > given + 20.0
+    assert learned_by_some == pytest.approx(learned_by_all, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"class_batch_size": 0}, "class_batch_size must be a whole number >= 1"),
+        ({"class_batch_size": 2.0}, "class_batch_size must be a whole number >= 1"),
+        ({"class_batch_size": 5}, "class_batch_size must be at most 4, the number of latents of the model; got 5"),
+        ({"rate": "adaptive"}, "class_batch_size goes without rate='adaptive'"),
+        ({"weights": np.ones(N)}, "class_batch_size goes without weights"),
+    ],
+)
+def test_wrong_options_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        pgm.svi(MODEL, X, LABELS, **{"class_batch_size": 2, **options})
+
+
+@pgm.likelihood(num_latents=3)
+def written_out(y, f):
+    return pgm.sigmoid(f[y]) / (pgm.sigmoid(f[0]) + pgm.sigmoid(f[1]) + pgm.sigmoid(f[2]))
+
+
+@pgm.likelihood(num_latents=3)
+def twice(y, f):
+    return pgm.sigmoid(f[y]) / pgm.sum(pgm.sigmoid(f)) / (1 + pgm.sum(pgm.sigmoid(-2 * f)))
+
+
+INDUCING = pgm.Inducing(5)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [pgm.StickBreaking(4), written_out(), twice(), pgm.HeteroscedasticGaussian(1.0), pgm.Bernoulli()]
+)
+def test_likelihoods_without_one_sum_over_their_latents_are_refused(likelihood):
+    model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=likelihood.num_latents, form=INDUCING))
+    with pytest.raises(ValueError, match="is not one sum over its latents to a negative power"):
+        pgm.svi(model, X[:5], np.zeros(5), class_batch_size=1)
+
+
+@pytest.mark.parametrize(
+    "gps",
+    [
+        [pgm.GP(pgm.RBF(), form=INDUCING) for _ in range(C)],
+        pgm.GP(pgm.RBF(), size=C),
+        pgm.GP(pgm.RBF(), size=C, form=pgm.Inducing("auto")),
+    ],
+)
+def test_priors_that_latents_do_not_share_are_refused(gps):
+    model = pgm.Model(pgm.LogisticSoftmax(C), gps)
+    with pytest.raises(ValueError, match="class_batch_size takes one GP of size=4 by a given number of inducing"):
+        pgm.svi(model, X, LABELS, class_batch_size=2)

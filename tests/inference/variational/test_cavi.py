@@ -1,0 +1,123 @@
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.datasets import load_wine
+
+from pgmodels.inference.variational.cavi import ConvergenceWarning, cavi
+from pgmodels.kernels.stationary import RBF, Matern12
+from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
+from pgmodels.model import GP, Model
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.representation import Dense
+from tests.referees import sigma
+from tests.registry import CASES
+
+
+@pytest.fixture(scope="module")
+def binary():
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-2, 2, (30, 2))
+    y = (rng.random(30) < sigma(2 * np.sin(2 * X[:, 0]) + 0.7)).astype(float)
+    model = Model(Bernoulli(), GP(Matern12(2.0, 1.5), mean=0.4))
+    K = 2.0 * np.exp(-np.linalg.norm(X[:, None] - X[None], axis=-1) / 1.5)
+    return X, y, K, cavi(model, X, y, tolerance=1e-14)
+
+
+def twin(K, y, mean, sweeps):
+    """CAVI of the binary model in NumPy: explicit matrices, y in -1 and 1 (Wenzel et al. 2019, section 3)."""
+    n = len(y)
+    mu, Sigma = np.full(n, mean), K
+    for _ in range(sweeps):
+        c = np.sqrt(np.diag(Sigma) + mu**2)
+        theta = np.tanh(c / 2) / (2 * c)
+        Sigma = np.linalg.inv(np.linalg.inv(K) + np.diag(theta))
+        mu = Sigma @ (y / 2 + np.linalg.solve(K, np.full(n, mean)))
+    c = np.sqrt(np.diag(Sigma) + mu**2)
+    deviation = mu - mean
+    kl = 0.5 * (np.trace(np.linalg.solve(K, Sigma)) + deviation @ np.linalg.solve(K, deviation) - n)
+    kl += 0.5 * (np.linalg.slogdet(K)[1] - np.linalg.slogdet(Sigma)[1])
+    return mu, np.diag(Sigma), np.sum(y * mu / 2 - np.log(2 * np.cosh(c / 2))) - kl
+
+
+def test_binary_model_against_a_numpy_twin(binary):
+    _, y, K, result = binary
+    mean, variance, value = twin(K, 2 * y - 1, 0.4, sweeps=60)
+    np.testing.assert_allclose(result.mean[:, 0], mean, atol=1e-8)
+    np.testing.assert_allclose(result.variance[:, 0], variance, atol=1e-8)
+    np.testing.assert_allclose(result.elbo, value, rtol=1e-10)
+
+
+def test_binary_elbo_is_the_gibbs_mackay_bound(binary):
+    """The log integral of Jaakkola and Jordan's Gaussian lower bound, maximised over c (Wenzel et al. 2019, A.5)."""
+    _, y, K, result = binary
+    sign = 2 * y - 1
+
+    def negative_log_integral(log_c):
+        c = np.exp(log_c)
+        w = (sigma(c) - 0.5) / c
+        # f = 0.4 + g: the exponent is h g - w g^2 / 2 + constant.
+        h = sign / 2 - w * 0.4
+        constant = np.sum(np.log(sigma(c)) + (sign * 0.4 - c) / 2 - w / 2 * (0.4**2 - c**2))
+        B = np.eye(len(K)) + K * w
+        return -(constant - 0.5 * np.linalg.slogdet(B)[1] + 0.5 * h @ np.linalg.solve(B, K @ h))
+
+    # From c = 1 everywhere, not from the result. The optimum is flat: gradients of 1e-6 leave 1e-12 of the value.
+    found = minimize(negative_log_integral, np.zeros(len(y)), method="BFGS", options={"gtol": 1e-5})
+    np.testing.assert_allclose(result.elbo, -found.fun, rtol=1e-8)
+
+
+def wine():
+    """118 of the 178 rows, standardised with all of them."""
+    X, y = load_wine(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    rows = np.random.default_rng(0).permutation(len(X))[:118]
+    return X[rows], y[rows].astype(float)
+
+
+def test_logistic_softmax_on_wine():
+    X, y = wine()
+    # The lengthscale left open is the median distance.
+    result = cavi(Model(LogisticSoftmax(3), GP(RBF(1.0), size=3)), X, y, tolerance=1e-12)
+    assert np.all(np.diff(result.elbo_trace) > -1e-10)
+    # The figure of an independent calculation, -88.47, to its last digit.
+    assert abs(result.elbo + 88.47) < 0.005
+
+
+def test_low_rank_and_dense_priors_give_the_same_result():
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-1, 1, (120, 1))
+    y = (rng.random(120) < sigma(3 * np.sin(3 * X[:, 0]))).astype(float)
+    model = Model(Bernoulli(), GP(RBF(2.0, 1.0), mean=0.4))
+    low = cavi(model, X, y)
+    assert isinstance(low.prior.groups[0], LowRankPrior)
+
+    full = cavi(Model(Bernoulli(), GP(RBF(2.0, 1.0), mean=0.4, form=Dense())), X, y)
+    assert isinstance(full.prior.groups[0], DensePrior)
+    # The two differ by 1e-10 of the variance at every point; 120 points with w <= 1/4 can add that up to 3e-9.
+    np.testing.assert_allclose(low.mean, full.mean, atol=1e-7)
+    np.testing.assert_allclose(low.variance, full.variance, atol=1e-7)
+    np.testing.assert_allclose(low.elbo, full.elbo, rtol=1e-8)
+
+
+def test_warns_where_it_did_not_converge():
+    X, y = CASES["sigmoid_poisson"].data(12, seed=3)
+    with pytest.warns(ConvergenceWarning, match="after 2 iterations.*Raise max_iterations"):
+        result = cavi(CASES["sigmoid_poisson"].model(), X, y, max_iterations=2)
+    assert not result.converged
+    assert result.num_iterations == 2
+
+
+def test_a_converged_result_says_so_and_is_a_fixed_point():
+    X, y = CASES["student_t"].data(12, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loose = cavi(CASES["student_t"].model(), X, y, tolerance=1e-4)
+        tight = cavi(CASES["student_t"].model(), X, y, tolerance=1e-12)
+    assert loose.converged
+    assert tight.converged
+    assert loose.num_iterations < tight.num_iterations
+    assert abs(tight.elbo_trace[-1] - tight.elbo_trace[-2]) <= 1e-12 * abs(tight.elbo)
+    assert loose.elbo <= tight.elbo

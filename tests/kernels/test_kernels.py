@@ -1,0 +1,278 @@
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.spatial.distance import pdist
+from sklearn.gaussian_process import kernels as sk
+
+import pgmodels as pgm
+from pgmodels.kernels.columns import Difference, On
+from pgmodels.kernels.distance import squared_distance
+from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
+from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from pgmodels.parameters.parameter import Fixed, bare
+from tests.programs import run
+
+ARD = np.array([0.7, 1.3, 2.1])
+RADIAL = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
+ALL = [
+    *(k(1.4, 0.9) for k in RADIAL),
+    RBF(1.4, ARD),
+    Periodic(1.4, 0.9, 2.3),
+    Linear(ARD),
+    Constant(0.3),
+    White(0.2),
+    RBF(1.0, 2.0) + Linear(0.5) * Constant(2.0),
+    (RBF(1.0, 2.0) + White(0.1)) * Matern12(2.0, ARD),
+    CallableKernel(lambda X, Z: (X @ Z.T) ** 2),
+    On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
+    Difference(RBF(1.4, 0.9), [0], [2]),
+]
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def inputs(n=9, m=6, d=3):
+    generator = np.random.default_rng(0)
+    return generator.normal(1.0, 2.0, (n, d)), generator.normal(0.0, 2.0, (m, d))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "columns"),
+    [
+        (RBF(1.0, 1.7), sk.RBF(1.7), 3),
+        (RBF(1.0, ARD), sk.RBF(ARD), 3),
+        (Matern12(1.0, 1.7), sk.Matern(1.7, nu=0.5), 3),
+        (Matern32(1.0, 1.7), sk.Matern(1.7, nu=1.5), 3),
+        (Matern52(1.0, ARD), sk.Matern(ARD, nu=2.5), 3),
+        (RationalQuadratic(1.0, 1.7, 0.6), sk.RationalQuadratic(1.7, 0.6), 3),
+        (Periodic(1.0, 1.7, 0.6), sk.ExpSineSquared(1.7, 0.6), 1),
+        (Linear(1.0), sk.DotProduct(0.0), 3),
+        (Constant(0.3), sk.ConstantKernel(0.3), 3),
+        (RBF(2.0, 1.7), sk.ConstantKernel(2.0) * sk.RBF(1.7), 3),
+        (RBF(1.0, 1.7) + Linear(4.0), sk.RBF(1.7) + 4.0 * sk.DotProduct(0.0), 3),
+        (RBF(1.0, 1.7) * Matern12(1.0, 0.5), sk.RBF(1.7) * sk.Matern(0.5, nu=0.5), 3),
+        (RBF(1.0, 9.0), sk.RBF(9.0), 40),
+    ],
+)
+def test_against_scikit_learn(ours, theirs, columns):
+    X, Z = inputs(d=columns)
+    # Rounding: scikit-learn and this package sum the squares in different orders.
+    np.testing.assert_allclose(run(ours, X, Z), theirs(X, Z), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(run(ours.diagonal, X), theirs.diag(X), rtol=1e-14)
+
+
+def test_periodic_in_several_columns():
+    X, Z = inputs()
+    sines = np.sin(np.pi * (X[:, None] - Z[None]) / 2.3) ** 2
+    np.testing.assert_allclose(
+        run(Periodic(1.4, ARD, 2.3), X, Z), 1.4 * np.exp(-2 * (sines / ARD**2).sum(-1)), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=repr)
+def test_symmetric_positive_semidefinite_and_consistent_with_its_diagonal(kernel):
+    X, _ = inputs(n=25)
+    K = np.asarray(run(kernel, X, X))
+    np.testing.assert_allclose(K, K.T, rtol=1e-13)
+    np.testing.assert_allclose(run(kernel.diagonal, X), np.diag(K), rtol=1e-13)
+    assert np.linalg.eigvalsh(K).min() > -1e-12 * np.linalg.norm(K, 2)
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=repr)
+def test_gradients_against_finite_differences(kernel):
+    X, Z = inputs()
+    X[1] = X[0]
+    Z[2] = X[0]
+    weights = np.random.default_rng(1).normal(size=(9, 6))
+    flat, unravel = jax.flatten_util.ravel_pytree(kernel)
+    if not flat.size:
+        return
+
+    @jax.jit
+    def objective(values):
+        return jnp.sum(weights * unravel(values)(X, Z))
+
+    gradient, flat = jax.jit(jax.grad(objective))(flat), np.asarray(flat)
+    step = 1e-6
+    differences = [(objective(flat + step * e) - objective(flat - step * e)) / (2 * step) for e in np.eye(flat.size)]
+    # Central differences: rounding 1e-16/step and truncation step² leave about nine digits.
+    np.testing.assert_allclose(gradient, np.array(differences), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [RBF(1.0, ARD), Matern32(1.0, ARD), Matern52(1.0, 0.8)], ids=repr)
+def test_gradients_in_the_inputs(kernel):
+    X, Z = inputs()
+
+    @jax.jit
+    def objective(Z):
+        return jnp.sum(jnp.cos(jnp.arange(6.0)) * kernel(X, Z))
+
+    gradient = np.asarray(jax.jit(jax.grad(objective))(Z))
+    for i, j in [(0, 0), (3, 2)]:
+        step = np.zeros_like(Z)
+        step[i, j] = 1e-6
+        assert gradient[i, j] == pytest.approx(float(objective(Z + step) - objective(Z - step)) / 2e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [RBF(1.5, ARD), Matern32(1.5, ARD), RBF(1.5, 0.8)], ids=repr)
+def test_gradients_far_from_the_origin(kernel):
+    """Those in the hyperparameters, and in the inputs, go by differences, as kernels do."""
+    X, Z = inputs()
+    # Shifted exactly.
+    X, Z = np.round(X * 2**20) / 2**20, np.round(Z * 2**20) / 2**20
+    weights = np.random.default_rng(1).normal(size=(9, 6))
+
+    @jax.jit
+    def slopes(kernel, X, Z):
+        return jax.grad(lambda kernel, Z: jnp.sum(weights * kernel(X, Z)), argnums=(0, 1))(kernel, Z)
+
+    near, far = slopes(kernel, X, Z), slopes(kernel, X + 2.0**24, Z + 2.0**24)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13), near, far)
+    K = np.asarray(jax.jit(lambda X: kernel(X, X))(X + 2.0**24))
+    np.testing.assert_allclose(K, K.T, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", [k(1.5, ARD) for k in RADIAL], ids=repr)
+def test_duplicates_have_full_covariance_and_finite_gradients(kernel):
+    # Far from the origin, where |x|² + |z|² - 2 x·z would cancel.
+    X = np.full((4, 3), 1e6 / 3) + np.array([[0.0], [0.0], [1e-4], [0.0]])
+    assert np.all(np.asarray(run(kernel, X, X))[0, [0, 1, 3]] == 1.5)
+    gradients = jax.jit(jax.grad(lambda k: jnp.sum(k(X, X))))(kernel)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradients))
+
+
+def test_white_noise_is_shared_by_duplicates():
+    X = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
+    np.testing.assert_array_equal(White(0.5)(X, X), 0.5 * np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]]))
+
+
+def test_values_do_not_recompile():
+    traces = []
+
+    @jax.jit
+    def gram(kernel, X):
+        traces.append(kernel)
+        return kernel(X, X)
+
+    X, _ = inputs()
+    for lengthscale in (0.5, 1.0, 2.0):
+        kernel = RBF(lengthscale, lengthscale) + Matern52(1.0, lengthscale * ARD)
+        np.testing.assert_allclose(gram(kernel, X), kernel(X, X), rtol=1e-13)
+    assert len(traces) == 1
+
+
+def test_kernels_of_one_structure_are_checked_by_one_trace():
+    calls = []
+
+    def cubic(X, Z):
+        calls.append(X.shape)
+        return (X @ Z.T) ** 3
+
+    for variance in (0.5, 2.0):
+        check_traced(as_kernel(cubic) * Constant(variance), 2)
+    # The covariances, and the diagonal by them.
+    assert len(calls) == 2
+    check_traced(as_kernel(cubic) * Constant(0.5), 3)
+    assert len(calls) == 4
+
+
+def test_a_lengthscale_left_open_is_the_median_distance():
+    X, _ = inputs()
+    X[1] = X[0]
+    kernel = (RBF() + White(0.1)) * Matern12(1.0, 3.0)
+    select_inducing_inputs = kernel.resolve(X)
+    # Of distinct rows.
+    assert select_inducing_inputs.left.left.lengthscale.value == pytest.approx(np.median(pdist(X[1:])))
+    assert select_inducing_inputs.right.lengthscale.value == 3.0
+    assert select_inducing_inputs.resolve(X) is select_inducing_inputs
+    for degenerate in (X[:1], np.ones((5, 2))):
+        assert RBF().resolve(degenerate).lengthscale.value == 1.0
+    many = np.random.default_rng(0).normal(size=(5000, 2))
+    # The median distance of two standard normal points in the plane is 2 √(log 2).
+    assert RBF().resolve(many).lengthscale.value == pytest.approx(2 * np.sqrt(np.log(2)), rel=0.05)
+    with pytest.raises(ValueError, match=r"lengthscale of RBF is None.*resolve"):
+        RBF()(X, X)
+
+
+def test_priors_and_fixed_values_are_kept():
+    kernel = RBF(Fixed(2.0), dist.LogNormal(0.0, 1.0))
+    assert kernel.variance.fixed
+    assert kernel.lengthscale.prior is not None
+    assert kernel.lengthscale.value == pytest.approx(1.0)
+
+
+def test_repr():
+    assert repr(RBF(1.0, 2.0)) == "RBF(variance=1.0, lengthscale=2.0)"
+    assert repr(RBF(Fixed(1.0))) == "RBF(variance=Fixed(1.0), lengthscale=None)"
+    assert repr((Linear(ARD) + White()) * Constant(2.0)) == (
+        "(Linear(variance=[0.7, 1.3, 2.1]) + White(variance=1.0)) * Constant(variance=2.0)"
+    )
+    assert repr(CallableKernel(squared_distance)) == "CallableKernel(squared_distance)"
+
+
+def test_callables_as_kernels():
+    X, Z = inputs()
+
+    def quadratic(X, Z):
+        return (X @ Z.T) ** 2
+
+    kernel = as_kernel(quadratic)
+    np.testing.assert_array_equal(kernel(X, Z), (X @ Z.T) ** 2)
+    np.testing.assert_allclose(kernel.diagonal(X), np.sum(X**2, 1) ** 2)
+    assert as_kernel(kernel) is kernel
+    np.testing.assert_allclose(
+        jax.jit(lambda k: k(X, Z))(RBF(1.0, 1.0) + quadratic), RBF(1.0, 1.0)(X, Z) + kernel(X, Z)
+    )
+    partial = as_kernel(jax.tree_util.Partial(lambda a, X, Z: a * X @ Z.T, 3.0))
+    np.testing.assert_allclose(jax.jit(lambda k: k(X, Z))(partial), 3.0 * X @ Z.T)
+    with pytest.raises(ValueError, match=r"returned shape \(9,\).*expected \(9, 6\)"):
+        as_kernel(lambda X, Z: X[:, 0])(X, Z)
+    with pytest.raises(ValueError, match="callable"):
+        as_kernel(2.0)
+    with pytest.raises(ValueError, match=r"Did you mean RBF\(\)"):
+        as_kernel(RBF)
+
+
+class Warped(eqx.Module):
+    """A user's module with a function among its leaves."""
+
+    warp: Callable
+    weight: float
+
+    def __call__(self, X, Z):
+        return self.weight * self.warp(X) @ self.warp(Z).T
+
+
+def test_a_callable_may_hold_functions_and_numbers():
+    X, Z = inputs()
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(Warped(jnp.tanh, 3.0)))
+    np.testing.assert_allclose(
+        jax.jit(lambda m: m.gps[0].kernel(X, Z))(bare(model)), 3.0 * np.tanh(X) @ np.tanh(Z).T, rtol=1e-12
+    )
+    factor = model.compiled_prior(X).groups[0].factor
+    # Of rank 3, so that the root takes some 1e-8 of the variance as jitter.
+    np.testing.assert_allclose(factor.T @ factor, 3.0 * np.tanh(X) @ np.tanh(X).T, rtol=1e-6, atol=1e-6)
+
+
+def test_errors_name_the_parameter():
+    with pytest.raises(ValueError, match="variance of RBF must be positive"):
+        RBF(-1.0)
+    with pytest.raises(ValueError, match=r"variance of RBF must be one number; got an array of shape \(3,\)"):
+        RBF(ARD)
+    with pytest.raises(ValueError, match=r"lengthscale of Matern12 has shape \(3,\), but X has 2 column"):
+        (RBF(1.0, 1.0) + Matern12(1.0, ARD)).check(2)
+    with pytest.raises(ValueError, match=r"lengthscale of RBF has shape \(1, 2\)"):
+        RBF(1.0, np.ones((1, 2))).check(2)
+    with pytest.raises(ValueError, match="variance of Linear has shape"):
+        Linear(ARD).check(1)
+    (RBF(1.0, ARD) + White() * RBF()).check(3)

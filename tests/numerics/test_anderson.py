@@ -1,0 +1,108 @@
+"""Sweeps go further than they reach by themselves: sooner at the same optimum, and never down."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pgmodels.inference.loop import maximise
+from pgmodels.inference.problem import problem_of
+from pgmodels.inference.variational import cavi as engine
+from pgmodels.inference.variational.cavi import cavi
+from pgmodels.numerics.anderson import empty_history
+from pgmodels.priors.base import Sites
+from pgmodels.runtime.x64 import double_precision
+from tests.covering import some
+from tests.registry import CASES
+
+
+@double_precision
+def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
+    """Anderson's iteration is GMRES there: exact after four moves in four dimensions (Walker and Ni 2011)."""
+    rng = np.random.default_rng(2)
+    A, b = 0.3 * rng.normal(size=(4, 4)), rng.normal(size=4)
+
+    def image(sites):
+        return split(jnp.asarray(A) @ jnp.concatenate([part.ravel() for part in sites]) + b)
+
+    def split(vector):
+        # Coupled precisions may have any sign.
+        return Sites(vector[:2].reshape(2, 1), vector[2:].reshape(2, 1, 1))
+
+    sites = split(jnp.asarray(rng.normal(size=4)))
+    memory = empty_history(sites)
+    for _ in range(6):
+        found = image(sites)
+        memory = memory.after(sites, found)
+        sites = memory.extrapolated(found)
+    expected = np.linalg.solve(np.eye(4) - A, b)
+    # The ridge of 1e-10 leaves what the plain iteration still has to do times as much; 0.3 A takes 6 steps to 1e-2.
+    np.testing.assert_allclose(np.concatenate([part.ravel() for part in sites]), expected, atol=1e-6)
+
+
+@double_precision
+def test_without_a_past_it_is_the_image():
+    sites = Sites(jnp.ones((3, 1)), jnp.full((3, 1), 2.0))
+    found = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
+    again = empty_history(sites).after(sites, found).extrapolated(found)
+    np.testing.assert_array_equal(again.potential, found.potential)
+    np.testing.assert_array_equal(again.precision, found.precision)
+
+
+@double_precision
+def test_precisions_stay_positive():
+    """From 1 to 0.5 to 0.1: what they tend to is below zero."""
+    memory = empty_history(Sites(jnp.zeros((1, 1)), jnp.zeros((1, 1))))
+    points = [Sites(jnp.ones((1, 1)), jnp.full((1, 1), w)) for w in (1.0, 0.5, 0.1)]
+    for before, after in itertools.pairwise(points):
+        memory = memory.after(before, after)
+    found = memory.extrapolated(points[-1])
+    assert float(found.precision[0, 0]) == pytest.approx(0.01)
+
+
+def plain(problem, state):
+    """A sweep that remembers nothing."""
+    moved = engine.step(problem, state)
+    return moved._replace(memory=empty_history(moved.sites))
+
+
+@double_precision
+@pytest.mark.parametrize(
+    ("name", "faster"), some([("sigmoid_poisson", 3.0), ("additive", 1.5)], ("sigmoid_poisson", 3.0))
+)
+def test_fewer_sweeps_to_a_higher_bound(name, faster):
+    case = CASES[name]
+    X, y = case.data(12, seed=3, scale=2.0, shift=0.3)
+    model = case.model(variance=16.0, mean=0.2)
+    result = cavi(model, X, y)
+    model, data = model.given(X, y, None)
+    problem = problem_of(model.resolve(data.X), data)
+    slow = maximise(plain, problem, engine.init(problem), 1e-9, 2000)
+    assert slow.converged
+    assert faster * len(result.elbo_trace) < len(slow.trace)
+    # The slow one stops where an iteration gains 1e-9, long before the optimum: the fast one is above it.
+    assert result.elbo > slow.trace[-1] - 1e-12 * abs(result.elbo)
+    best = maximise(plain, problem, slow.state, 1e-15, 20_000)
+    assert result.elbo == pytest.approx(best.trace[-1], rel=1e-9)
+
+
+@pytest.mark.slow
+@double_precision
+def test_where_going_further_goes_down_the_sweep_counts():
+    """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""
+    case = CASES["bernoulli"]
+    X, y = case.data(12, seed=3)
+    model, data = case.model().given(X, y, None)
+    problem = problem_of(model.resolve(data.X), data)
+    state = engine.step(problem, engine.init(problem))
+    misled = state._replace(memory=jax.tree.map(lambda part: part + 3.0, state.memory))
+    memory = misled.memory.after(state.sites, problem.sites(state.mean, state.variance))
+    astray = engine.state_of(problem, memory.extrapolated(problem.sites(state.mean, state.variance)))
+    assert astray.elbo < state.elbo - 0.01
+
+    moved, swept = engine.step(problem, misled), plain(problem, state)
+    np.testing.assert_allclose(moved.elbo, swept.elbo, rtol=1e-14)
+    np.testing.assert_allclose(moved.sites.precision, swept.sites.precision, rtol=1e-14)
+    assert not np.any(moved.memory.moves)

@@ -1,0 +1,244 @@
+"""Hyperparameters: what a prior must be, and priors over several numbers."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import AffineTransform, ExpTransform
+from scipy import stats
+
+import pgmodels as pgm
+from pgmodels.parameters.vector import uncertain
+from pgmodels.results.description import build, describe
+from tests.covering import some
+
+# Made where they are tested: NumPyro computes as it builds a distribution.
+REFUSED = {
+    "the real line": (
+        lambda: dist.Normal(1.0, 1.0),
+        ["lengthscale of RBF must be positive", "Normal", "LogNormal, Gamma"],
+    ),
+    "an interval about zero": (
+        lambda: dist.Uniform(-1.0, 1.0),
+        ["lengthscale of RBF must be positive", "TruncatedNormal"],
+    ),
+    "negative in one entry": (
+        lambda: dist.Uniform(np.array([-1.0, 0.5]), 2.0),
+        ["lengthscale of RBF must be positive"],
+    ),
+    "the real plane": (
+        lambda: dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)),
+        ["lengthscale of RBF must be positive", "MultivariateNormal"],
+    ),
+    "counts": (lambda: dist.Poisson(3.0), ["prior of lengthscale of RBF is Poisson", "continuous one"]),
+    "a simplex": (lambda: dist.Dirichlet(jnp.ones(2)), ["Dirichlet, whose entries constrain each other"]),
+    "one point": (lambda: dist.Delta(1.5), ["prior of lengthscale of RBF is a Delta", "pgm.Fixed(1.5)"]),
+    "no centre": (
+        lambda: dist.ImproperUniform(constraints.positive, (), ()),
+        ["no quantile function and no mean", "start value"],
+    ),
+    "no finite centre": (
+        lambda: dist.TransformedDistribution(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), ExpTransform()),
+        ["no quantile function and no mean", "pgm.Parameter(1.0, prior=...)"],
+    ),
+    "real, declared so": (
+        lambda: pgm.Parameter(1.0, positive=False, prior=dist.Normal(1.0, 1.0)),
+        ["lengthscale of RBF must be positive"],
+    ),
+    "a start outside": (
+        lambda: pgm.Parameter(7.0, prior=dist.Uniform(0.1, 5.0)),
+        ["starts at 7.0, outside the support"],
+    ),
+    "other shapes": (
+        lambda: pgm.Parameter(np.ones(3), prior=dist.LogNormal(jnp.zeros(2), 1.0)),
+        ["start value has shape (3,) and its prior (2,)"],
+    ),
+    "SciPy's": (lambda: pgm.Parameter(1.0, prior=stats.gamma(2.0)), ["must be a NumPyro distribution"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_prior_must_be_a_density_over_what_the_value_can_be(name):
+    prior, words = REFUSED[name]
+    with pytest.raises(ValueError) as caught:
+        pgm.RBF(1.0, prior())
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: dist.Uniform(0.1, 5.0),
+        lambda: dist.TruncatedNormal(1.0, 1.0, low=0.0),
+        lambda: dist.Beta(2.0, 3.0),
+        lambda: dist.HalfCauchy(1.0),
+        lambda: dist.LogNormal(jnp.zeros(2), 1.0),
+        lambda: dist.LogNormal(jnp.zeros(2), 1.0).to_event(1),
+        lambda: pgm.Parameter(1.0, prior=dist.ImproperUniform(constraints.positive, (), ())),
+    ],
+)
+def test_priors_inside_the_positive_numbers_are_taken(prior):
+    lengthscale = pgm.RBF(1.0, prior()).lengthscale
+    assert np.all(lengthscale.prior.support(lengthscale.value))
+    assert np.shape(lengthscale.value) == lengthscale.prior.shape()
+
+
+class OneOfScipys(dist.LogNormal):
+    """A prior whose quantile function is not JAX's."""
+
+    def icdf(self, q):
+        return stats.lognorm.ppf(np.asarray(q), 0.5, scale=3.0)
+
+
+def test_a_prior_starts_at_its_median():
+    assert pgm.RBF(1.0, dist.LogNormal(0.3, 1.0)).lengthscale.value == pytest.approx(np.exp(0.3))
+    assert pgm.RBF(1.0, OneOfScipys(np.log(3.0), 0.5)).lengthscale.value == pytest.approx(3.0)
+
+
+def test_means_take_priors_on_the_real_line():
+    assert pgm.GP(pgm.RBF(), mean=dist.Normal(1.0, 2.0)).mean.value == 1.0
+    with pytest.raises(ValueError, match="mean of a GP must be one number"):
+        pgm.GP(pgm.RBF(), mean=dist.Normal(jnp.zeros(2), 2.0))
+
+
+def test_priors_are_equal_where_their_numbers_are():
+    one, same, other = (pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, x]), 1.0)).lengthscale for x in (1.0, 1.0, 2.0))
+    assert hash(one.held_prior) == hash(same.held_prior)
+    assert one.held_prior == same.held_prior
+    assert one.held_prior != other.held_prior
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(10, 2))
+Y = (X[:, 0] > 0).astype(float)
+
+
+def test_an_array_of_lengthscales_has_a_prior_of_every_entry():
+    value, centre = np.array([0.7, 2.0]), np.array([0.0, 0.5])
+    shared = pgm.Parameter(np.ones(2), prior=dist.LogNormal(0.2, 0.3))
+    for prior, median in ((shared, 0.2), (dist.LogNormal(jnp.asarray(centre), 0.3), centre)):
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, prior)))
+        expected = stats.lognorm.logpdf(value, 0.3, scale=np.exp(median)).sum()
+        # The prior's parameters come in single precision.
+        np.testing.assert_allclose(float(uncertain(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("engine", some([pgm.gibbs, pgm.nuts, pgm.fit], pgm.fit))
+def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, 0.5]), 0.3))))
+    if engine is pgm.fit:
+        assert pgm.fit(model, X, Y).fit.values["lengthscale"].shape == (2,)
+        return
+    drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["lengthscale"]
+    assert drawn.shape == (1, 3, 2)
+    assert np.all(drawn[..., 0] != drawn[..., 1])
+
+
+@pgm.likelihood(support=pgm.Classes(3))
+def graded(y, f, cuts=pgm.Parameter([-1.0, 0.8], constraint=constraints.ordered_vector)):
+    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
+    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
+
+
+@pgm.likelihood(support=pgm.Binary())
+def flipped(y, f, rate=pgm.Parameter(0.05, constraint=constraints.interval(0.0, 0.5))):
+    return rate + (1 - 2 * rate) * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
+
+
+TYPED = {
+    "numbers": lambda: pgm.Model(
+        pgm.NegativeBinomial(0.25), pgm.GP(pgm.RBF(1.5, [0.5, 2.0]) + pgm.White(1e-8), mean=0.5)
+    ),
+    "held": lambda: pgm.Model(
+        pgm.StudentT(pgm.Fixed(4.0), 1.0),
+        pgm.GP(pgm.On(pgm.Matern32(pgm.Fixed(2.0)), [1]), mean=pgm.Fixed(-0.5), form=pgm.Dense()),
+    ),
+    "priors": lambda: pgm.Model(
+        pgm.LogisticSoftmax(3),
+        [
+            pgm.GP(pgm.RBF(dist.LogNormal(0.0, 1.0), pgm.Parameter(2.5, prior=dist.Gamma(2.0, 0.1))), size=2),
+            pgm.GP(
+                pgm.Periodic(dist.HalfNormal(2.0), dist.TruncatedNormal(0.5, 1.5, low=0.0), dist.Uniform(0.1, 3.0)),
+                mean=dist.Normal(0.5, 3.0),
+            ),
+        ],
+    ),
+    "priors of arrays": lambda: pgm.Model(
+        pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(0.0, np.array([0.5, 1.0]))))
+    ),
+    "expanded": lambda: pgm.Model(
+        pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, pgm.Parameter([1.0, 2.0], prior=dist.InverseGamma(3.0, 1.0))))
+    ),
+    "constraints": lambda: pgm.Model(graded(dist.Normal(0.0, 3.0)), pgm.GP(pgm.Linear())),
+    "held within": lambda: pgm.Model(graded(pgm.Fixed([-0.5, 0.5])), pgm.GP(pgm.Linear())),
+    "bounds": lambda: pgm.Model(flipped(), pgm.GP(pgm.RBF())),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_what_is_shown_can_be_typed_back(name):
+    names = vars(constraints) | vars(dist) | vars(pgm) | {"array": np.array, "graded": graded, "flipped": flipped}
+    model = TYPED[name]()
+    assert eval(repr(model), names) == model
+
+
+def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
+    kernel = pgm.RBF(variance=dist.LogNormal(0.0, 1.0), lengthscale=pgm.Fixed(2.0))
+    assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
+    moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
+    assert repr(moved) == "RBF(variance=Parameter(0.333333, prior=LogNormal(0.0, 1.0)), lengthscale=None)"
+    # What has no words of its own has some that are the same in another process: runs are told apart by them.
+    shifted = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [AffineTransform(1.0, 2.0), ExpTransform()])
+    kernel = pgm.RBF(pgm.Parameter(2.0, prior=shifted), 1.0)
+    assert repr(kernel) == "RBF(variance=Parameter(2.0, prior=TransformedDistribution(...)), lengthscale=1.0)"
+    assert repr(graded()) == "graded(cuts=Parameter([-1.0, 0.8], constraint=ordered_vector))"
+
+
+@pgm.likelihood
+def line(y, f, slope=pgm.Parameter(1.0), scale=pgm.Parameter(0.5, positive=True)):
+    return pgm.normal_pdf(y[0], f + slope * y[1], scale)
+
+
+@pgm.likelihood(support=pgm.Real())
+def unsaid(y, f, scale=pgm.Parameter(1.0)):
+    return pgm.normal_pdf(y, f, scale)
+
+
+def test_a_parameter_of_a_formula_is_real():
+    rng, t = np.random.default_rng(4), np.linspace(0.0, 6.0, 40)
+    x = rng.standard_normal(40)
+    y = -2.0 * x + np.sin(2.0 * t) + 0.2 * rng.standard_normal(40)
+    kernel = pgm.RBF(pgm.Fixed(0.6), pgm.Fixed(0.7))
+    result = pgm.fit(pgm.Model(line(), pgm.GP(kernel)), t[:, None], np.column_stack([y, x]), progress=False)
+    # Given the noise, the likeliest slope is that of generalised least squares.
+    values = result.fit.values
+    C = 0.6 * np.exp(-0.5 * (t[:, None] - t) ** 2 / 0.49) + values["scale"] ** 2 * np.eye(40)
+    slope = x @ np.linalg.solve(C, y) / (x @ np.linalg.solve(C, x))
+    assert slope < -1.9
+    assert np.isclose(values["slope"], slope, atol=2e-4)
+
+
+def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it():
+    assert repr(line()) == "line(slope=1.0, scale=Parameter(0.5, positive=True))"
+    assert repr(line(-2.0, pgm.Fixed(0.3))) == "line(slope=-2.0, scale=Fixed(0.3))"
+    assert repr(pgm.Gaussian(dist.LogNormal(0.0, 1.0))) == "Gaussian(scale=LogNormal(0.0, 1.0))"
+    assert pgm.GP(pgm.RBF(), mean=pgm.Parameter(0.0)).mean.support is constraints.real
+    assert pgm.RBF(pgm.Parameter(2.0)).variance.support is constraints.positive
+    X, y = np.arange(3.0)[:, None], np.array([0.1, -0.4, 0.3])
+    with pytest.raises(ValueError, match=r"declare scale=pgm.Parameter\(1.0, positive=True\)"):
+        pgm.cavi(pgm.Model(unsaid(), pgm.GP(pgm.RBF())), X, y)
+    with pytest.raises(ValueError, match=r"declare scale=.*At -scale, y is outside what the formula allows"):
+        pgm.cavi(pgm.Model(unsaid(dist.Normal(1.0, 0.1)), pgm.GP(pgm.RBF())), X, y)
+    # What has a sign by its prior, or keeps its value, needs to say no more.
+    for given in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
+        parameter = unsaid(given).parameters["scale"]
+        assert parameter.positive
+        assert np.all(np.asarray(parameter.value) > 0)
+
+
+def test_a_model_saved_when_bare_parameters_were_positive_is_positive_still():
+    saved = describe(pgm.Model(unsaid(pgm.Parameter(2.0, positive=True)), pgm.GP(pgm.RBF(1.0, 1.0))))
+    loaded = build(saved, unsaid)
+    assert repr(loaded.likelihood) == "unsaid(scale=Parameter(2.0, positive=True))"

@@ -1,0 +1,109 @@
+"""A Gaussian posterior of latents that the data couple, against explicit matrices, whichever latents those are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.priors.block_posterior import condition_blocks
+from tests.programs import run
+
+RNG = np.random.default_rng(0)
+N = 26
+X, X_NEW = RNG.uniform(-1.0, 1.0, (N, 1)), RNG.uniform(-1.0, 1.0, (2, 1))
+KERNELS = (pgm.RBF(1.5, 0.8), pgm.Linear(0.7), pgm.Linear(0.7), pgm.Matern32(0.6, 0.5))
+MEANS = (0.4, -0.7, -0.7, 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("blocks", [((0, 2), (1, 3)), ((0, 3), (1,), (2,))])
+def test_blocks_of_latents_that_are_no_neighbours(blocks):
+    gps = [
+        pgm.GP(KERNELS[0], MEANS[0], form=pgm.Dense()),
+        pgm.GP(KERNELS[1], MEANS[1], size=2),
+        pgm.GP(KERNELS[3], MEANS[3]),
+    ]
+    prior = pgm.Model(pgm.LogisticSoftmax(4), gps).prior(X)
+    # The ranks differ, so that a vector in another order is not even of the same parts.
+    assert len({group.rank for group in prior.groups}) > 1
+    h, roots = RNG.normal(0.3, 1.0, (N, 4)), RNG.normal(size=(N, 4, 4))
+    mask = np.zeros((4, 4))
+    for block in blocks:
+        mask[np.ix_(block, block)] = 1.0
+    W = roots @ roots.swapaxes(1, 2) * mask
+    # A principal submatrix of what is positive semi-definite is so too.
+    found = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), blocks)
+
+    # All latents at all inputs, latent after latent.
+    rows = N + len(X_NEW)
+    both = np.concatenate([X, X_NEW])
+    K = np.zeros((4 * rows, 4 * rows))
+    for latent, kernel in enumerate(KERNELS):
+        own = slice(latent * rows, (latent + 1) * rows)
+        K[own, own] = run(kernel, both, both)
+    mu = np.repeat(MEANS, rows)
+    F = np.zeros((4 * N, 4 * rows))
+    for latent in range(4):
+        F[latent * N + np.arange(N), latent * rows + np.arange(N)] = 1.0
+    full = np.einsum("ilk,ij->likj", W, np.eye(N)).reshape(4 * N, 4 * N)
+    S = K - K @ F.T @ full @ np.linalg.solve(np.eye(4 * N) + F @ K @ F.T @ full, F @ K)
+    mean = mu + S @ F.T @ (h.T.ravel() - full @ (F @ mu))
+    places = np.arange(4)[:, None] * rows
+
+    # The jitter of the roots, 1e-10 of the variance, times precisions of size ten.
+    for m, v, at in ((*run(found.moments), np.arange(N)), (*run(found.predict, jnp.asarray(X_NEW)), N + np.arange(2))):
+        np.testing.assert_allclose(m.T, mean[places + at], atol=1e-7)
+        np.testing.assert_allclose(v.T, np.diag(S)[places + at], atol=1e-7)
+    evidence = -0.5 * np.linalg.slogdet(np.eye(4 * N) + F @ K @ F.T @ full)[1]
+    evidence += h.T.ravel() @ (F @ mu) - 0.5 * (F @ mu) @ full @ (F @ mu)
+    centred = h.T.ravel() - full @ (F @ mu)
+    evidence += 0.5 * centred @ F @ S @ F.T @ centred
+    np.testing.assert_allclose(run(found.log_normalizer), evidence, atol=1e-7)
+    second = F @ (S + np.outer(mean, mean)) @ F.T
+    divergence = h.T.ravel() @ (F @ mean) - 0.5 * np.sum(full * second) - evidence
+    np.testing.assert_allclose(run(found.divergence, run(found.marginals)[1]), divergence, atol=1e-6)
+
+    # f = E f + A^T R^-T u: its covariance from the images of unit vectors.
+    image = jax.jit(jax.vmap(lambda u: prior.latents(prior.unflatten(found.deviation(u))) - prior.means()))
+    images = np.asarray(image(jnp.eye(len(found.centre))))
+    spread = images.swapaxes(1, 2).reshape(len(images), -1).T
+    np.testing.assert_allclose(spread @ spread.T, F @ S @ F.T, atol=1e-7)
+    u = RNG.normal(size=len(found.centre))
+    back = run(lambda u: found.standardise(found.centre + found.deviation(u)), jnp.asarray(u))
+    np.testing.assert_allclose(back, u, atol=1e-10)
+
+
+def test_more_latents_than_are_solved_for_at_once():
+    gps = [pgm.GP(KERNELS[0], form=pgm.Dense(), size=4), pgm.GP(KERNELS[3], form=pgm.Dense(), size=6)]
+    prior = pgm.Model(pgm.LogisticSoftmax(10), gps).prior(X[:5])
+    h, roots = RNG.normal(size=(5, 10)), RNG.normal(size=(5, 10, 10))
+    W = roots @ roots.swapaxes(1, 2)
+    found = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), (tuple(range(10)),))
+    mean, V = run(lambda posterior: posterior.marginals(), found)
+    # Datum after datum.
+    K = np.zeros((5, 10, 5, 10))
+    for latent in range(10):
+        K[:, latent, :, latent] = run(KERNELS[0 if latent < 4 else 3], X[:5], X[:5])
+    K, full = K.reshape(50, 50), np.einsum("ilk,ij->iljk", W, np.eye(5)).reshape(50, 50)
+    S = K @ np.linalg.inv(np.eye(50) + full @ K)
+    own = S.reshape(5, 10, 5, 10)[np.arange(5), :, np.arange(5)]
+    np.testing.assert_allclose(V, own, atol=1e-6)
+    np.testing.assert_allclose(mean, (S @ h.ravel()).reshape(5, 10), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [pgm.Dense(), pgm.Inducing(6, "variance")])
+def test_deviations_by_products_are_those_of_solves(form):
+    prior = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(KERNELS[0], size=3, form=form)).prior(X).for_sampling()
+    roots = RNG.normal(size=(N, 3, 3))
+    posterior = run(condition_blocks, prior, jnp.ones((N, 3)), jnp.asarray(roots @ roots.swapaxes(1, 2)), ((0, 1, 2),))
+    u = jnp.asarray(RNG.normal(size=posterior.centre.shape))
+    solved = run(lambda posterior: posterior.deviation(u), posterior)
+    products = run(lambda posterior: posterior.with_inverse_roots().deviation(u), posterior)
+    assert not np.array_equal(products, solved)
+    np.testing.assert_allclose(products, solved, atol=1e-12)

@@ -1,0 +1,227 @@
+"""Joint draws of latents at new inputs against the covariances of explicit matrices."""
+
+import dataclasses
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.corrections.linear_response import halves
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
+
+RNG = np.random.default_rng(4)
+N, L = 30, 3
+X = RNG.uniform(-1.5, 1.5, (N, 2))
+# Two rows of the data again, and one new row twice.
+NEW = np.vstack([RNG.uniform(-2.0, 2.0, (3, 2)), X[[4, 11]]])
+NEW = np.vstack([NEW, NEW[1]])
+H, W = RNG.normal(0.5, 1.0, (N, L)), RNG.gamma(2.0, 0.4, (N, L))
+# Precisions that couple the first latent of a datum with the third.
+HALF = RNG.normal(0.0, 0.5, (N, L, L)) * np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]])
+COUPLED = HALF @ np.swapaxes(HALF, 1, 2)
+MEANS = np.array([0.7, -0.4, -0.4])
+KERNELS = [pgm.Matern32(1.4, [0.6, 1.7]), *[pgm.On(pgm.RBF(0.9, 1.5), [0])] * 2]
+MODEL = pgm.Model(
+    pgm.LogisticSoftmax(3), [pgm.GP(KERNELS[0], mean=0.7, form=pgm.Dense()), pgm.GP(KERNELS[1], mean=-0.4, size=2)]
+)
+Y = RNG.integers(0, 3, N).astype(float)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def prior_at(inputs):
+    """The prior covariance of all latents at inputs, latent after latent."""
+    K = np.zeros((L * len(inputs),) * 2)
+    for latent, kernel in enumerate(KERNELS):
+        own = slice(latent * len(inputs), (latent + 1) * len(inputs))
+        K[own, own] = kernel(inputs, inputs)
+    return K
+
+
+def brute_force(potential, precision):
+    """Mean (m, L) and covariance (L, m, L, m) at NEW given sites, and with the data (L, m, n, L).
+
+    By the matrix of all latents everywhere.
+    """
+    rows = N + len(NEW)
+    K = prior_at(np.vstack([X, NEW]))
+    Phi = np.zeros((N, L, L, rows))
+    Phi[np.arange(N)[:, None], np.arange(L), np.arange(L), np.arange(N)[:, None]] = 1.0
+    F = Phi.reshape(N * L, L * rows)
+    P = np.zeros((N, L, N, L))
+    P[np.arange(N), :, np.arange(N)] = precision
+    P = P.reshape(N * L, N * L)
+    mu = np.repeat(MEANS, rows)
+    S = np.linalg.solve(np.eye(N * L) + P @ F @ K @ F.T, P @ F @ K)
+    covariance = K - K @ F.T @ S
+    mean = mu + covariance @ F.T @ (potential.ravel() - P @ F @ mu)
+    new = (np.arange(L)[:, None] * rows + N + np.arange(len(NEW))).ravel()
+    cross = (covariance @ F.T)[new].reshape(L, len(NEW), N, L)
+    return mean[new].reshape(L, -1).T, covariance[np.ix_(new, new)].reshape(L, len(NEW), L, len(NEW)), cross
+
+
+@cache
+def posterior(coupled):
+    prior = MODEL.prior(X)
+    assert [type(group) for group in prior.groups] == [DensePrior, LowRankPrior]
+    if coupled:
+        return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, H, COUPLED)
+    return jax.jit(lambda prior, sites: prior.condition(sites))(prior, Sites(H, W))
+
+
+@cache
+def approximation(coupled):
+    return pgm.Approximation(**fields_of(coupled))
+
+
+def fields_of(coupled):
+    mean, variance = map(np.asarray, jax.jit(lambda posterior: posterior.moments())(posterior(coupled)))
+    common = {"model": MODEL, "X": X, "y": Y, "seconds": 0.0, "method": "cavi", "elbo_trace": np.zeros(2)}
+    return common | {
+        "mean": mean,
+        "variance": variance,
+        "posterior": posterior(coupled),
+        "converged": True,
+        "tolerance": 1e-9,
+    }
+
+
+def precision_of(coupled):
+    return COUPLED if coupled else np.einsum("il,lk->ilk", W, np.eye(L))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_the_covariance_at_new_inputs_is_that_of_explicit_matrices(coupled):
+    mean, covariance, _ = brute_force(H, precision_of(coupled))
+    found = approximation(coupled)._covariance_at(jnp.asarray(NEW))
+    if not coupled:
+        found = np.einsum("amk,ab->ambk", found, np.eye(L))
+    # The jitter, up to 1e-8 of a variance of 1, and what the low-rank factor leaves out.
+    np.testing.assert_allclose(found, covariance, atol=1e-7)
+    np.testing.assert_allclose(approximation(coupled).predict_latent(NEW)[0], mean, atol=1e-7)
+
+
+def standard_errors(found, mean, covariance):
+    """By how many standard errors means and covariances of draws (draws, m, L) are off, at most."""
+    flat, centre = found.reshape(len(found), -1), mean.ravel()
+    C = np.transpose(covariance, (1, 0, 3, 2)).reshape(len(centre), -1)
+    variance = np.diag(C)
+    of_means = np.abs(flat.mean(axis=0) - centre) / np.sqrt(variance / len(flat))
+    error = np.sqrt((np.outer(variance, variance) + C**2) / len(flat))
+    return max(of_means.max(), (np.abs((flat - centre).T @ (flat - centre) / len(flat) - C) / error).max())
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_draws_have_this_covariance(coupled):
+    drawn = approximation(coupled).draw_latents(NEW, 20_000, seed=3)
+    assert drawn.shape == (20_000, len(NEW), L)
+    # Some 190 correlated comparisons: 4.5 standard errors are passed once in a thousand.
+    assert standard_errors(drawn, *brute_force(H, precision_of(coupled))[:2]) < 4.5
+    # One row twice is one value, to the root of the rounding of a variance.
+    np.testing.assert_allclose(drawn[:, 5], drawn[:, 1], atol=1e-6)
+    np.testing.assert_array_equal(drawn, approximation(coupled).draw_latents(NEW, 20_000, seed=3))
+    assert not np.array_equal(drawn, approximation(coupled).draw_latents(NEW, 20_000, seed=4))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_linear_response_reaches_across_rows(coupled):
+    mean, covariance, cross = brute_force(H, precision_of(coupled))
+    root = np.random.default_rng(8).normal(0.0, 0.1, (N * L, N * L))
+    T = root @ root.T
+    # The same in whitened coordinates, whose covariance with the latents at the data is R^-T U.
+    R, U = (np.asarray(part) for part in jax.jit(halves)(posterior(coupled), None))
+    turned = np.linalg.solve(R.T, U.reshape(len(R), N * L))
+    own = {"shift": np.zeros(len(R)), "covariance": np.zeros((N, L, L)), "response": turned @ T @ turned.T}
+    own |= {"residual": 0.0, "num_nonpositive": 0}
+    corrected = LinearResponse(**fields_of(coupled), **own, is_positive=True)
+    flat = cross.reshape(L * len(NEW), N * L)
+    covariance = covariance + (flat @ T @ flat.T).reshape(covariance.shape)
+    # Sums of 90 terms of size 1 at most, of covariances to 1e-7.
+    np.testing.assert_allclose(corrected._covariance_at(jnp.asarray(NEW)), covariance, atol=1e-5)
+    drawn = corrected.draw_latents(NEW, 2000, seed=6)
+    assert standard_errors(drawn, mean, covariance) < 4.5
+    without = LinearResponse(**fields_of(coupled), **own, is_positive=False)
+    with pytest.raises(ValueError, match="not positive definite, so that there is nothing to draw from"):
+        without.draw_latents(NEW)
+
+
+def draws(count, **sampled):
+    """Draws as of a sampler: the latents' coordinates at the data by their posterior, and hyperparameters."""
+    _, whitened = approximation(True).draw_at_data(count, seed=1)
+    return pgm.Draws(
+        model=sampled_model() if sampled else MODEL,
+        X=X,
+        y=Y,
+        seconds=0.0,
+        method="gibbs",
+        prior=posterior(True).prior,
+        whitened=tuple(v[None] for v in whitened),
+        hyperparameters=sampled,
+        log_likelihood_trace=np.zeros((1, count)),
+        num_warmup=0,
+    )
+
+
+def test_draws_of_a_sampler_go_on_from_their_latents_at_the_data():
+    result = draws(4000)
+    drawn = result.draw_latents(NEW, 4000, seed=2)
+    # 4,000 draws, each once; as above.
+    assert standard_errors(drawn, *brute_force(H, precision_of(True))[:2]) < 4.5
+    # Each passes through its own latents at the rows of the data, up to the root of the jitter, and none comes twice.
+    at_data = np.sort(result.latents[0][:, [4, 11]], axis=0)
+    np.testing.assert_allclose(np.sort(drawn[:, 3:5], axis=0), at_data, atol=1e-3)
+    assert result.draw_latents(NEW, 7).shape == (7, len(NEW), L)
+
+
+@cache
+def sampled_model():
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(dist.LogNormal(0.0, 1.0), [0.6, 1.7]), mean=0.7))
+
+
+def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
+    variances = np.array([0.3, 4.0])
+    v = np.random.default_rng(5).normal(size=(1, 2, N, 1))
+    prior = sampled_model().compiled_prior(X)
+    result = dataclasses.replace(draws(2, **{"variance": variances[None]}), prior=prior, whitened=(v,))
+    drawn = result.draw_latents(NEW, 4000, seed=2)
+    # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
+    for number, variance in enumerate(variances):
+        kernel = pgm.Matern32(variance, [0.6, 1.7])
+        K, cross, own = kernel(X, X), kernel(NEW, X), kernel(NEW, NEW)
+        f = np.linalg.cholesky(K) @ v[0, number, :, 0]
+        mean = 0.7 + cross @ np.linalg.solve(K, f)
+        rest = own - cross @ np.linalg.solve(K, cross.T)
+        # The two are told apart by what they are at a row of the data.
+        mine = drawn[np.abs(drawn[:, 3, 0] - mean[3]) < 1e-3][..., 0]
+        assert len(mine) == 2000
+        error = np.sqrt(np.maximum(np.diag(rest), 1e-6) / 2000)
+        # Means and variances of 2,000 draws at six places: 4.5 standard errors, those at the data to the jitter.
+        assert (np.abs(mine.mean(axis=0) - mean) < 4.5 * error).all()
+        assert np.abs(np.cov(mine.T) - rest).max() < 4.5 * variance * np.sqrt(2 / 2000)
+        assert np.corrcoef(mine[:, 0], mine[:, 2])[0, 1] == pytest.approx(
+            rest[0, 2] / np.sqrt(rest[0, 0] * rest[2, 2]), abs=4.5 / np.sqrt(2000)
+        )
+
+
+def test_what_has_no_joint_covariance_says_so():
+    own = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L)), "num_nonpositive": 0}
+    corrected = PerturbativeApproximation(**fields_of(False), **own)
+    with pytest.raises(ValueError, match=r"corrects each row by itself.*pgm.correct\(result\)"):
+        corrected.draw_latents(NEW)
+    for count in (0, 2.5):
+        with pytest.raises(ValueError, match="num_draws must be a whole number >= 1"):
+            approximation(False).draw_latents(NEW, count)
+    with pytest.raises(ValueError, match="X_new must have shape"):
+        draws(4).draw_latents(NEW[0])

@@ -1,0 +1,222 @@
+"""Rows that fill up the data: nothing follows from them, and another number of rows compiles nothing."""
+
+import logging
+import warnings
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import SweepInfo, autocorrelation, choose_relaxation
+from pgmodels.inference.mcmc.gibbs.moves.move import Seen
+from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.dense import whitened_prior
+from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
+from pgmodels.priors.representation import Representation
+from tests.covering import some
+from tests.programs import run
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (41, 2))
+X_NEW = rng.uniform(-2.0, 2.0, (5, 2))
+
+
+def prior() -> PriorCollection:
+    """Dense and low-rank groups, of unequal means and lengthscales."""
+    gps = [
+        pgm.GP(pgm.Matern12(variance=2.0, lengthscale=0.7), mean=0.4, size=1),
+        pgm.GP(pgm.Linear(variance=0.5) + pgm.Constant(0.3), mean=-1.3, size=2),
+    ]
+    with jax.enable_x64(True):
+        bound = [gp.form.bind(gp.kernel, gp.mean.value, X, gp.size) for gp in gps]
+    assert [type(group).__name__ for group in bound] == ["DensePrior", "LowRankPrior"]
+    return PriorCollection(tuple(bound))
+
+
+def some_sites(coupled=False):
+    draws = np.random.default_rng(1)
+    h = draws.normal(size=(41, 3))
+    root = draws.normal(size=(41, 3, 3))
+    # Of a strong site the dense formulas take another way.
+    w = np.einsum("iab,icb->iac", root, root) if coupled else draws.exponential(size=(41, 3)) * [0.2, 8.0, 1.0]
+    return Sites(jnp.array(h), jnp.array(w))
+
+
+def test_sizes_are_few_and_near():
+    for n in range(1, 300):
+        size = padded_size(n)
+        assert n <= size <= max(n + 7, 1.125 * n)
+        assert padded_size(size) == size
+
+
+def test_there_are_eight_sizes_between_powers_of_two():
+    assert len({padded_size(n) for n in range(513, 1025)}) == 8
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
+    with jax.enable_x64(True):
+        if coupled:
+            posterior = run(condition_blocks, prior(), *some_sites(True), ((0, 2), (1,)))
+        else:
+            posterior = run(prior().condition, some_sites())
+        padded, new = posterior.padded(), jnp.array(X_NEW)
+        assert padded.prior.num_rows == 48
+        for ours, theirs in zip(run(posterior.moments), run(padded.moments), strict=True):
+            np.testing.assert_allclose(theirs[:41], ours, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(run(padded.log_normalizer), run(posterior.log_normalizer), rtol=0, atol=1e-12)
+        for ours, theirs in zip(run(posterior.predict, new), run(padded.predict, new), strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
+        ours, theirs = (np.asarray(run(found.cross_covariance, new)) for found in (posterior, padded))
+        np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
+    # What fills up can be taken away again, and added in whatever precision the caller computes.
+    assert padded.prior.groups[0].K.dtype == posterior.padded().prior.groups[0].K.dtype
+    with jax.enable_x64(True):
+        back = padded.resized(41)
+        same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(posterior))
+        assert all(same)
+
+
+def test_filled_posteriors_are_what_filled_priors_and_silent_sites_make():
+    with jax.enable_x64(True):
+        sites = some_sites()
+        silent = Sites(*(jnp.concatenate([part, jnp.zeros((7, 3))]) for part in sites))
+        made, padded = run(prior().padded().condition, silent), run(prior().condition, sites).padded()
+        for ours, theirs in zip(jax.tree.leaves(padded), jax.tree.leaves(made), strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
+
+
+def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
+    model = pgm.Model(pgm.StudentT(3.0, 0.5), pgm.GP(pgm.RBF(lengthscale=1.3), mean=0.3))
+    y = np.sin(X[:, 0])
+    with jax.enable_x64(True):
+        problem = problem_of(model, model.check(X, y))
+        assert len(problem.y) == 48
+        wild = jnp.array(problem.y).at[41:44].set(jnp.array([np.nan, 1e300, -np.inf]))
+        other = Problem(problem.objective, problem.prior, wild, problem.parameters, row_mask=problem.row_mask)
+        mean, variance = problem.marginals()
+        sites = problem.sites(mean, variance)
+        assert not np.asarray(sites.precision)[41:].any()
+        np.testing.assert_array_equal(other.sites(mean, variance).potential, sites.potential)
+        assert np.isfinite(problem.elbo(mean, variance, 0.0, sites).value)
+        assert other.elbo(mean, variance, 0.0, sites) == problem.elbo(mean, variance, 0.0, sites)
+
+
+def test_tuning_does_not_count_what_does_not_move():
+    draws = np.random.default_rng(2)
+    f, E = draws.normal(size=(1, 400, 3)), np.zeros((1, 400, 3))
+    E[:] = 0.9 * f
+    row_mask = np.array([1.0, 1.0, 0.0])
+    f, E = f * row_mask, E * row_mask
+    info = SweepInfo(*(part.sum(axis=1) for part in (f, E, f**2, f * E)))
+    found = autocorrelation(Seen(np.array(400), np.array(400), info, None))
+    np.testing.assert_allclose(found, 0.9, atol=1e-12)
+    assert choose_relaxation(found[:0]) == 0.0
+
+
+@contextmanager
+def compiled():
+    """The names of programs compiled within."""
+    names: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            if record.getMessage().startswith("Finished XLA compilation"):
+                names.append(record.getMessage().split(" of ")[1].split(" in ")[0])
+
+    logger = logging.getLogger("jax._src.dispatch")
+    listener, level, propagate = Listener(), logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield names
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def everything(n, m, likelihood, gps):
+    """What is asked of a data set of n rows, with m new ones."""
+    draws = np.random.default_rng(n)
+    inputs, new = draws.uniform(-2.0, 2.0, (n, 2)), draws.uniform(-2.0, 2.0, (m, 2))
+    y = draws.permutation(np.arange(n) % max(2, len(gps))).astype(float)
+    model = pgm.Model(likelihood, gps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what random labels do not determine
+        result = pgm.fit(model, inputs, y, max_iterations=3)
+        corrected = pgm.correct(pgm.cavi(model, inputs, y, max_iterations=20))
+        for approximation in (result, corrected):
+            assert approximation.mean.shape == (n, len(gps))
+            approximation.predict_latent(new)
+        assert result.predict(new).probabilities.shape == (m, max(2, len(gps)))
+        draws = pgm.gibbs(model, inputs, y, num_samples=4, num_warmup=0, num_chains=1, progress=False)
+        assert draws.latents.shape == (1, 4, n, len(gps))
+        draws.predict(new).probabilities  # noqa: B018
+
+
+CASES = {
+    "one latent": (pgm.Bernoulli(), [pgm.GP(pgm.RBF(lengthscale=1.3), mean=0.2)]),
+    "three latents": (
+        pgm.LogisticSoftmax(3),
+        [pgm.GP(pgm.Matern12(lengthscale=scale), mean=0.1) for scale in (0.5, 1.0, 2.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", some(CASES, "one latent"))
+def test_another_number_of_rows_compiles_nothing(name):
+    everything(20, 7, *CASES[name])
+    with compiled() as names:
+        jax.jit(lambda x: jnp.sin(x) + len(name))(0.5)
+        assert names, "compilations are not seen"
+        names.clear()
+        everything(23, 5, *CASES[name])
+        everything(17, 8, *CASES[name])
+    assert not names
+
+
+def test_a_form_that_cannot_fill_up_is_left_as_it_is():
+    class Own(pgm.Dense):
+        can_pad = False
+
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=Own()))
+    inputs, row_mask = model.padded(X)
+    np.testing.assert_array_equal(inputs.X[0], X)
+    assert row_mask is None
+    padded, row_mask = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(X)
+    np.testing.assert_array_equal(padded.X[0], pad_rows(X, 48))
+    np.testing.assert_array_equal(row_mask, row_mask_of(41, 48))
+
+
+class Plain(Representation):
+    """A form of one's own that knows nothing of rows that fill up, of priors that do."""
+
+    def bind(self, kernel, mean, X, size, neglected=np.inf):
+        return pgm.Dense().bind(kernel, mean, X, size)
+
+    def traced(self, kernel, mean, X, size):
+        return whitened_prior(kernel, mean, X, size)
+
+    bind_traced_for_moments = traced
+
+
+@pytest.mark.slow
+def test_a_form_that_knows_nothing_of_filling_up_is_sampled():
+    kernel = pgm.RBF(variance=dist.LogNormal(0.0, 0.5), lengthscale=1.3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.2, form=Plain()))
+    labels = (np.arange(41) % 3 == 0).astype(float)
+    draws = pgm.gibbs(model, X, labels, num_samples=3, num_warmup=0, num_chains=1, progress=False)
+    assert draws.latents.shape == (1, 3, 41, 1)
+    mean, variance = draws.predict_latent(X)
+    # At the data nothing is left but jitter, of a deviation of 1e-4: the draws themselves.
+    np.testing.assert_allclose(mean, draws.mean, rtol=0, atol=4e-4)
+    np.testing.assert_allclose(variance, draws.variance, rtol=0, atol=4e-4)

@@ -1,0 +1,325 @@
+"""Rows of prior variance 0: reference levels, the origin of a Linear kernel, differences of equal items."""
+
+import warnings
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln
+
+import pgmodels as pgm
+from pgmodels.inference.variational import gaussian_vi as engine
+from pgmodels.objectives.expected import Quadrature
+from tests.own_likelihoods import log_poisson
+
+X = np.tile([0.0, 1.0, 2.0, -1.0], 10)[:, None]
+Y = np.tile([0.0, 1.0, 1.0, 0.0, 1.0], 8)
+NEW = np.array([[1.0], [0.0], [2.0]])
+# Nodes and weights of the whole slope: of a standard normal, for expectations, and of a line, for its posterior.
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+LINE = np.linspace(-6.0, 6.0, 4001)
+
+
+def bernoulli(**options):
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear(1.0), **options))
+
+
+@cache
+def fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return pgm.gaussian_vi(bernoulli(), X, Y)
+
+
+def of_slope(log_density, x=X[:, 0]):
+    """What is exact for f = x a, a ~ N(0, 1), the variational mean and variance of a, and log p(y) and its moments.
+
+    ``log_density`` gives that of the data at f (points, n), (points,).
+    """
+
+    def loss(p):
+        a = p[0] + np.exp(p[1]) * NODES
+        return (
+            0.5 * (np.exp(2.0 * p[1]) + p[0] ** 2 - 1.0) - p[1] - WEIGHTS @ log_density(a[:, None] * x) / WEIGHTS.sum()
+        )
+
+    best = minimize(loss, [0.1, -1.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-11}).x
+    terms = log_density(LINE[:, None] * x) + stats.norm.logpdf(LINE)
+    mass = np.exp(terms - terms.max())
+    log_evidence = terms.max() + np.log(mass.sum() * (LINE[1] - LINE[0]))
+    mass /= mass.sum()
+    mean = mass @ LINE
+    return best[0], np.exp(2.0 * best[1]), log_evidence, mean, mass @ (LINE - mean) ** 2
+
+
+def log_bernoulli(f):
+    return np.sum(np.log(expit((2.0 * Y - 1.0) * f)), axis=1)
+
+
+def test_the_variational_gaussian_is_at_its_optimum():
+    """At sqrt(v) = 0 every step was NaN, and the start, CAVI's, was taken for the optimum."""
+    result = fitted()
+    m, v, log_evidence, exact_mean, exact_variance = of_slope(log_bernoulli)
+    np.testing.assert_allclose([m, v], [0.130861, 0.065874], atol=1e-6)
+    mean, variance = (part[:, 0] for part in result.predict_latent(NEW))
+    np.testing.assert_allclose(mean, m * NEW[:, 0], atol=2e-6)
+    np.testing.assert_allclose(variance, v * NEW[:, 0] ** 2, atol=2e-6)
+    assert result.converged
+    assert result.elbo < log_evidence < result.elbo + 0.001
+    assert abs(pgm.log_evidence(result, num_draws=64_000).value - log_evidence) < 0.001
+    assert abs(m - exact_mean) < 0.001
+    assert variance[0] < exact_variance
+
+
+def test_corrected_it_predicts_every_row():
+    """A variance of exactly 0 is what the prior says there, and no failure of the correction."""
+    exact = of_slope(log_bernoulli)[4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_response = pgm.correct(fitted())
+        _, variance = by_response.predict_latent(NEW)
+        predicted = by_response.predict(NEW).mean
+    assert by_response.num_nonpositive == 0
+    np.testing.assert_allclose(variance[:, 0], exact * NEW[:, 0] ** 2, rtol=2e-3)
+    slopes = exact**0.5 * NODES + fitted().predict_latent(NEW)[0][0, 0]
+    np.testing.assert_allclose(predicted, WEIGHTS @ expit(slopes[:, None] * NEW[:, 0]) / WEIGHTS.sum(), atol=1e-4)
+
+
+def test_negative_variances_are_still_none():
+    from dataclasses import replace
+
+    fixed = pgm.correct(fitted())
+    bad = replace(fixed, response=-2.0 * np.eye(len(fixed.response)))
+    with pytest.warns(pgm.CorrectionWarning, match="2 of 3 corrected variances at X_new are not positive"):
+        bad.predict_latent(NEW)
+    with (
+        pytest.warns(pgm.CorrectionWarning, match="not positive"),
+        pytest.raises(ValueError, match=r"in row 0 of X_new \(2 in all\)"),
+    ):
+        bad.predict(NEW)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_without_variance_the_objective_is_the_log_density(size):
+    """Where none of a datum's predictors varies, by variances and by covariances; derivatives are finite."""
+    softmax = pgm.likelihood(lambda y, f: pgm.exp(f[y]) / pgm.sum(pgm.exp(f)) if size > 1 else pgm.exp(-abs(y - f)))
+    objective = Quadrature(softmax().formula(size), size)
+    if size == 1:
+        objective = engine.quadrature_of(pgm.Model(softmax(), pgm.GP(pgm.RBF(1.0, 1.0))))
+        assert objective.kinks
+    m = np.array([[0.3, -0.2, 0.9, 0.4], [0.0, 0.5, 0.1, 2.0], [0.2, 0.1, 0.0, 0.7]])[:, :size]
+    y = np.array([0.0, 0.0, 1.0])
+    v = np.array([0.0, 0.0, 0.7])[:, None] * np.ones(size)
+    with jax.enable_x64(True):
+        for spread in (v, v[:, :, None] * np.eye(size)) if size > 1 else (v,):
+            arguments = tuple(map(jnp.asarray, (m, spread, y)))
+            bound, *sites = jax.jit(partial(objective.local_bound_and_sites, parameters={}))(*arguments)
+            exact = m[:2, 0] - np.log(np.exp(m[:2]).sum(axis=1)) if size > 1 else -np.abs(y - m[:, 0])[:2]
+            np.testing.assert_allclose(bound[:2], exact, atol=1e-12)
+            assert np.isfinite(bound[2])
+            assert all(np.isfinite(part).all() for part in sites)
+            assert abs(sites[1][2]).max() > 0.01
+
+
+def test_a_step_that_fails_in_every_trial_is_no_convergence():
+    """Its length is 0: it has converged where the sites are those that the marginals ask for, and only there."""
+    result = fitted()
+    data = result.model.given(X, Y, None)[1]
+    problem = engine.gaussian_problem(result.model, data, result.prior.padded())
+    with jax.enable_x64(True):
+        state = engine._from_sites(problem, result.posterior.padded().sites)._replace(length=jnp.zeros(()))
+        assert not engine._is_stalled(problem, state)
+        missed = jnp.where(state.variance > 0.0, 0.05 / jnp.sqrt(state.variance + 1e-300), 0.0)
+        for change in (missed, jnp.nan):
+            off = state._replace(slope=state.slope._replace(potential=state.slope.potential + change))
+            assert engine._is_stalled(problem, off)
+            assert not engine._is_stalled(problem, off._replace(length=jnp.ones(())))
+
+
+@pytest.mark.slow
+def test_trials_that_are_all_nan_warn(monkeypatch):
+    class WithoutDerivative(Quadrature):
+        def local_bound_and_sites(self, m, v, y, parameters):
+            bound, *sites = super().local_bound_and_sites(m, v, y, parameters)
+            return bound, *(jnp.full_like(part, jnp.nan) for part in sites)
+
+    formula = pgm.Bernoulli().formula(1)
+    monkeypatch.setattr(engine, "quadrature_of", lambda model, coarse=False: WithoutDerivative(formula, 1))
+    with pytest.warns(pgm.ConvergenceWarning, match="no step raises the ELBO, and it is not at its optimum"):
+        result = pgm.gaussian_vi(bernoulli(), X[:8], Y[:8])
+    assert not result.converged
+
+
+def test_what_is_known_is_left_out_of_diagnoses():
+    """Deviations of 0 were divided by: moments NaN, and no simulated data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagnosis = pgm.diagnose(fitted(), num_replicates=4, num_draws=400)
+    text = str(diagnosis)
+    assert "nan" not in text
+    assert "left out" not in text
+    vsbc = diagnosis.vsbc
+    known = X[:, 0] == 0.0
+    assert np.isnan(vsbc.z[:, known]).all()
+    z = vsbc.z[:, ~known]
+    np.testing.assert_allclose(vsbc.dispersion[0], np.sqrt(np.mean(z**2)))
+    np.testing.assert_allclose(vsbc.coverage[0][1], np.mean(np.abs(z) < stats.norm.ppf(0.95)))
+    np.testing.assert_allclose(vsbc.histogram()[0].sum(), 1.0)
+    assert np.isfinite(vsbc.symmetry_corrected).all()
+
+
+def test_a_laplace_row_that_is_known_exactly():
+    """y = f there: the derived bound's precision has no bound, and neither has the mean of the auxiliary variable."""
+    y = np.where(X[:, 0] == 0.0, 0.0, 0.4 * X[:, 0] + np.sin(np.arange(40.0)))
+    model = pgm.Model(pgm.Laplace(0.7), pgm.GP(pgm.Linear(1.0)))
+    result = pgm.cavi(model, X, y)
+    keep = X[:, 0] != 0.0
+    without = pgm.cavi(model, X[keep], y[keep])
+    for one, other in zip(result.predict_latent(NEW), without.predict_latent(NEW), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_allclose(result.elbo, without.elbo - 10.0 * np.log(1.4), rtol=1e-7)
+
+
+@pytest.mark.parametrize("mean", [1e-6, 0.3, 50.0, np.inf])
+def test_draws_of_the_inverse_gaussian(mean):
+    """Up to an infinite mean, where it is the Lévy distribution."""
+    from pgmodels.augmentation.samplers import inverse_gaussian
+
+    with jax.enable_x64(True):
+        drawn = inverse_gaussian(jax.random.key(1), jnp.full(4000, mean), jnp.full(4000, 2.5))
+    law = stats.levy(scale=2.5) if np.isinf(mean) else stats.invgauss(mean / 2.5, scale=2.5)
+    assert stats.kstest(np.asarray(drawn), law.cdf).pvalue > 0.01
+
+
+@pytest.mark.slow
+def test_a_comparison_leaves_what_is_known_alone():
+    from pgmodels.diagnostics.verdict import verdicts
+
+    draws = pgm.gibbs(bernoulli(), X, Y, num_samples=1000, num_warmup=200, num_chains=4, seed=0, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        comparison = pgm.compare(gibbs=draws, gaussian=fitted(), corrected=pgm.correct(fitted()), X=X[:8], y=Y[:8])
+    frame = comparison.to_dataframe()
+    assert np.isfinite(frame.loc["corrected", ["mean_error", "variance_error", "wasserstein"]].astype(float)).all()
+    assert np.isfinite(frame.loc["corrected", "negative_log_density"])
+    verdict = verdicts(comparison)["corrected"]
+    assert verdict.level == "trust"
+    assert "nan" not in str(verdict)
+
+
+YC = np.tile([0.0, 2.0, 1.0, 5.0, 3.0], 8)
+YR = np.sin(3.0 * np.arange(40.0)) + 0.3 * X[:, 0]
+ONE = {
+    "log_poisson": (log_poisson, YC, lambda f: np.sum(YC * f - np.exp(f) - gammaln(YC + 1.0), axis=1)),
+    "sigmoid_poisson": (
+        lambda: pgm.SigmoidPoisson(5.0),
+        YC,
+        lambda f: np.sum(stats.poisson.logpmf(YC, 5.0 * expit(f)), axis=1),
+    ),
+    "probit": (pgm.Probit, Y, lambda f: np.sum(stats.norm.logcdf((2.0 * Y - 1.0) * f), axis=1)),
+    "student_t": (lambda: pgm.StudentT(4.0, 1.0), YR, lambda f: np.sum(stats.t.logpdf(YR - f, 4.0), axis=1)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ONE)
+def test_every_likelihood_of_one_latent(name):
+    likelihood, y, log_density = ONE[name]
+    result = pgm.gaussian_vi(pgm.Model(likelihood(), pgm.GP(pgm.Linear(1.0))), X, y)
+    m, v, log_evidence, *_ = of_slope(log_density)
+    mean, variance = (part[:, 0] for part in result.predict_latent(NEW))
+    np.testing.assert_allclose(mean, m * NEW[:, 0], atol=1e-5)
+    np.testing.assert_allclose(variance, v * NEW[:, 0] ** 2, atol=1e-5)
+    assert abs(pgm.log_evidence(result).value - log_evidence) < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["heteroscedastic", "softmax"])
+def test_several_latents_all_of_which_are_known_at_a_row(name):
+    """Against BFGS over a Gaussian of the slopes."""
+    labels = np.tile([0.0, 2.0, 1.0, 2.0, 1.0], 8)
+    rows = np.arange(40)
+
+    @pgm.likelihood
+    def softmax(y, f):
+        return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
+
+    model, y, size, log_density = {
+        "heteroscedastic": (
+            pgm.HeteroscedasticGaussian(1.0), YR, 2,
+            lambda f: stats.norm.logpdf(YR, f[..., 0], expit(f[..., 1]) ** -0.5),
+        ),
+        "softmax": (
+            softmax(), labels, 3,
+            lambda f: f[:, rows, labels.astype(int)] - np.log(np.exp(f).sum(axis=-1)),
+        ),
+    }[name]  # fmt: skip
+    line, weight = np.polynomial.hermite_e.hermegauss(14)
+    nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
+    weights = np.prod(np.stack(np.meshgrid(*[weight / weight.sum()] * size, indexing="ij"), axis=-1), axis=-1).ravel()
+    lower = np.tril_indices(size, -1)
+
+    def root_of(p):
+        root = np.diag(np.exp(p[size : 2 * size]))
+        root[lower] = p[2 * size :]
+        return root
+
+    def loss(p):
+        root = root_of(p)
+        slopes = p[:size] + nodes @ root.T
+        kl = 0.5 * (np.sum(root**2) + p[:size] @ p[:size] - size) - p[size : 2 * size].sum()
+        return kl - weights @ log_density(slopes[:, None, :] * X[None]).sum(axis=1)
+
+    best = minimize(loss, np.repeat([0.1, -1.0, 0.0], [size, size, len(lower[0])]), options={"gtol": 1e-6}).x
+    result = pgm.gaussian_vi(pgm.Model(model, pgm.GP(pgm.Linear(1.0), size=size)), X, y)
+    mean, variance = result.predict_latent(NEW)
+    np.testing.assert_allclose(mean, NEW * best[:size], atol=2e-4)
+    np.testing.assert_allclose(variance, NEW**2 * (root_of(best) ** 2).sum(axis=1), atol=2e-4)
+    fixed = pgm.correct(result)
+    assert fixed.num_nonpositive == 0
+    assert np.isfinite(fixed.predict(NEW).log_density(y[:3])).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "columns"),
+    [(pgm.Linear(1.0) * pgm.RBF(1.0, 1.0), 1), (pgm.Difference(pgm.RBF(2.0, 0.8), [0], [1]), 2)],
+    ids=["product", "difference"],
+)
+def test_a_trace_of_variance_changes_nothing(kernel, columns):
+    """The same with 1e-9 of a constant's variance, where nothing is 0."""
+    inputs = np.random.default_rng(1).normal(size=(30, columns))
+    inputs[:6, -1] = inputs[:6, 0] if columns == 2 else 0.0
+    y = (np.random.default_rng(2).random(30) < 0.6).astype(float)
+    found = []
+    for every in (kernel, kernel + pgm.Constant(1e-9)):
+        result = pgm.correct(pgm.gaussian_vi(pgm.Model(pgm.Bernoulli(), pgm.GP(every)), inputs, y))
+        found.append(np.concatenate([result.mean, result.variance]))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_gibbs_and_learning():
+    y = np.where(X[:, 0] == 0.0, 0.0, 0.4 * X[:, 0] + np.sin(np.arange(40.0)))
+    model = pgm.Model(pgm.Laplace(0.7), pgm.GP(pgm.Linear(1.0)))
+    draws = pgm.gibbs(model, X, y, num_samples=4000, num_warmup=200, num_chains=2, seed=0, progress=False)
+    *_, mean, variance = of_slope(lambda f: -np.sum(np.abs(y - f), axis=1) / 0.7)
+    np.testing.assert_allclose(draws.mean[1, 0], mean, atol=4.0 * np.sqrt(variance / 2000.0))
+    np.testing.assert_allclose(draws.variance[1, 0], variance, rtol=0.12)
+    assert (draws.variance[0], draws.mean[0]) == (0.0, 0.0)
+    # Of labels of which all but one in eight follow the sign of x.
+    labels = np.where(np.arange(40) % 8 == 1, X[:, 0] < 0, X[:, 0] > 0).astype(float)
+    learned = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear())), X, labels, objective="gaussian_vi")
+    assert learned.converged
+
+    def elbo(log_variance):
+        scale = np.exp(0.5 * log_variance)
+        return of_slope(lambda f: np.sum(np.log(expit((2.0 * labels - 1.0) * scale * f)), axis=1))
+
+    grid = np.linspace(-3.0, 4.0, 36)
+    evidence = [elbo(place)[2] for place in grid]
+    assert learned.elbo < max(evidence) < learned.elbo + 0.05

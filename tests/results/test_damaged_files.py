@@ -1,0 +1,464 @@
+"""Saved results and checkpoints that are damaged, of something else or made to harm: refused, in little memory."""
+
+import io
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.mcmc.gibbs import checkpoint, sampler
+from pgmodels.inference.stochastic import svi as svi_module
+from pgmodels.runtime import atomic_io as storage
+
+X = np.linspace(-1.0, 2.0, 12)[:, None]
+Y = (np.arange(12) % 3 == 0).astype(float)
+GP = pgm.GP(pgm.RBF(2.0, 1.0), form=pgm.Inducing(4))
+MODEL = pgm.Model(pgm.Bernoulli(), GP)
+# What the file of another array declares, and what the bomb unpacks to.
+HUGE, MEGABYTES = 10**9, 200
+
+
+def gibbs(folder, model=MODEL, y=Y, **options):
+    options = {"num_samples": 6, "num_warmup": 4, "num_chains": 2, "seed": 4} | options
+    return pgm.gibbs(model, X, y, checkpoint=folder, **options)
+
+
+def svi(folder, model=MODEL, y=Y, **options):
+    options = {"batch_size": 4, "max_epochs": 100, "tolerance": 1e-9, "seed": 4} | options
+    return pgm.svi(model, X, y, checkpoint=folder, **options)
+
+
+ENGINES = {"gibbs": gibbs, "svi": svi}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder of each engine's, and a file of a result."""
+    folder = tmp_path_factory.mktemp("saved")
+    gibbs(folder / "gibbs")
+    with pytest.warns(pgm.ConvergenceWarning):
+        svi(folder / "svi")
+    pgm.cavi(MODEL, X, Y).save(folder / "result.npz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory):
+    """A file of zeros, packed."""
+    path = tmp_path_factory.mktemp("bomb") / "bomb.npz"
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": (MEGABYTES * 2**17,)})
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("leaf_0.npy", "w") as entry,
+    ):
+        entry.write(head.getvalue())
+        for _ in range(MEGABYTES):
+            entry.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    return path
+
+
+def archived(entries):
+    """The bytes of a zip archive."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def stored(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def announced(shape):
+    """An array of 64 bytes whose header says another shape."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return file.getvalue() + bytes(64)
+
+
+def overstated(whole):
+    """An archive whose directory says that its first entry has more bytes than the file."""
+    turned, at = bytearray(whole), whole.index(b"PK\x01\x02")
+    for place in (20, 24):
+        turned[at + place : at + place + 4] = HUGE.to_bytes(4, "little")
+    return bytes(turned)
+
+
+def turned(whole):
+    other = bytearray(whole)
+    other[len(whole) // 3] ^= 1
+    return bytes(other)
+
+
+ANYTHING = {
+    "empty": lambda whole: b"",
+    "a byte": lambda whole: whole[:1],
+    "the beginning": lambda whole: whole[:100],
+    "half": lambda whole: whole[: len(whole) // 2],
+    "all but a byte": lambda whole: whole[:-1],
+    "random": lambda whole: np.random.default_rng(0).bytes(500),
+    "text": lambda whole: b"some text",
+    "a pickle": lambda whole: pickle.dumps([1.0]),
+}
+ARRAYS = ANYTHING | {
+    "a turned bit": turned,
+    "npy": lambda whole: announced((8,)),
+    "an empty archive": lambda whole: archived({}),
+    "an archive of text": lambda whole: archived({"notes.txt": "some text"}),
+    "an archive of no array": lambda whole: archived({"leaf_0.npy": "some text"}),
+    "a long header": lambda whole: archived({"leaf_0.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"(" * 90_000}),
+    "other arrays": lambda whole: stored(X=X),
+    "objects": lambda whole: stored(leaf_0=np.array([None, {}])),
+    "an announcement": lambda whole: archived({"leaf_0.npy": announced((HUGE,))}),
+    "a negative announcement": lambda whole: archived({"leaf_0.npy": announced((-1, -8))}),
+    "an overstatement": overstated,
+    "a document that is a list": lambda whole: stored(pgmodels=np.frombuffer(b"[1]", np.uint8)),
+    "a deep document": lambda whole: stored(pgmodels=np.frombuffer(b"[" * 100_000, np.uint8)),
+    "a document of nothing": lambda whole: stored(pgmodels=np.frombuffer(b"{}", np.uint8)),
+}
+# The files of which a checkpoint is, and what ``load`` reads.
+FILES = ["gibbs/index.json", "gibbs/state-*.npz", "gibbs/draws-000000.npz", "svi/svi.npz", "result.npz"]
+
+
+def copied(saved, folder, pattern):
+    """A copy of what is saved, and the path of one file in it."""
+    shutil.copytree(saved, folder / "copy")
+    (path,) = (folder / "copy").glob(pattern)
+    return path
+
+
+def assert_refused(path, words=""):
+    """That what reads the file says which one it is, what is wrong and what to do."""
+    if path.name == "result.npz":
+        with pytest.raises(ValueError, match=rf"(?s){path.name}.*{words}.*[Gg]ive a file") as caught:
+            pgm.load(path)
+    else:
+        with pytest.raises(ValueError, match=rf"(?s)^checkpoint: .*{path.name}.*{words}.*delete the folder") as caught:
+            ENGINES[path.parent.name](path.parent)
+        assert "name another" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("damage", ANYTHING)
+@pytest.mark.parametrize("pattern", FILES)
+def test_what_is_no_such_file_is_refused(saved, tmp_path, pattern, damage):
+    path = copied(saved, tmp_path, pattern)
+    path.write_bytes(ANYTHING[damage](path.read_bytes()))
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("damage", [name for name in ARRAYS if name not in ANYTHING])
+@pytest.mark.parametrize("pattern", FILES[1:])
+def test_what_is_no_such_file_of_arrays_is_refused(saved, tmp_path, pattern, damage, monkeypatch):
+    # Neither file nor message is so long that reading it takes what it announces.
+    path = copied(saved, tmp_path, pattern)
+    path.write_bytes(ARRAYS[damage](path.read_bytes()))
+    monkeypatch.setattr(pickle, "load", None)
+    assert_refused(path, {"objects": "pickled objects", "an announcement": "takes 8000000000"}.get(damage, ""))
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_folder_in_the_place_of_a_file_is_refused(saved, tmp_path, pattern):
+    path = copied(saved, tmp_path, pattern)
+    path.unlink()
+    path.mkdir()
+    assert_refused(path, "cannot be read")
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_file_that_cannot_be_read_is_refused(saved, tmp_path, pattern, monkeypatch):
+    path = copied(saved, tmp_path, pattern)
+    refused, original = [], io.open
+
+    def opened(file, *arguments, **options):
+        if str(file) == str(path):
+            refused.append(file)
+            raise PermissionError(13, "Permission denied")
+        return original(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", opened)
+    monkeypatch.setattr("builtins.open", opened)
+    assert_refused(path, "Permission denied")
+    assert refused
+
+
+@pytest.mark.parametrize("pattern", FILES[1:])
+def test_a_bomb_is_refused_before_it_is_unpacked(saved, tmp_path, pattern, bomb):
+    path = copied(saved, tmp_path, pattern)
+    shutil.copy(bomb, path)
+    with pytest.raises(ValueError, match="compressed"):
+        read_in_little_memory(path)
+    assert_refused(path, "is compressed")
+    for damage in ("an announcement", "an overstatement"):
+        path.write_bytes(ARRAYS[damage](stored(leaf_0=X)))
+        with pytest.raises(ValueError, match="damaged"):
+            read_in_little_memory(path)
+
+
+def read_in_little_memory(path):
+    tracemalloc.start()
+    try:
+        storage.read_arrays(path)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**20
+
+
+def changes(arrays):
+    """Every way in which one array of some is another, by a name."""
+    for name, array in arrays.items():
+        if name == "pgmodels":
+            continue
+        yield f"without {name}", {n: a for n, a in arrays.items() if n != name}
+        yield f"{name} longer", arrays | {name: np.append(array, 1.0)}
+        yield f"{name} with an axis", arrays | {name: array[None]}
+        yield f"{name} in single precision", arrays | {name: array.astype(np.float32)}
+    yield "more", arrays | {"more": X}
+
+
+@pytest.mark.parametrize("pattern", FILES[1:])
+def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
+    path = copied(saved, tmp_path, pattern)
+    with np.load(path) as held:
+        whole = dict(held)
+    for what, arrays in changes(whole):
+        np.savez(path, **arrays)
+        with pytest.raises(ValueError, match="and should be"):
+            storage.read_arrays(path)
+        assert what
+    assert_refused(path, "more is of type .* and should be missing")
+
+
+@pytest.mark.parametrize("pattern", ["gibbs/state-*.npz", "svi/svi.npz"])
+def test_a_state_whose_document_goes_with_its_wrong_arrays_is_refused(saved, tmp_path, pattern):
+    path = copied(saved, tmp_path, pattern)
+    document, arrays = storage.read_arrays(path)
+    for name, other in [("leaf_1", np.zeros(7)), ("leaf_2", np.zeros((3, 3), np.float32))]:
+        storage.write_arrays(path, document, arrays | {name: other})
+        assert_refused(path, f"{name} is of type .* and should be")
+    storage.write_arrays(path, document, {n: a for n, a in arrays.items() if n != "leaf_0"})
+    assert_refused(path, "arrays of the state, and should have")
+
+
+DOCUMENTS = {
+    "another number": {"number": 9},
+    "a negative number": {"number": -5},
+    "no number": {"number": "ten"},
+    "a file elsewhere": {"state": "../state-000000010.npz"},
+    "draws elsewhere": {"parts": ["../draws-000000.npz"]},
+    "no draws": {"parts": []},
+    "draws that are not there": {"parts": ["draws-000000.npz", "draws-000001.npz"]},
+    "draws twice": {"parts": ["draws-000000.npz", "draws-000000.npz"]},
+    "no list of fits": {"failed_fits": 3},
+    "another format": {"format": 8},
+    "no format": {"format": None},
+    "another kind": {"kind": "a shopping list"},
+    "no fingerprint": {"fingerprint": None},
+    "the fingerprint of another version": {"fingerprint": "0" * 64},
+}
+
+
+@pytest.mark.parametrize("change", DOCUMENTS)
+def test_an_index_that_does_not_fit_is_refused(saved, tmp_path, change):
+    path = copied(saved, tmp_path, "gibbs/index.json")
+    document = json.loads(path.read_text()) | DOCUMENTS[change]
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"^checkpoint: .*copy/gibbs.*delete the folder"):
+        gibbs(path.parent)
+    del document[next(iter(DOCUMENTS[change]))]
+    path.write_text(json.dumps(document))
+    assert_refused(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 5}, {"kind": "a checkpoint of gibbs"}, {"held": "two"}, {"starts": 3}, {"fingerprint": "0"}]
+)
+def test_steps_whose_document_does_not_fit_are_refused(saved, tmp_path, change):
+    path = copied(saved, tmp_path, "svi/svi.npz")
+    document, arrays = storage.read_arrays(path)
+    storage.write_arrays(path, document | change, arrays)
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("change", ["model", "prior", "blocks", "fields", "version"])
+def test_a_result_whose_document_lacks_a_part_is_refused(saved, tmp_path, change):
+    path = copied(saved, tmp_path, "result.npz")
+    document, arrays = storage.read_arrays(path)
+    if change == "version":
+        document |= {"format": 99}
+    del document[change]
+    storage.write_arrays(path, document, arrays)
+    with pytest.raises(ValueError, match=r"result\.npz"):
+        pgm.load(path)
+
+
+OTHER_RUNS = [
+    ({"model": pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0 + 1e-9, 1.0), form=pgm.Inducing(4)))}, "model"),
+    ({"y": 1.0 - Y}, "data"),
+    ({"seed": 5}, "seed"),
+    ({"seed": jax.random.key(4, impl="rbg")}, "seed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "change", "part"),
+    [
+        *(("gibbs", *other) for other in OTHER_RUNS),
+        *(("svi", *other) for other in OTHER_RUNS),
+        ("gibbs", {"num_warmup": 5}, "sizes"),
+        ("gibbs", {"num_chains": 3}, "sizes"),
+        ("gibbs", {"keep": "moments"}, "sizes"),
+        ("svi", {"model": pgm.Model(pgm.Probit(), GP)}, "model"),
+        ("svi", {"batch_size": 3}, "options"),
+        ("svi", {"tolerance": 1e-8}, "options"),
+        ("svi", {"learn": True}, "options"),
+        ("svi", {"objective": "gaussian_vi"}, "options"),
+    ],
+)
+def test_another_run_is_refused_with_what_differs(saved, engine, change, part):
+    before = contents(saved / engine)
+    with pytest.raises(ValueError, match=rf"checkpoint: .*/{engine} holds .*what differs: .*{part}.*Name another"):
+        ENGINES[engine](saved / engine, **change)
+    assert contents(saved / engine) == before
+
+
+def contents(folder):
+    return sorted((path.name, path.read_bytes()) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(("engine", "other"), [("gibbs", "svi"), ("svi", "gibbs")])
+def test_the_checkpoint_of_the_other_engine_is_refused_and_kept(saved, tmp_path, engine, other):
+    shutil.copytree(saved / other, tmp_path / "copy")
+    before = contents(tmp_path / "copy")
+    with pytest.raises(ValueError, match=f"^checkpoint: .* is of a run of {other}, and this is {engine}. Name another"):
+        ENGINES[engine](tmp_path / "copy")
+    assert contents(tmp_path / "copy") == before
+
+
+def never(*arguments, **options):
+    raise AssertionError("work was begun")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_where_nothing_can_be_saved_that_is_said_before_any_work(saved, tmp_path, monkeypatch, engine):
+    monkeypatch.setattr(sampler, "select_inducing_inputs", never)
+    monkeypatch.setattr(svi_module, "inputs_for_steps", never)
+    file = tmp_path / "file"
+    file.touch()
+    for folder, words in [
+        (file, "must name a folder that files can be written to; .*/file is none"),
+        (file / "folder", "must name a folder that files can be written to;.*Not a directory"),
+        (3.5, "must be the path of a folder; got 3.5"),
+        ("/proc/none/folder", "must name a folder that files can be written to;.*Name another"),
+    ]:
+        with pytest.raises(ValueError, match=f"^checkpoint:? {words}"):
+            ENGINES[engine](folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "TemporaryFile", read_only)
+        with pytest.raises(
+            ValueError, match=r"^checkpoint must name a folder that files can be written to;.*Read-only file system"
+        ):
+            ENGINES[engine](tmp_path)
+    path = copied(saved, tmp_path, {"gibbs": "gibbs/index.json", "svi": "svi/svi.npz"}[engine])
+    path.write_bytes(b"")
+    assert_refused(path)
+    # A folder that is not there yet is made, with those above it.
+    with pytest.raises(AssertionError, match="work was begun"):
+        ENGINES[engine](tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder").is_dir()
+
+
+def read_only(**options):
+    raise OSError(30, "Read-only file system")
+
+
+def test_a_checkpoint_is_no_result(saved):
+    for path, words in [
+        ("gibbs/index.json", "no npz file"),
+        ("gibbs/draws-000000.npz", "but a checkpoint of gibbs"),
+        ("svi/svi.npz", "but a checkpoint of svi"),
+    ]:
+        with pytest.raises(ValueError, match=f"no result that pgmodels saved|{words}") as caught:
+            pgm.load(saved / path)
+        assert words in str(caught.value)
+
+
+def test_files_of_others_in_the_folder_stay(tmp_path):
+    for name in ("state-of-affairs.npz", "draws.npz", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    gibbs(tmp_path)
+    gibbs(tmp_path, num_samples=9)
+    for name in ("state-of-affairs.npz", "draws.npz", "notes.txt"):
+        assert (tmp_path / name).read_text() == "mine"
+    assert len(list(tmp_path.glob("state-0*.npz"))) == 1
+
+
+KILLED = """
+import importlib.util, os, signal, sys
+import numpy as np
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("storage", sys.argv[1])
+storage = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(storage)
+path = Path(sys.argv[2])
+def half(file, **arrays):
+    file.write(b"half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+def late(*names):
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "writing":
+    np.savez = half
+else:
+    os.replace = late
+storage.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
+"""
+
+
+@pytest.mark.parametrize("moment", ["writing", "replacing"])
+def test_a_kill_while_a_file_is_written_leaves_the_former_one(tmp_path, moment):
+    path = tmp_path / "fit.npz"
+    storage.write_arrays(path, {"kind": "former"}, {"x": np.arange(3.0)})
+    before = path.read_bytes()
+    process = subprocess.run([sys.executable, "-c", KILLED, storage.__file__, path, moment], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2
+    # What the kill left is written over.
+    storage.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
+    assert list(tmp_path.iterdir()) == [path]
+    assert storage.read_arrays(path)[0]["kind"] == "new"
+
+
+def test_objects_are_not_written_and_nothing_else_is(tmp_path):
+    with pytest.raises(ValueError, match="rows holds Python objects"):
+        storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.array([None])})
+    assert not list(tmp_path.iterdir())
+    storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.arange(3)})
+    with np.load(tmp_path / "fit.npz") as stored:
+        assert sorted(stored.files) == ["pgmodels", "rows"]
+
+
+@pytest.mark.slow
+def test_a_run_with_a_key_of_another_kind_is_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
+    options = {"seed": jax.random.key(4, impl="rbg")}
+    gibbs(tmp_path, num_samples=60, **options)
+    resumed = gibbs(tmp_path, num_samples=130, **options)
+    assert np.array_equal(resumed.latents, gibbs(None, num_samples=130, **options).latents)

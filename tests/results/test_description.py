@@ -1,0 +1,92 @@
+"""Models as text and numbers: what is built of a description is the model described."""
+
+import json
+import pickle
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.likelihoods import named as likelihoods
+from pgmodels.likelihoods import supports
+from pgmodels.results.description import build, describe
+
+PRIORS = (
+    lambda: dist.LogNormal(0.1, 0.3),
+    lambda: dist.Gamma(np.array([2.0, 3.0]), 1.5),
+    lambda: dist.InverseGamma(3.0, jnp.array([0.1, 0.3])),
+    lambda: dist.HalfNormal(0.7),
+    lambda: dist.HalfCauchy(0.7),
+    lambda: dist.Uniform(0.1, 2.0),
+    lambda: dist.TruncatedNormal(0.4, 1.2, low=0.0),
+    lambda: dist.TruncatedNormal(0.4, 1.2, low=0.1, high=3.0),
+    lambda: dist.Beta(2.0, 3.0),
+    lambda: dist.Weibull(1.1, 2.0),
+    lambda: dist.LogNormal(np.array([0.1, 0.2]), 0.3).to_event(1),
+)
+KERNELS = (
+    lambda: pgm.Matern12(1.1) * pgm.Matern52(pgm.Fixed(0.3), [0.4, 0.6]),
+    lambda: pgm.Periodic(1.0, 0.3, 1.9) + pgm.Constant(0.3) * pgm.RationalQuadratic(alpha=0.2),
+    *(lambda prior=prior: pgm.RBF(1.0, pgm.Parameter([0.7, 0.9], prior=prior())) for prior in PRIORS),
+)
+LIKELIHOODS = [
+    (lambda: pgm.Bernoulli(), 1),
+    (lambda: pgm.Probit(), 1),
+    (lambda: pgm.Binomial(), 1),
+    (lambda: pgm.NegativeBinomial(1.5), 1),
+    (lambda: pgm.SigmoidPoisson(pgm.Fixed(2.5)), 1),
+    (lambda: pgm.StudentT(4.0, dist.HalfNormal(0.5)), 1),
+    (lambda: pgm.Laplace(0.1 + 0.2), 1),
+    (lambda: pgm.Gaussian(1.0 / 3.0), 1),
+    (lambda: pgm.HeteroscedasticGaussian(1.3), 2),
+    (lambda: pgm.LogisticSoftmax(3), 3),
+    (lambda: pgm.StickBreaking(3), 2),
+]
+FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]))
+# Made where they are tested: NumPyro computes as it builds a distribution.
+MODELS = [
+    *(lambda kernel=kernel: pgm.Model(pgm.Bernoulli(), pgm.GP(kernel())) for kernel in KERNELS),
+    *(
+        lambda lik=likelihood, size=size: pgm.Model(lik(), pgm.GP(pgm.RBF(), size=size, form=pgm.Dense()))
+        for likelihood, size in LIKELIHOODS
+    ),
+    *(lambda form=form: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form)) for form in FORMS),
+]
+
+
+@pytest.mark.parametrize("made", MODELS)
+def test_a_model_is_what_its_description_says(made):
+    model = made()
+    back = build(json.loads(json.dumps(describe(model))), None)
+    assert back == model
+    assert [gp.form for gp in back.gps] == [gp.form for gp in model.gps]
+
+
+def test_every_named_likelihood_is_in_the_table():
+    named = {name for name, value in vars(likelihoods).items() if callable(value) and name[0].isupper()}
+    assert named - {"Expression", "Likelihood", "Parameter", *dir(supports)} == {
+        likelihood().name for likelihood, _ in LIKELIHOODS
+    }
+
+
+def test_equal_models_are_equal_and_have_one_hash():
+    def build(variance=1.7, prior=0.3, likelihood=None, mean=0.3, size=1):
+        kernel = pgm.RBF(dist.LogNormal(0.1, prior), np.array([0.9, variance])) + pgm.White(0.01)
+        return pgm.Model(likelihood or pgm.Bernoulli(), pgm.GP(kernel, mean=mean, size=size))
+
+    others = [
+        build(variance=1.8),
+        build(prior=0.4),
+        build(likelihood=pgm.Probit()),
+        build(mean=0.4),
+        build(mean=pgm.Fixed(0.3)),
+        build(likelihood=pgm.HeteroscedasticGaussian(1.0), size=2),
+    ]
+    assert build() == build()
+    assert len({build(), build(), *others}) == 1 + len(others)
+    assert build() != "model"
+    assert {build(): 1}[pickle.loads(pickle.dumps(build()))] == 1
+    assert pgm.LogisticSoftmax(3) == pgm.LogisticSoftmax(3) != pgm.LogisticSoftmax(4)
+    assert pgm.RBF(1.0, 2.0) == pgm.RBF(np.float32(1.0), 2) != pgm.Matern12(1.0, 2.0)

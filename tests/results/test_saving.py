@@ -1,0 +1,405 @@
+"""Results in one file: what is loaded says the same, and what cannot be loaded says why."""
+
+import importlib.metadata
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.problem import problem_of
+from pgmodels.inference.variational.cavi import condition
+from pgmodels.model import Data
+from pgmodels.parameters.vector import uncertain
+from pgmodels.priors.base import Sites
+from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.representation import Representation
+from pgmodels.results import saving
+from pgmodels.results.approximation import FitReport
+from pgmodels.runtime.x64 import double_precision
+from tests.covering import some
+from tests.on_demand import OnDemand
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(8)
+X = RNG.uniform(-2.0, 2.0, (14, 2))
+NEW = RNG.uniform(-2.0, 2.0, (5, 2))
+LABELS = (X[:, 0] + 0.3 * RNG.normal(size=14) > 0.2).astype(float)
+LABELS[:2] = 0.0, 1.0
+NEW_LABELS = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+
+
+@pgm.likelihood(support=pgm.Binary(), num_latents=2)
+def additive(y, f, tilt=pgm.Parameter(0.7)):
+    return pgm.sigmoid(f[0] + tilt * f[1]) ** y * pgm.sigmoid(-f[0] - tilt * f[1]) ** (1 - y)
+
+
+def gp(**options):
+    return pgm.GP(pgm.RBF(variance=1.7, lengthscale=np.array([0.9, 1.3])) + pgm.White(0.01), mean=0.3, **options)
+
+
+def two_gps():
+    preference = pgm.Difference(pgm.Matern32(0.4, 0.8), [0], [1])
+    return [
+        pgm.GP(pgm.On(pgm.RBF(1.4, 0.9), [1]), mean=0.2, form=pgm.Dense()),
+        pgm.GP(preference * pgm.Linear(pgm.Fixed([0.5, 0.2])) + pgm.RationalQuadratic(), mean=pgm.Fixed(-0.4)),
+    ]
+
+
+def sampled_model():
+    kernel = pgm.RBF(dist.LogNormal(0.1, 0.3), pgm.Parameter([1.1, 0.8], prior=dist.Gamma(3.0, 2.0)))
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=dist.Normal(0.0, 1.0)))
+
+
+@double_precision
+def sampled_draws(**fields):
+    """Draws with hyperparameters, as NUTS and Gibbs return them, without a run of either."""
+    rng = np.random.default_rng(4)
+    model = sampled_model()
+    unknowns = uncertain(model)
+    values = [0.5 + rng.random((2, 4, *shape)) for shape in unknowns.shapes]
+    model = unknowns.with_values([np.median(value, axis=(0, 1)) for value in values])
+    return pgm.Draws(
+        model=model,
+        X=X,
+        y=LABELS,
+        prior=model.compiled_prior(X),
+        whitened=(rng.normal(size=(2, 4, 14, 1)),),
+        stored_latents=rng.normal(size=(2, 4, 14, 1)),
+        hyperparameters=dict(zip(unknowns.names, values, strict=True)),
+        log_likelihood_trace=rng.normal(size=(2, 4)),
+        num_warmup=7,
+        seconds=0.25,
+        **fields,
+    )
+
+
+@double_precision
+def finer():
+    """A result whose prior holds more digits than the model's own form: engines ask for them where data are precise."""
+    inputs = np.linspace(-2.0, 2.0, 40)[:, None]
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, 2.5), mean=0.3))
+    prior = model.prior(inputs, neglected=1e-14)
+    assert isinstance(prior.groups[0], LowRankPrior)
+    assert prior != model.prior(inputs)
+    sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
+    y = (inputs[:, 0] > 0).astype(float)
+    # By the engines' program: that of another has other roundings.
+    posterior, mean, variance = condition(problem_of(model, Data(inputs, y), prior), sites)
+    return pgm.Approximation(
+        model=model,
+        X=inputs,
+        y=y,
+        posterior=posterior,
+        mean=np.asarray(mean),
+        variance=np.asarray(variance),
+        elbo_trace=np.array([-9.0, -8.5]),
+        converged=False,
+        tolerance=1e-9,
+        seconds=0.5,
+        method="cavi",
+    )
+
+
+@pytest.fixture(scope="module")
+def results():
+    """A result of each kind, on few data, by name."""
+    model = pgm.Model(pgm.Bernoulli(), gp())
+    learned = FitReport("given", {"given": -8.25, "data": -np.inf}, {"mean": np.array(0.1)}, 3, 4, True, "done")
+
+    def of_rows(gibbs):
+        rows = {"rows": np.array([1, 4]), "stored_latents": gibbs.latents[:, :, [1, 4]], "whitened": None}
+        return replace(gibbs, **rows, moments=(gibbs.mean, gibbs.variance))
+
+    return OnDemand(
+        {
+            "plain": lambda all: pgm.cavi(model, X, LABELS),
+            "cavi": lambda all: replace(all["plain"], columns=("left", "right"), converged=np.bool_(True)),
+            "fit": lambda all: replace(all["plain"], method="fit", fit=learned),
+            "combined": lambda all: pgm.cavi(pgm.Model(additive(0.8), two_gps()), X, LABELS),
+            "gaussian_vi": lambda all: pgm.gaussian_vi(model, X, LABELS),
+            "correct": lambda all: pgm.correct(all["plain"]),
+            "perturbative": lambda all: pgm.correct(all["plain"], method="perturbative"),
+            "gibbs": lambda all: pgm.gibbs(model, X, LABELS, num_samples=5, num_warmup=0, num_chains=2, seed=3),
+            "gibbs, rows": lambda all: of_rows(all["gibbs"]),
+            "gibbs, sampled": lambda all: sampled_draws(
+                method="gibbs", tuning={"leapfrogs": None, "step": np.array(0.4)}
+            ),
+            "nuts": lambda all: sampled_draws(method="nuts", statistics={"diverging": np.zeros((2, 4), dtype=bool)}),
+            "finer": lambda all: finer(),
+        }
+    )
+
+
+NAMES = [
+    "cavi",
+    "fit",
+    "combined",
+    "gaussian_vi",
+    "correct",
+    "perturbative",
+    "gibbs",
+    "gibbs, rows",
+    "gibbs, sampled",
+    "nuts",
+    "finer",
+]
+
+
+@pytest.fixture(scope="module")
+def files(results, tmp_path_factory):
+    """The results saved, by name."""
+    folder = tmp_path_factory.mktemp("saved")
+    return OnDemand(
+        {name: lambda all, name=name, i=i: results[name].save(folder / f"{i}.npz") for i, name in enumerate(results)}
+    )
+
+
+def load(path, name):
+    return pgm.load(path, likelihood=additive if "combined" in name else None)
+
+
+def figures(result):
+    """What a result says, at the data and elsewhere."""
+    parts = {"mean": result.mean, "variance": result.variance}
+    if isinstance(result, pgm.Draws):
+        parts |= {"latents": result.latents, **result.hyperparameters}
+    if getattr(result, "whitened", ()) is None:
+        return parts
+    new = NEW[:, : result.X.shape[1]]
+    predictive = result.predict(new)
+    parts |= {
+        "predicted mean": predictive.mean,
+        "predicted variance": predictive.variance,
+        "log density": predictive.log_density(NEW_LABELS),
+        "latent": np.stack(result.predict_latent(new)),
+    }
+    if isinstance(result, pgm.Approximation) and not isinstance(result, pgm.CorrectedApproximation):
+        parts |= {"drawn": result.draw_at_data(3, seed=2)[0], "elbo": np.array(result.elbo)}
+    return parts
+
+
+def assert_same(one, other, name):
+    """Bit for bit, and in double precision.
+
+    Where predictors couple latents the factors and the posterior are computed in two programs after loading and in one
+    before: they agree to rounding, some 1e-16 times the condition number of the posterior's matrix, below 1e3 here.
+    """
+    assert list(one) == list(other)
+    for key, value in one.items():
+        assert value.dtype == other[key].dtype == np.float64, key
+        if name == "combined":
+            np.testing.assert_allclose(value, other[key], rtol=1e-12, atol=1e-12, err_msg=key)
+        else:
+            assert np.array_equal(value, other[key]), key
+
+
+def plain(value):
+    """A field without arrays, to be compared."""
+    if isinstance(value, FitReport):
+        return plain(vars(value))
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(part) for part in value)
+    return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize(
+    "name", some(NAMES, "cavi", "fit", "combined", "correct", "gibbs", "gibbs, rows", "gibbs, sampled", "nuts", "finer")
+)
+def test_a_result_says_the_same_when_it_is_loaded(results, files, name):
+    result, back = results[name], load(files[name], name)
+    assert type(back) is type(result)
+    assert back.model == result.model
+    assert repr(back.model) == repr(result.model)
+    assert back.prior == result.prior
+    for field in fields(result):
+        if field.name not in ("model", "prior", "posterior", "run"):
+            assert plain(getattr(back, field.name)) == plain(getattr(result, field.name)), field.name
+    assert_same(figures(back), figures(result), name)
+    assert_same(figures(load(back.save(files[name].with_suffix(".again")), name)), figures(back), name)
+
+
+READER = """
+import pickle, sys, jax
+import pgmodels as pgm
+from tests.results.test_saving import figures, load
+told = {name: figures(load(path, name)) for name, path in zip(sys.argv[2::2], sys.argv[3::2])}
+assert not jax.config.jax_enable_x64
+with open(sys.argv[1], "wb") as file:
+    pickle.dump(told, file)
+"""
+
+
+@pytest.mark.slow
+def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
+    arguments = [str(part) for name in NAMES for part in (name, files[name])]
+    command = [sys.executable, "-c", READER, str(tmp_path / "told"), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
+    assert done.returncode == 0, done.stderr
+    told = pickle.loads((tmp_path / "told").read_bytes())
+    for name in NAMES:
+        assert_same(told[name], figures(results[name]), name)
+
+
+def test_a_file_holds_arrays_and_text_and_nothing_that_is_computed_again(files):
+    with np.load(files["cavi"], allow_pickle=False) as stored:
+        document = json.loads(stored["pgmodels"].tobytes())
+        assert {stored[name].dtype.kind for name in stored.files} == {"f", "u"}
+        # X, y, sites, moments and the trace of the ELBO: no matrix of the data with themselves.
+        assert max(stored[name].size for name in stored.files if name != "pgmodels") < 14 * 14
+    assert document["format"] == 3
+    assert document["version"] == importlib.metadata.version("pgmodels")
+    assert document["model"]["gps"][0]["kernel"]["class"] == "Sum"
+
+
+class OwnKernel(pgm.Kernel):
+    def __call__(self, X, Z):
+        return X @ Z.T
+
+    def diagonal(self, X):
+        return jnp.sum(X**2, axis=1)
+
+
+@dataclass(frozen=True)
+class OwnForm(Representation):
+    def bind(self, kernel, mean, X, size, neglected=np.inf):
+        return pgm.Dense().bind(kernel, mean, X, size)
+
+
+def skewed():
+    return dist.TransformedDistribution(dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())
+
+
+@pytest.mark.parametrize(
+    ("gp", "words"),
+    [
+        (pgm.GP(lambda X, Z: X @ Z.T), "the kernel CallableKernel"),
+        (pgm.GP(pgm.RBF() + OwnKernel()), "the kernel OwnKernel"),
+        (pgm.GP(pgm.RBF(), form=OwnForm()), "the form OwnForm"),
+        (pgm.GP(pgm.RBF(pgm.Parameter(1.0, prior=skewed()))), "the prior .* of variance of RBF"),
+    ],
+)
+def test_what_has_no_name_is_refused_with_the_remedy(results, tmp_path, gp, words):
+    result = replace(results["cavi"], model=pgm.Model(pgm.Bernoulli(), gp))
+    with pytest.raises(ValueError, match=f"{words}.*pickle"):
+        result.save(tmp_path / "fit.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def altered(formula, **options):
+    return pgm.likelihood(formula, support=options.pop("support", pgm.Binary()), num_latents=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, r"additive is a formula of your own, σ.*tilt.*likelihood=additive"),
+        ("additive", "got 'additive'.*likelihood=additive"),
+        (pgm.Bernoulli, r"has the parameters \[\], and the one saved, additive, has \['tilt'\]"),
+        (altered(lambda y, f, tilt=0.7: pgm.sigmoid(f[0] + tilt * f[1])), "the formula of the likelihood given is σ"),
+        (altered(additive.function, support=pgm.Counts()), r"support.*is Counts\(\), and the one saved is Binary"),
+        (altered(additive.function, mean=lambda y, f, tilt: f[0], variance=lambda y, f, tilt: f[1]), "mean.*is none"),
+    ],
+)
+def test_a_formula_of_ones_own_is_to_be_given_again(files, given, words):
+    with pytest.raises(ValueError, match=words):
+        pgm.load(files["combined"], likelihood=given)
+
+
+def test_formulas_that_differ_in_hidden_digits_are_told_apart(results, tmp_path):
+    def shifted(by):
+        return pgm.likelihood(lambda y, f: pgm.sigmoid(f - by), support=pgm.Binary())
+
+    saved = replace(results["cavi"], model=pgm.Model(shifted(0.1)(), gp())).save(tmp_path / "fit.npz")
+    assert pgm.load(saved, likelihood=shifted(0.1)()).model.likelihood.formula(1).text() == "σ(f - 0.1)"
+    with pytest.raises(ValueError, match="digits that are not shown"):
+        pgm.load(saved, likelihood=shifted(0.1 + 1e-12))
+
+
+def test_a_file_that_is_no_result_is_refused(files, tmp_path):
+    path, whole = tmp_path / "fit.npz", files["gibbs"].read_bytes()
+    turned = bytearray(whole)
+    turned[len(whole) // 3] ^= 1
+    for damaged in (b"", b"some text", pickle.dumps([1.0]), whole[:100], whole[: len(whole) // 2], whole[:-1], turned):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"fit\.npz is damaged, cut off or no npz file.*save"):
+            pgm.load(path)
+    np.savez(path, X=X)
+    with pytest.raises(ValueError, match=r"no result that pgmodels saved"):
+        pgm.load(path)
+    np.savez(path, X=np.array([None]))
+    with pytest.raises(ValueError, match=r"pickled objects"):
+        pgm.load(path)
+    with pytest.raises(FileNotFoundError):
+        pgm.load(tmp_path / "nothing.npz")
+
+
+def test_a_file_in_which_values_have_the_paths_of_parameters_is_read(tmp_path):
+    learned = FitReport("given", {"given": -8.25}, {"kernel.left.variance": np.array(0.1)}, 3, 4, True, "done")
+    named = ("kernel.variance", "kernel.lengthscale", "mean")
+    draws = sampled_draws(method="nuts")
+    kept = dict(zip(named, draws.hyperparameters.values(), strict=True))
+    back = pgm.load(replace(draws, hyperparameters=kept).save(tmp_path / "draws.npz"))
+    assert list(back.hyperparameters) == ["variance", "lengthscale", "mean"]
+    for one, other in zip(back.hyperparameters.values(), draws.hyperparameters.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = saving._renamed({"fit": learned}, pgm.Model(pgm.Bernoulli(), gp()))["fit"]
+    assert again.values == {"RBF.variance": np.array(0.1)}
+
+
+def test_a_later_format_is_refused(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "_FORMAT", 4)
+    path = results["cavi"].save(tmp_path / "fit.npz")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"format 4, of pgmodels .*reads format 3"):
+        pgm.load(path)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(results, files, tmp_path, monkeypatch):
+    path = tmp_path / "fit.npz"
+    path.write_bytes(files["cavi"].read_bytes())
+
+    def breaks(file, **arrays):
+        file.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez", breaks)
+    with pytest.raises(OSError, match="no space"):
+        results["gibbs"].save(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == files["cavi"].read_bytes()
+    monkeypatch.undo()
+    assert results["gibbs"].save(str(path)) == path
+    assert isinstance(pgm.load(str(path)), pgm.Draws)
+    for wrong in (tmp_path, tmp_path / "none" / "fit.npz"):
+        with pytest.raises(ValueError, match="Name a file in a folder"):
+            results["gibbs"].save(wrong)
+
+
+def test_loaded_draws_say_how_to_go_on(files):
+    with pytest.raises(ValueError, match=r"pickle draws.*checkpoint=folder"):
+        load(files["gibbs"], "gibbs").extend(3)
+    with pytest.raises(ValueError, match="draws are by nuts"):
+        load(files["nuts"], "nuts").extend(3)
+
+
+@pytest.mark.slow
+def test_what_takes_long_to_make_is_saved(tmp_path):
+    model = sampled_model()
+    for made in (
+        pgm.gibbs(model, X, LABELS, num_samples=6, num_warmup=0, num_chains=2, seed=5),
+        pgm.nuts(model, X, LABELS, num_samples=6, num_warmup=6, num_chains=1),
+        pgm.fit(model, X, LABELS),
+        pgm.correct(pgm.cavi(pgm.Model(additive(0.8), two_gps()), X, LABELS)),
+    ):
+        back = pgm.load(made.save(tmp_path / "fit.npz"), additive if made.method == "linear_response" else None)
+        assert_same(figures(back), figures(made), "combined" if made.method == "linear_response" else "")

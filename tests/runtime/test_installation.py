@@ -1,0 +1,69 @@
+"""An installation that computes wrong numbers is told, once."""
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.cli import main
+from pgmodels.runtime import installation
+from pgmodels.runtime.jit import compiled
+
+right = installation._squared_lengths
+
+
+def wrong(rows):
+    """As jaxlib 0.10.2 computes."""
+    found = right(rows).copy()
+    found[-1] = 266342400.0
+    return found
+
+
+@pytest.fixture
+def not_tried(monkeypatch):
+    """A release that came after those that were tried."""
+    installation.check_once.cache_clear()
+    monkeypatch.setattr(installation, "__version_info__", (0, 10, 2))
+    yield
+    installation.check_once.cache_clear()
+
+
+def test_this_installation_computes_rightly():
+    assert installation.computes_rightly()
+
+
+@pytest.mark.usefixtures("not_tried")
+def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
+    monkeypatch.setattr(installation, "_squared_lengths", wrong)
+    add = compiled(lambda x: x + 1.0)
+    with pytest.warns(pgm.InstallationWarning, match="issue 39103") as told:
+        add(np.ones(2))
+    assert [warning.filename for warning in told] == [__file__]
+    add(np.ones(3))
+
+
+@pytest.mark.usefixtures("not_tried")
+def test_right_numbers_are_not_told(monkeypatch):
+    runs = []
+    monkeypatch.setattr(installation, "_squared_lengths", lambda rows: runs.append(rows) or rows[:, 0] ** 2)
+    add = compiled(lambda x: x + 1.0)
+    add(np.ones(2))
+    add(np.ones(3))
+    assert len(runs) == 1
+
+
+def test_a_release_that_was_tried_costs_no_time(monkeypatch):
+    installation.check_once.cache_clear()
+    monkeypatch.setattr(installation, "__version_info__", (0, 10, 1))
+    monkeypatch.setattr(installation, "_squared_lengths", None)
+    compiled(lambda x: x + 1.0)(np.ones(2))
+
+
+def test_the_version_tells_of_wrong_numbers(monkeypatch, capsys):
+    monkeypatch.setattr(installation, "_squared_lengths", wrong)
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    shown = capsys.readouterr()
+    assert ended.value.code == 0
+    assert shown.out.startswith("pgmodels ")
+    assert shown.err.count("\n") == 1
+    assert "wrong numbers" in shown.err

@@ -1,0 +1,156 @@
+"""Programs with options of ours give the numbers of the same operations one by one."""
+
+import ast
+from functools import partial
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.linalg import solve_triangular
+
+import pgmodels as pgm
+from pgmodels.kernels.distance import scaled_squared_distance
+from pgmodels.runtime import jit as compiling
+from pgmodels.runtime.jit import compiled
+
+RNG = np.random.default_rng(4)
+X = RNG.uniform(-1.5, 1.5, (32, 2))
+# Two new rows, two that are also data, and one of the new ones again.
+X_NEW = np.vstack([RNG.uniform(-2.0, 2.0, (2, 2)), X[[4, 11]]])
+X_NEW = np.vstack([X_NEW, X_NEW[:1]])
+HALF = RNG.normal(size=(32, 32))
+ROOT = np.linalg.cholesky(np.eye(32) + HALF @ HALF.T / 32)
+KERNELS = [
+    pgm.RBF(1.4, np.array([0.6, 1.7])),
+    pgm.Matern12(1.4, np.array([0.6, 1.7])),
+    pgm.Matern32(1.4, np.array([0.6, 1.7])),
+    pgm.Matern32(1.4, 0.8),
+    pgm.Matern52(1.4, np.array([0.6, 1.7])),
+]
+
+
+def as_installed(function):
+    """With XLA's own options, which the default tests leave: as NumPyro's programs and a user's are compiled."""
+    options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+    return jax.jit(function, compiler_options={name: options[name] for name in options if name in compiling.known()})
+
+
+OURS = [compiled, partial(compiled, lightly=True), partial(compiled, on_one_thread=True)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("compile_", [*OURS, as_installed])
+def test_covariances_of_a_row_with_itself_that_are_used_twice(compile_, kernel):
+    """XLA gets the half of a variance wrong where a choice in another one gives a distance."""
+    check_twice_used(compile_, kernel)
+
+
+class Chosen(eqx.Module):
+    """Matern32 by a choice in a choice: what the options are for."""
+
+    lengthscale: np.ndarray
+
+    def __call__(self, X, Z):
+        squared = 3.0 * scaled_squared_distance(X, Z, jnp.asarray(self.lengthscale))
+        positive = squared > 0.0
+        s = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
+        return 1.4 * ((1.0 + s) * jnp.exp(-s))
+
+
+@pytest.mark.parametrize("compile_", OURS)
+def test_a_choice_in_a_choice(compile_):
+    check_twice_used(compile_, Chosen(np.array([0.6, 1.7])))
+
+
+def check_twice_used(compile_, kernel):
+
+    def both(kernel, X, row_mask, root, X_new):
+        K = row_mask[:, None] * kernel(X, X_new)
+        return K, jnp.sum(solve_triangular(root, row_mask[:, None] * K, lower=True) ** 2, axis=0)
+
+    with jax.enable_x64(True):
+        values = jax.tree.map(jnp.asarray, pgm.parameters.bare(kernel))
+        K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), ROOT, X_NEW)))
+        vmap_as_loop = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
+    np.testing.assert_allclose(K, vmap_as_loop, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explained, np.sum(np.linalg.solve(ROOT, vmap_as_loop) ** 2, axis=0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, OSError])
+def test_an_interruption_of_a_host_function_is_one_of_the_program(raised):
+    def host(x):
+        raise raised
+
+    program = compiled(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((), x.dtype), x))
+    with pytest.raises((KeyboardInterrupt, RuntimeError, ValueError)) as caught:
+        jax.block_until_ready(program(jnp.zeros(())))
+    assert (caught.type is KeyboardInterrupt) == (raised is KeyboardInterrupt)
+
+
+def test_the_package_compiles_in_one_place():
+    """Where options hold that JAX alone would not give; the check of an installation needs what JAX alone gives."""
+    package = Path(pgm.__file__).parent
+    names = {"jit", "filter_jit", "pmap", "filter_pmap"}
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            used = isinstance(node, ast.Attribute) and node.attr in names
+            imported = isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
+            if used or imported:
+                found.add(path.relative_to(package).as_posix())
+    assert found == {"compiled.py", "installation.py"}
+
+
+def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
+    every = compiling.known()
+    monkeypatch.setitem(compiling._USUAL, "xla_invented_by_a_test", 3)
+    compiling.known.cache_clear()
+    assert compiling.known() == every
+    assert compiled(lambda x: x + 1.0)(1.5) == 2.5
+    compiling.known.cache_clear()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_invented_by_a_test"):
+        jax.jit(lambda x: x, compiler_options={"xla_invented_by_a_test": 3})(1.0)
+
+
+def test_what_is_compiled_can_be_a_part_of_what_jax_traces():
+    square = compiled(lambda x, power: x**power, static_argnames="power")
+    assert jax.jit(lambda x: square(x, power=3) + 1.0)(2.0) == 9.0
+    assert compiled(lambda x: square(x, power=3) + 1.0)(2.0) == 9.0
+    assert jax.grad(square)(2.0, power=3) == 12.0
+    np.testing.assert_array_equal(jax.vmap(partial(square, power=2))(jnp.arange(3.0)), [0.0, 1.0, 4.0])
+    assert square.cache_size() == 0
+    assert square(2.0, power=3) == 8.0
+    assert square.cache_size() == 1
+
+
+def test_programs_are_forgotten_where_there_are_too_many(monkeypatch):
+    traced = []
+
+    @compiled
+    def double(x):
+        traced.append(x.shape)
+        return 2.0 * x
+
+    monkeypatch.setattr(compiling, "PROGRAMS_KEPT", compiling.num_programs() + 3)
+    for size in (1, 2, 3, 1, 2, 3):
+        np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
+    assert traced == [(1,), (2,), (3,)]
+    for size in (4, 1):
+        np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
+    assert traced == [(1,), (2,), (3,), (4,), (1,)]
+    assert compiling.num_programs() == 1
+
+
+def test_fits_of_sizes_in_turn_compile_nothing_again():
+    """As many programs as two data sets need are far from the bound."""
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.8)))
+    for size in (10, 32):
+        pgm.cavi(model, X[:size], X[:size, 0] > 0)
+    before = compiling.num_programs()
+    assert before < compiling.PROGRAMS_KEPT / 2
+    for size in (10, 32) * 2:
+        pgm.cavi(model, X[:size], X[:size, 0] > 0)
+    assert compiling.num_programs() == before
