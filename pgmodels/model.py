@@ -273,7 +273,7 @@ class Model(Module):
         return jax.tree.map(hold, self, is_leaf=is_parameter)
 
     def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
-        """The latent GPs bound to inputs, each group in its form; see ``Representation.bind`` for what it may neglect."""
+        """The latent GPs bound to inputs, group by group; see ``Representation.bind`` for what may be neglected."""
         inputs, groups = self.inputs(np.asarray(X)), []
         for gp, distinct, size in zip(self.gps, inputs.masked(), map(len, inputs.X), strict=True):
             bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)

@@ -56,8 +56,9 @@ class Streamed(Representation):
 class FormCase(NamedTuple):
     """A form bound to inputs, the type of prior that comes out, and where its covariances go through inducing inputs.
 
-    ``sampled`` is the prior as a model to draw from (``LatentPrior.for_sampling``); coordinates are standard normal where
-    they are ``whitened``. ``tolerance`` is of posteriors, ``traced`` of the form at every value of the hyperparameters.
+    ``sampled`` is the prior as a model to draw from (``LatentPrior.for_sampling``); coordinates are standard normal
+    where they are ``whitened``. ``tolerance`` is of posteriors, ``traced`` of the form at every value of the
+    hyperparameters.
     """
 
     form: Representation

@@ -40,9 +40,9 @@ class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
     Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
-    variances (n, p) throughout. ``row_mask`` is 1 for data and 0 for rows that fill them up, which have no term and whose
-    sites say nothing; None where all are data. A share ``floor`` of each prior variance stays whatever sites say, as
-    what inducing inputs leave does: the ELBO is below that without it.
+    variances (n, p) throughout. ``row_mask`` is 1 for data and 0 for rows that fill them up, which have no term and
+    whose sites say nothing; None where all are data. A share ``floor`` of each prior variance stays whatever sites say,
+    as what inducing inputs leave does: the ELBO is below that without it.
     """
 
     objective: Objective = eqx.field(static=True)

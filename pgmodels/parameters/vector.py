@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ParameterVector(Picklable):
     """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
 
-    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` holds the names of the likelihood's parameters among them
-    by what the formula calls them.
+    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` holds the names of the likelihood's parameters
+    among them by what the formula calls them.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):

@@ -18,8 +18,8 @@ from pgmodels.runtime.x64 import as_array
 # Jitter of a root that is made under jit, relative to the mean variance: of inducing inputs, which may be nearly equal.
 WHITENING_JITTER = 1e-8
 # Of distinct rows of data: of more than so many it grows as what rounding does to their matrix, of which it is ten
-# times as much (see pgmodels.priors.inducing.representation). Where it gives no root, as of kernels that are not quite positive
-# semi-definite, it is the one above.
+# times as much (see pgmodels.priors.inducing.representation). Where it gives no root, as of kernels that are not quite
+# positive semi-definite, it is the one above.
 _LEAST_JITTER, _MANY = 1e-12, 1000
 # A share of the prior's variance that rounding may make of a difference to it.
 _ROUNDING = 1e-10
@@ -36,8 +36,8 @@ class DensePrior(FactoredPrior):
     """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
 
     ``K`` is kernel(X, X) + jitter I and nothing else is used in its place; the jitter is independent noise of each
-    latent at X, so that covariances with new inputs do not have it. ``row_mask`` is 0 at rows that fill up the data, whose
-    latents are independent of all others.
+    latent at X, so that covariances with new inputs do not have it. ``row_mask`` is 0 at rows that fill up the data,
+    whose latents are independent of all others.
     """
 
     can_pad: ClassVar[bool] = True

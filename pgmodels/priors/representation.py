@@ -36,7 +36,8 @@ class Representation(ABC):
     """How a group of latents is held at the data: ``pgm.GP(kernel, form=...)``.
 
     A form of one's own is a hashable object with ``bind``, and with ``traced`` where hyperparameters are learned or
-    sampled. Where it ``can_pad`` they take ``row_mask``, see pgmodels.priors.padding, and what it binds can be ``resized``.
+    sampled. Where it ``can_pad`` they take ``row_mask``, see pgmodels.priors.padding, and what it binds can be
+    ``resized``.
     """
 
     can_pad: ClassVar[bool] = False

@@ -15,7 +15,8 @@ from tests.registry import CASES
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (
-    "import json, sys; from tests import test_users_compilation as t; print(json.dumps(getattr(t, sys.argv[1])()))"
+    "import json, sys; from tests.runtime import test_users_compilation as t; "
+    "print(json.dumps(getattr(t, sys.argv[1])()))"
 )
 
 

@@ -66,10 +66,11 @@ def fit(
     L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. With priors that is the mode of the values
     themselves: log densities are of a variance or a lengthscale as it is, without the Jacobian that the mode of its
     logarithm has, which is larger; neither is the posterior's mean or median, for which see ``integrate``. Starts from
-    the values given, or from values in the units of the data (see ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the
-    largest ELBO. Of y without noise the likelihood's scale ends at a floor, some 1e-7 of a latent's prior deviation
-    (with many rows 1e-5), that a FitWarning names. Likelihood parameters are learned only where the formula is
-    normalised in y, since what it leaves out may depend on them; otherwise they are held, with a FitWarning.
+    the values given, or from values in the units of the data (see
+    ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. Of y without noise the
+    likelihood's scale ends at a floor, some 1e-7 of a latent's prior deviation (with many rows 1e-5), that a FitWarning
+    names. Likelihood parameters are learned only where the formula is normalised in y, since what it leaves out may
+    depend on them; otherwise they are held, with a FitWarning.
 
     ``num_starts`` is from how many starts the first steps are made; the best of them goes on. Left out, it is
     one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period

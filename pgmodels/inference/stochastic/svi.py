@@ -102,8 +102,8 @@ def svi(
     On all rows at once steps have length 1, and are those of CAVI.
 
     Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
-    step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes
-    GPs with ``pgm.Inducing``, whose inputs stay where they are unless ``train_inducing`` says that they are learned along
+    step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes GPs
+    with ``pgm.Inducing``, whose inputs stay where they are unless ``train_inducing`` says that they are learned along
     too; how many of them ``Inducing("auto")`` has is found out before the first step, by ``cavi`` on up to 20,000 rows
     at what ``fit`` learns from up to 2,000.
 

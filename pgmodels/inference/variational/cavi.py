@@ -146,11 +146,12 @@ def cavi(
     """The Gaussian q(f) that maximises the augmented ELBO, hyperparameters held at their values.
 
     Coordinate ascent, each sweep carried on from the last few (Walker and Ni 2011), with an ELBO that never falls. With
-    inducing inputs each begins at the best mean beside the variances (see ``pgmodels.inference.variational.newton_mean``).
-    X (n, d), y (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: 2 is a row that is there
-    twice, and rows of weight 0 are left out. Stops where the ELBO changes by less than ``tolerance`` relative to its
-    size in one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises
-    ValueError for bad data and NoAugmentationError for a likelihood without an augmentation.
+    inducing inputs each begins at the best mean beside the variances (see
+    ``pgmodels.inference.variational.newton_mean``). X (n, d), y (n,) or (n, columns). ``weights`` (n,) are powers of
+    the rows' likelihoods: 2 is a row that is there twice, and rows of weight 0 are left out. Stops where the ELBO
+    changes by less than ``tolerance`` relative to its size in one iteration; warns with ConvergenceWarning where that
+    takes more than ``max_iterations``. Raises ValueError for bad data and NoAugmentationError for a likelihood without
+    an augmentation.
     """
     model, data = require_model(model).given(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)

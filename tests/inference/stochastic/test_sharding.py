@@ -22,7 +22,7 @@ Z = np.array([[-1.5, -1.0], [-0.5, 0.7], [0.4, -0.6], [1.3, 0.9], [0.1, 0.2]])
 MODEL = pgm.Model(pgm.StudentT(4.0, 0.5), pgm.GP(pgm.RBF(2.0, 1.2), mean=0.3, form=pgm.Inducing(Z)))
 # On four devices three rows fill up each batch, on two one.
 SIZE, FILLED = 61, 64
-SCRIPT = "import sys; from tests import test_devices; getattr(test_devices, sys.argv[1])(*sys.argv[2:])"
+SCRIPT = "import sys; from tests.inference.stochastic import test_sharding as t; getattr(t, sys.argv[1])(*sys.argv[2:])"
 
 
 def figures(y=Y, checkpoint=None):
