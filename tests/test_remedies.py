@@ -406,7 +406,7 @@ REMEDIES = {
     "classes at a time without inducing inputs": (
         lambda: pgm.svi(of(pgm.LogisticSoftmax(3), size=3), X, SHIFTED - 1, class_batch_size=2),
         r"Use (pgm\.GP.*)\.$",
-        "pgm.svi(pgm.Model(pgm.LogisticSoftmax(3), {}), X, SHIFTED - 1, class_batch_size=2, max_passes=1)",
+        "pgm.svi(pgm.Model(pgm.LogisticSoftmax(3), {}), X, SHIFTED - 1, class_batch_size=2, max_epochs=1)",
         {"kernel": KERNEL},
     ),
     "no y": (lambda: pgm.svi(MODEL, X), r"both, (pgm\.ArrayRows\(X, y\))", "{}", {"y": Y}),
@@ -419,8 +419,8 @@ REMEDIES = {
     ),
     "inducing inputs without values": (
         lambda: pgm.svi(MODEL, X, Y, train_inducing=True),
-        r"goes with (learn=True):",
-        "pgm.svi(of(pgm.Bernoulli(), form=pgm.Inducing(4)), X, Y, learn_inputs=True, {}, max_passes=1)",
+        r"goes with (train_hyperparameters=True):",
+        "pgm.svi(of(pgm.Bernoulli(), form=pgm.Inducing(4)), X, Y, train_inducing=True, {}, max_epochs=1)",
     ),
     "weights lost": (
         lambda: pgm.cavi(weighted().model, X, Y),

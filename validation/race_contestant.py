@@ -266,7 +266,7 @@ def svi(case: Case, seconds: float, objective: str) -> None:
 
     model, per_pass = model_of(case), len(case.X) // case.batch
     # As the peers do.
-    options = {"batch_size": case.batch, "learn": True, "train_inducing": True, "objective": objective}
+    options = {"batch_size": case.batch, "train_hyperparameters": True, "train_inducing": True, "objective": objective}
 
     def steps(count: int, **more: str) -> list[float]:
         passes = -(-count // per_pass)

@@ -49,7 +49,7 @@ def run(path: str, count: int) -> dict[str, object]:
     kernel = pgm.RBF(2.0, np.full(COLUMNS, 4.0))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.0, form=pgm.Inducing(INDUCING)))
     cpu = time.process_time()
-    found = pgm.svi(model, pgm.ParquetRows(path, "y", standardise=True), learn=True)
+    found = pgm.svi(model, pgm.ParquetRows(path, "y", standardise=True), train_hyperparameters=True)
     cpu = time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rng, loss, truth = np.random.default_rng(1), 0.0, 0.0

@@ -286,9 +286,10 @@ def test_classes_that_no_row_has_are_warned_of():
 SCRIPT = """
 import sys, pgmodels as pgm
 from tests.data.test_sources import LABELS, MODEL, X
-pgm.svi(MODEL, pgm.ArrayRows(X, LABELS, standardise=True), learn=True, tolerance=1e-9, checkpoint=sys.argv[1])
+options = {"train_hyperparameters": True, "tolerance": 1e-9, "checkpoint": sys.argv[1]}
+pgm.svi(MODEL, pgm.ArrayRows(X, LABELS, standardise=True), **options)
 """
-SAVED = {"batch_size": 100, "learn": True, "tolerance": 1e-9, "max_epochs": 24}
+SAVED = {"batch_size": 100, "train_hyperparameters": True, "tolerance": 1e-9, "max_epochs": 24}
 
 
 def learned_from(folder, **options):
@@ -352,7 +353,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
     assert process.wait() == -signal.SIGKILL
     with np.load(tmp_path / "svi.npz") as stored:
         done = len(stored["trace"])
-    rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"learn": True, "tolerance": 1e-9}
+    rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"train_hyperparameters": True, "tolerance": 1e-9}
     # A pass is a window: one more than there were.
     with pytest.warns(pgm.ConvergenceWarning):
         resumed = pgm.svi(MODEL, rows, max_epochs=done + 1, checkpoint=tmp_path, **options)

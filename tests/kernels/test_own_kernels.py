@@ -166,7 +166,7 @@ def test_matrices_are_learned():
 def test_matrices_are_learned_in_steps():
     gp = pgm.GP(Projected(pgm.Parameter(W, positive=False), lengthscale=pgm.Fixed(1.0)), form=pgm.Inducing(X[:8]))
     with pytest.warns(pgm.ConvergenceWarning):
-        vi = pgm.svi(pgm.Model(pgm.Bernoulli(), gp), X, Y, learn=True, batch_size=15, max_epochs=2)
+        vi = pgm.svi(pgm.Model(pgm.Bernoulli(), gp), X, Y, train_hyperparameters=True, batch_size=15, max_epochs=2)
     assert not np.allclose(vi.model.gps[0].kernel.W.value, W)
 
 

@@ -123,7 +123,7 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     else:
         dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS)
         weights = np.ones(N) if "weights" in engine else None
-        found = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, learn=True)
+        found = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, train_hyperparameters=True)
         assert dense.elbo - 0.2 < found.elbo < dense.elbo + 1e-6
     assert 3 < count(found.model) <= N
 

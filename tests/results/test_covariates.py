@@ -163,7 +163,7 @@ def learned(engine, name):
         warnings.simplefilter("ignore")
         if engine == "rows":
             sparse = model(name, form=pgm.Inducing(4))
-            return pgm.svi(sparse, rows(CASES[name][1]), batch_size=5, max_epochs=1, learn=False)
+            return pgm.svi(sparse, rows(CASES[name][1]), batch_size=5, max_epochs=1, train_hyperparameters=False)
         if engine == "integrate":
             free = pgm.Model(CASES[name][0](), pgm.GP(pgm.RBF(dist.LogNormal(0.0, 0.5), 0.8)))
             return pgm.integrate(free, X, CASES[name][1])

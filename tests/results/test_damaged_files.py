@@ -327,7 +327,7 @@ OTHER_RUNS = [
         ("svi", {"model": pgm.Model(pgm.Probit(), GP)}, "model"),
         ("svi", {"batch_size": 3}, "options"),
         ("svi", {"tolerance": 1e-8}, "options"),
-        ("svi", {"learn": True}, "options"),
+        ("svi", {"train_hyperparameters": True}, "options"),
         ("svi", {"objective": "gaussian_vi"}, "options"),
     ],
 )

@@ -120,7 +120,7 @@ def settle(
     decay: tuple[float, float] | None,
     max_epochs: int | None,
     tolerance: float,
-    learn: bool,
+    train_hyperparameters: bool,
     sweep: int,
     exact: bool,
 ) -> Settings:
@@ -131,13 +131,15 @@ def settle(
     """
     size = min(batch_size, num_rows)
     count = num_rows // size
-    window = min(sweep * (_WINDOW if learn else min(count, _WINDOW)), at_a_time(size * width, 4 * VALUES))
+    window = min(
+        sweep * (_WINDOW if train_hyperparameters else min(count, _WINDOW)), at_a_time(size * width, 4 * VALUES)
+    )
     passes = sweep * max(_PASSES, -(-_STEPS // count)) if max_epochs is None else max_epochs
     # Without noise nothing is to be averaged out.
     noisy = not exact or size < num_rows or sweep > 1
     delay, power = decay if decay is not None and noisy else (1.0, 0.0)
-    rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if learn else 0.0])))
-    pool = 1 if learn or not noisy else -(-sweep * _WINDOW // window)
+    rates = Rates(*map(as_array, np.array([delay, power, _LEARNING if train_hyperparameters else 0.0])))
+    pool = 1 if train_hyperparameters or not noisy else -(-sweep * _WINDOW // window)
     return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 

@@ -80,7 +80,7 @@ def warn_gaining(settings: Settings, gain: float | None) -> None:
     if gain is not None:
         gains = f"a step on all rows still gains {gain:.2g} nats"
     warn(
-        f"svi did not converge: after {settings.passes} passes {gains}. Raise max_passes or tolerance.",
+        f"svi did not converge: after {settings.passes} passes {gains}. Raise max_epochs or tolerance.",
         ConvergenceWarning,
     )
 

@@ -13,7 +13,7 @@ from pgmodels.runtime.warnings import unsaid
 _ROWS, _FEW = 20_000, 2_000
 
 
-def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, objective: str) -> Inputs:
+def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str) -> Inputs:
     """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
@@ -21,7 +21,7 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, obj
     if not is_automatic(model):
         return choose_inputs(model, sample.X)
     order = np.random.default_rng(0).permutation(len(sample.X))
-    if learn:
+    if train_hyperparameters:
         few = np.sort(order[:_FEW])
         # The steps learn on all rows, and say what is to be said of that.
         with unsaid(UserWarning):

@@ -41,11 +41,13 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
     )
 
 
-def source_of(model: Model, X: Any, y: Any, weights: Any, learn: bool, objective: str) -> tuple[Model, Data, Source]:
+def source_of(
+    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str
+) -> tuple[Model, Data, Source]:
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
         _check_rows(model, y, weights)
-    if learn or isinstance(X, Rows) or objective != "cavi":
+    if train_hyperparameters or isinstance(X, Rows) or objective != "cavi":
         _require_inducing(model)
     if not isinstance(X, Rows):
         model, data = model.given(X, y, weights)

@@ -82,7 +82,7 @@ def svi(
     weights: Any = None,
     batch_size: int = 1000,
     class_batch_size: int | None = None,
-    learn: bool = False,
+    train_hyperparameters: bool = False,
     train_inducing: bool = False,
     objective: str = "cavi",
     rate: Any = "robbins-monro",
@@ -101,17 +101,17 @@ def svi(
     for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon.
     On all rows at once steps have length 1, and are those of CAVI.
 
-    Hyperparameters are held at their values, or with ``learn`` learned along as in ``fit``, all that are not Fixed: a
-    step of Adam on the bound of each batch, from the values given or from values in the units of the data. It takes GPs
-    with ``pgm.Inducing``, whose inputs stay where they are unless ``train_inducing`` says that they are learned along
-    too; how many of them ``Inducing("auto")`` has is found out before the first step, by ``cavi`` on up to 20,000 rows
-    at what ``fit`` learns from up to 2,000.
+    Hyperparameters are held at their values, or with ``train_hyperparameters`` learned along as in ``fit``, all that
+    are not Fixed: a step of Adam on the bound of each batch, from the values given or from values in the units of the
+    data. It takes GPs with ``pgm.Inducing``, whose inputs stay where they are unless ``train_inducing`` says that they
+    are learned along too; how many of them ``Inducing("auto")`` has is found out before the first step, by ``cavi`` on
+    up to 20,000 rows at what ``fit`` learns from up to 2,000.
 
-    ``objective`` is the bound, as in ``fit``. That of ``"gaussian_vi"`` is of any formula, and tighter: with ``learn``
-    it finds values that predict better where latents are large. E log p(y | f) is by few nodes of quadrature, shifted
-    for every row of every step so that they have no error on average. Steps have length (t + 10)^-0.7 where no
-    ``rate`` is given, with all rows at once too. The latents of a datum are independent under q unless a factor of the
-    formula combines them. The result is a SparseApproximation, of arrays too, of which
+    ``objective`` is the bound, as in ``fit``. That of ``"gaussian_vi"`` is of any formula, and tighter: with
+    ``train_hyperparameters`` it finds values that predict better where latents are large. E log p(y | f) is by few
+    nodes of quadrature, shifted for every row of every step so that they have no error on average. Steps have length (t
+    + 10)^-0.7 where no ``rate`` is given, with all rows at once too. The latents of a datum are independent under q
+    unless a factor of the formula combines them. The result is a SparseApproximation, of arrays too, of which
     ``pgm.gaussian_vi(result.model, X, y)`` has the marginals and the exact ELBO where rows are few enough for it.
 
     With ``class_batch_size`` a step is on so many latents, drawn at random, and its time and memory do not go by how
@@ -148,8 +148,10 @@ def svi(
     if max_epochs is not None:
         check_whole_number(max_epochs, "max_epochs", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    if train_inducing and not learn:
-        raise ValueError("learn_inputs=True goes with learn=True: inducing inputs are learned along with the values.")
+    if train_inducing and not train_hyperparameters:
+        raise ValueError(
+            "train_inducing=True needs train_hyperparameters=True: inducing inputs are learned along with the values."
+        )
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
     decay, key = _decay(rate, objective), as_key(seed)
@@ -164,14 +166,18 @@ def svi(
             raise ValueError(f"class_batch_size goes without {given[0]}: leave one of them out.")
         sample = sample_of(require_model(model), class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
-    model, data, source = source_of(require_model(model), X, y, weights, learn, objective)
+    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, objective)
     model = model.resolve(data.X)
-    if learn:
+    if train_hyperparameters:
         model = hold_unnormalised(model, "svi")
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
-    settings = settle(count, width, batch_size, decay, max_epochs, tolerance, learn, sweep, objective == "cavi")
-    options = _Options(learn, train_inducing, decay is None, objective, key, saved, begin, progress, sample)
+    settings = settle(
+        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, objective == "cavi"
+    )
+    options = _Options(
+        train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, progress, sample
+    )
     # A step on all rows from q leads to the optimum only where that of a bound is known in closed form.
     ends_with_all = objective == "cavi" and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
@@ -184,7 +190,7 @@ class _Options(NamedTuple):
     ``sample`` says how steps are on some latents at a time, None where they are on all.
     """
 
-    learn: bool
+    train_hyperparameters: bool
     train_inducing: bool
     adaptive: bool
     objective: str
@@ -206,9 +212,9 @@ class _Found(NamedTuple):
 
 def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
     """Steps for a resolved model, and those of CAVI on all rows."""
-    inputs = inputs_for_steps(model, data, len(data.X), options.learn, options.objective)
+    inputs = inputs_for_steps(model, data, len(data.X), options.train_hyperparameters, options.objective)
     held = with_inputs(model, inputs)
-    problem = None if options.learn else problem_of(held, data)
+    problem = None if options.train_hyperparameters else problem_of(held, data)
     prior = held.prior(data.X[:1]) if problem is None else problem.prior
     prior.require_factors()
     found = _learned(model, prior, inputs, data, source, settings, options)
@@ -229,7 +235,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
     """Steps for a resolved model, of which q at the inducing inputs stays."""
-    inputs = inputs_for_steps(model, sample, source.num_rows, options.learn, options.objective)
+    inputs = inputs_for_steps(model, sample, source.num_rows, options.train_hyperparameters, options.objective)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     found = _learned(model, prior, inputs, sample, source, settings, options)
     outcome = found.outcome
@@ -260,14 +266,14 @@ def _learned(
     options: _Options,
 ) -> _Found:
     """Steps until nothing moves any more."""
-    unknowns = learned(model) if options.learn else ParameterVector(model, lambda parameter: False)
+    unknowns = learned(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, joint = _terms(model, prior, options.objective)
     whole = StochasticProblem(
         terms,
         unknowns,
         without_inputs(model).bare(),
         prior,
-        tuple(as_array(own) for own in inputs) if options.learn else (),
+        tuple(as_array(own) for own in inputs) if options.train_hyperparameters else (),
         as_array(_units(unknowns, inputs if options.train_inducing else (), sample.X)),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
@@ -293,12 +299,12 @@ def _learned(
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
-            f"{settings.tolerance:g} of their size, or values are still learned. Raise max_passes, batch_size or "
+            f"{settings.tolerance:g} of their size, or values are still learned. Raise max_epochs, batch_size or "
             "tolerance.",
             ConvergenceWarning,
         )
     values = [np.asarray(value) for value in whole.values_at(outcome.vector)]
-    report = _report(outcome, starts, unknowns, values, settings) if options.learn else None
+    report = _report(outcome, starts, unknowns, values, settings) if options.train_hyperparameters else None
     if options.train_inducing:
         inputs = tuple(np.asarray(Z) for Z in whole.inputs_at(outcome.vector))
     return _Found(whole, outcome, with_inputs(unknowns.with_values(values), inputs), report)
@@ -317,7 +323,7 @@ def _fingerprint(
     """What decides the steps, each in a text that is the same in every process."""
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
-    learned = (options.learn, options.train_inducing, options.adaptive, options.objective)
+    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
     return {
         "model": digest((model.signature, inputs)),
         "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),

@@ -29,7 +29,7 @@ def gibbs(folder, seed):
 def svi(folder, seed):
     kernel = pgm.RBF(dist.HalfCauchy(1.5), dist.LogNormal(0.1, 0.5))
     model = pgm.Model(pgm.Gaussian(dist.TruncatedNormal(0.5, 0.7, low=0.1)), pgm.GP(kernel, form=pgm.Inducing(4)))
-    options = {"batch_size": 4, "learn": True, "tolerance": 1e-9, "max_epochs": 200, "seed": seed}
+    options = {"batch_size": 4, "train_hyperparameters": True, "tolerance": 1e-9, "max_epochs": 200, "seed": seed}
     with pytest.warns(pgm.ConvergenceWarning):
         found = pgm.svi(model, pgm.ArrayRows(X, Y), checkpoint=folder, **options)
     mean, variance = found.predict_latent(X)

@@ -53,7 +53,7 @@ def test_rare_events_end_at_the_optimum(num_rows, ones, batch_size, source):
 def test_an_optimum_that_is_not_reached_is_said(max_epochs, complaint):
     X, y = rare(250, 2)
     for source in ((X, y), (pgm.ArrayRows(X, y),)):
-        with pytest.warns(pgm.ConvergenceWarning, match=f"after {max_epochs} passes {complaint}. Raise max_passes"):
+        with pytest.warns(pgm.ConvergenceWarning, match=f"after {max_epochs} passes {complaint}. Raise max_epochs"):
             assert not pgm.svi(LEVEL, *source, batch_size=250, max_epochs=max_epochs).converged
 
 

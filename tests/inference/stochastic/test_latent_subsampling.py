@@ -246,8 +246,8 @@ def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:svi did not converge")
 def test_values_are_learned_from_some_latents_at_a_time():
-    every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, learn=True, max_epochs=400)
-    some = pgm.svi(MODEL, X, LABELS, learn=True, max_epochs=800, **SAVED)
+    every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, train_hyperparameters=True, max_epochs=400)
+    some = pgm.svi(MODEL, X, LABELS, train_hyperparameters=True, max_epochs=800, **SAVED)
     assert set(some.fit.values) == set(every.fit.values)
     given, learned_by_all, learned_by_some = (
         pgm.cavi(model, X, LABELS).elbo for model in (MODEL, every.model, some.model)

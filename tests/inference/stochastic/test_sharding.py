@@ -27,7 +27,13 @@ SCRIPT = "import sys; from tests.inference.stochastic import test_sharding as t;
 
 def figures(y=Y, checkpoint=None):
     """What two short windows of steps learn on whatever devices there are."""
-    options = {"batch_size": SIZE, "rate": "adaptive", "learn": True, "max_epochs": 8, "checkpoint": checkpoint}
+    options = {
+        "batch_size": SIZE,
+        "rate": "adaptive",
+        "train_hyperparameters": True,
+        "max_epochs": 8,
+        "checkpoint": checkpoint,
+    }
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_WINDOW", 40)
         warnings.simplefilter("ignore", pgm.ConvergenceWarning)

@@ -69,10 +69,10 @@ def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_p
     np.testing.assert_array_equal(again.mean, found.mean)
 
 
-def few_steps(monkeypatch, window, max_epochs, checkpoint=None, learn=True):
+def few_steps(monkeypatch, window, max_epochs, checkpoint=None, train_hyperparameters=True):
     """What so many passes of 12 batches lead to, by windows of so many steps."""
     monkeypatch.setattr(windows, "_WINDOW", window)
-    rows, options = pgm.ArrayRows(X, LABELS), {"learn": learn, "checkpoint": checkpoint}
+    rows, options = pgm.ArrayRows(X, LABELS), {"train_hyperparameters": learn, "checkpoint": checkpoint}
     with pytest.warns(pgm.ConvergenceWarning, match=f"after {max_epochs} passes"):
         return pgm.svi(MODEL, rows, batch_size=40, tolerance=1e-9, max_epochs=max_epochs, **options)
 
@@ -91,8 +91,8 @@ def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     # The later half of them is the second of two windows.
     assert_alike(found, few_steps(monkeypatch, 6, 1))
     # After a window, q is the average of all: 8 and 4 steps.
-    whole = few_steps(monkeypatch, 12, 1, learn=False)
-    short = few_steps(monkeypatch, 8, 1, learn=False)
+    whole = few_steps(monkeypatch, 12, 1, train_hyperparameters=False)
+    short = few_steps(monkeypatch, 8, 1, train_hyperparameters=False)
     assert (len(whole.elbo_trace), len(short.elbo_trace)) == (1, 2)
     assert whole.elbo_trace[0] == pytest.approx(short.elbo_trace @ [2.0, 1.0] / 3.0, rel=1e-12)
     assert_alike(short, whole)
@@ -247,7 +247,7 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
     fitted, before = pgm.fit(model, X, LABELS), windows.advance.cache_size()
-    found = pgm.svi(model, X, LABELS, batch_size=60, learn=True, max_epochs=1000)
+    found = pgm.svi(model, X, LABELS, batch_size=60, train_hyperparameters=True, max_epochs=1000)
     assert found.converged
     # Hundreds of windows, and four starts before them, in one program.
     assert windows.advance.cache_size() == before + 1
@@ -271,7 +271,15 @@ def test_other_inputs_and_data_are_learned_from_by_the_same_program(learns):
             if learns == "fit":
                 pgm.fit(model, X[rows], LABELS[rows], max_iterations=2)
             else:
-                pgm.svi(model, X[rows], LABELS[rows], batch_size=60, learn=True, train_inducing=True, max_epochs=1)
+                pgm.svi(
+                    model,
+                    X[rows],
+                    LABELS[rows],
+                    batch_size=60,
+                    train_hyperparameters=True,
+                    train_inducing=True,
+                    max_epochs=1,
+                )
         return (windows.advance if learns == "svi" else bound_module._ascend).cache_size()
 
     programs = learn(slice(0, 240), np.array([[-2.0], [0.3], [2.4]]))
@@ -283,7 +291,16 @@ def test_inducing_inputs_are_learned_along_where_asked():
     start = np.array([[-2.9], [-2.7], [0.1], [0.2], [2.6]])
     kernel = pgm.RBF(pgm.Fixed(3.0), pgm.Fixed(0.9))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(start)))
-    found = pgm.svi(model, X, LABELS, batch_size=120, learn=True, train_inducing=True, tolerance=0.3, max_epochs=1000)
+    found = pgm.svi(
+        model,
+        X,
+        LABELS,
+        batch_size=120,
+        train_hyperparameters=True,
+        train_inducing=True,
+        tolerance=0.3,
+        max_epochs=1000,
+    )
     Z = np.array(found.model.gps[0].form.inputs)
     assert Z.shape == start.shape
     # Five inputs in two clumps leave most of the data to the prior; spread out they tell nearly all.
@@ -308,7 +325,7 @@ def test_a_bound_gains_nothing_where_its_noise_hides_it():
 def test_learning_needs_inducing_inputs():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))
     with pytest.raises(ValueError, match=r"svi learns hyperparameters, .* for GPs by inducing inputs; got GP\(RBF"):
-        pgm.svi(model, X, LABELS, learn=True)
+        pgm.svi(model, X, LABELS, train_hyperparameters=True)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +337,7 @@ def test_learning_needs_inducing_inputs():
         ({"rate": (0.5, 0.7)}, "at least 1"),
         ({"rate": (1.0, 0.4)}, "the power of rate"),
         ({"tolerance": -1.0}, "tolerance"),
-        ({"train_inducing": True}, "learn_inputs=True goes with learn=True"),
+        ({"train_inducing": True}, "train_inducing=True goes with train_hyperparameters=True"),
     ],
 )
 def test_wrong_options_are_refused(options, complaint):

@@ -164,7 +164,7 @@ def test_a_step_that_leaves_no_precision_is_bent():
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="gaussian_vi")
-    found = pgm.svi(model, X, y, batch_size=45, learn=True, objective="gaussian_vi", tolerance=0.02)
+    found = pgm.svi(model, X, y, batch_size=45, train_hyperparameters=True, objective="gaussian_vi", tolerance=0.02)
     again = pgm.gaussian_vi(found.model, X, y)
     assert exact.elbo - 0.01 < again.elbo <= exact.elbo
     # The derived bound has its optimum elsewhere.
