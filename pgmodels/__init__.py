@@ -7,7 +7,7 @@ from pgmodels.runtime import interruption as _interruption
 
 if _interruption.is_command():
     # Loading what follows takes a second or more, in which a command may be interrupted too.
-    _interruption.obey_at_once()
+    _interruption.exit_on_interrupt()
 
 from pgmodels import report as _report  # noqa: F401  registers what is shown of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
@@ -84,6 +84,7 @@ from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime.installation import InstallationWarning
+from pgmodels.runtime.warnings import PgmodelsWarning
 
 if TYPE_CHECKING:
     from pgmodels.plots.auxiliaries import plot_auxiliaries
@@ -167,6 +168,7 @@ __all__ = [
     "Parameter",
     "ParquetRows",
     "Periodic",
+    "PgmodelsWarning",
     "Piece",
     "Positive",
     "PrecisionWarning",

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from pgmodels.runtime.interruption import INTERRUPTED, end, obey_at_once
+from pgmodels.runtime.interruption import INTERRUPTED, end, exit_on_interrupt
 
 # What a shell says of a process that has written to where nobody reads.
 _NOBODY_READS = 128 + 13
@@ -12,7 +12,7 @@ _NOBODY_READS = 128 + 13
 
 def run() -> NoReturn:
     """Run the command line and end the process; quietly where it is interrupted, or where nobody reads on."""
-    obey_at_once()
+    exit_on_interrupt()
     from pgmodels.cli import main
 
     status: str | int | None

@@ -22,8 +22,8 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.runtime import installation
 from pgmodels.runtime.interruption import INTERRUPTED
-from pgmodels.runtime.processes import side_by_side
-from pgmodels.runtime.progress import progress_board, progress_told, shows_progress
+from pgmodels.runtime.processes import run_in_processes
+from pgmodels.runtime.progress import progress_board, redirect_progress, shows_progress
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.runtime.threads import num_cores
 from pgmodels.study import DEFAULT_STUDIES, Study, validate
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"pgmodels {version('pgmodels')}")
-        if not installation.computes_rightly():
+        if not installation.computes_correctly():
             print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
         parser.exit()
 
@@ -186,7 +186,7 @@ def _validate_side_by_side(studies: Sequence[Study], settings: Mapping[str, Any]
     own = {**settings, "progress": shown}
     jobs = [(study, own, console.width, console.is_terminal) for study in studies]
     with progress_board(names, shown) as board:
-        for place, printed in enumerate(side_by_side(_validated, jobs, board.hear)):
+        for place, printed in enumerate(run_in_processes(_validated, jobs, board.update)):
             with board.closing(place):
                 console.file.write(printed)
 
@@ -196,7 +196,7 @@ def _validated(
 ) -> str:
     """What ``validate`` prints, as for a screen like this."""
     printed = io.StringIO()
-    with progress_told(tell):
+    with redirect_progress(tell):
         validate(study, console=Console(file=printed, width=width, force_terminal=is_terminal), **settings)
     return printed.getvalue()
 

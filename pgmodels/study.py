@@ -24,7 +24,7 @@ from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed
 from pgmodels.results.correction import is_out_of_reach
-from pgmodels.runtime.atomic_io import make_folder, temporary_of, written_whole
+from pgmodels.runtime.atomic_io import atomic_write, make_folder, temporary_path
 from pgmodels.runtime.provenance import environment
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def validate(
         class_names=_class_names(data, likelihood),
         diagnoses=diagnoses,
     )
-    with written_whole(unfinished / "settings.json") as path:
+    with atomic_write(unfinished / "settings.json") as path:
         path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     _remove_results(folder)
     for name in _WRITTEN:
@@ -178,14 +178,14 @@ def validate(
 def _write_result(path: Path, result: Any, seed: int) -> None:
     """Write a result as a DataTree; not where a corrected variance is not positive, of which there are no draws."""
     if not np.any(is_out_of_reach(result.variance)):
-        with written_whole(path) as whole:
+        with atomic_write(path) as whole:
             result.to_arviz(seed=seed).to_netcdf(whole, engine="h5netcdf")
 
 
 def _remove_results(folder: Path) -> None:
     """Remove the files of an earlier run, and no others."""
     for name in _WRITTEN:
-        for path in (folder / name, temporary_of(folder / name)):
+        for path in (folder / name, temporary_path(folder / name)):
             path.unlink(missing_ok=True)
 
 

@@ -110,8 +110,8 @@ def _forget_compiled_code():
     """Neighbours share programs; a module that counts its own must not reach the number that the package keeps."""
     import jax
 
-    from pgmodels.runtime.jit import PROGRAMS_KEPT, num_programs
+    from pgmodels.runtime.jit import MAX_PROGRAMS, num_programs
 
     yield
-    if num_programs() > PROGRAMS_KEPT // 2:
+    if num_programs() > MAX_PROGRAMS // 2:
         jax.clear_caches()

@@ -109,12 +109,12 @@ def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, c
     def validate(study, *, console, seed, progress, **settings):
         console.print(f"{study.data} from {seed}", f"{settings['kernel'].__name__} {progress}")
 
-    def side_by_side(work, jobs, hear):
+    def run_in_processes(work, jobs, hear):
         together.extend(jobs)
         return (work(hear, *job) for job in jobs)
 
     monkeypatch.setattr(cli, "validate", validate)
-    monkeypatch.setattr(cli, "side_by_side", side_by_side)
+    monkeypatch.setattr(cli, "run_in_processes", run_in_processes)
     monkeypatch.setattr(cli, "num_cores", lambda: cores)
     assert main(["validate", "--seed", "4", "--kernel", "Matern52", "--quiet"]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels import study as validation
 from pgmodels.cli import main
-from pgmodels.runtime.atomic_io import make_folder, written_whole
+from pgmodels.runtime.atomic_io import atomic_write, make_folder
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(name, tab
     monkeypatch.setattr(validation, "fit", work)
     assert main(["validate", "--data", str(table), "--output", str(path), "--quiet"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "--output must name a folder that files can be written to" in told
+    assert "--output must be a writable folder" in told
     assert "Name another" in told
     with pytest.raises(ValueError, match="checkpoint must name a folder"):
         make_folder(path, "checkpoint")
@@ -58,14 +58,14 @@ def test_a_folder_that_may_not_be_written_to_is_refused(owner, name, tmp_path, m
         make_folder(tmp_path / "new", "--output")
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+def test_a_file_is_atomic_write_or_not_at_all(tmp_path):
     path = tmp_path / "report.html"
-    with written_whole(path) as whole:
+    with atomic_write(path) as whole:
         whole.write_text("first")
         assert not path.exists()
 
     def fail():
-        with written_whole(path) as whole:
+        with atomic_write(path) as whole:
             whole.write_text("half of the sec")
             raise OSError("no space left")
 

@@ -7,7 +7,7 @@ import numpy as np
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import Piece, cover
-from pgmodels.numerics.quadrature import at_a_time, equal_chunks, power_of_two, slices
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks, power_of_two, slices
 from pgmodels.runtime.x64 import as_array
 
 # Draws of a sampler at a time: 16 MB an array.
@@ -54,7 +54,7 @@ class Items:
             y = as_array(self._observations(np.zeros(len(rows)), rows))
             return np.stack([np.asarray(v) for v in self._given(rows).gaussian_moments(y, as_array(self.f[rows]))])
 
-        return self.by_chunk(np.arange(self.count), moments, at_a_time(self.f.shape[-1], _VALUES))
+        return self.by_chunk(np.arange(self.count), moments, chunk_length(self.f.shape[-1], _VALUES))
 
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """log p of candidates (points, rows) for the first column of y."""

@@ -10,6 +10,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.likelihoods.pieces import Piece, outermost, steps
 from pgmodels.likelihoods.supports import Support, Undeclared
+from pgmodels.runtime.warnings import PgmodelsWarning
 from pgmodels.runtime.x64 import double_precision
 
 # Numbers of a list that are added up from its ends, and whether an integral takes the rest; so long until the
@@ -24,7 +25,7 @@ MISSING = 1e-3
 _STANDARD = np.linspace(-14.0, 14.0, 512)
 
 
-class SamplingWarning(UserWarning):
+class SamplingWarning(PgmodelsWarning):
     """Moments of y are approximate: the points that they are sums over leave out some probability."""
 
 

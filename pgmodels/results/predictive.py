@@ -21,7 +21,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import as_seed
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
@@ -40,7 +40,7 @@ _DEPTH = 32.0
 _START, _TAIL, _TIMES, _FLAT, _LONGEST, _HALVINGS = -1e-9, -100.0, 385, 1e-6, 300.0, 40
 
 
-class PredictionWarning(UserWarning):
+class PredictionWarning(PgmodelsWarning):
     """A prediction is less than it seems: an integral is not resolved, or a density is not normalised."""
 
 

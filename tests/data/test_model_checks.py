@@ -24,7 +24,7 @@ from pgmodels.likelihoods.named import (
 )
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed, bare
-from pgmodels.parameters.vector import learned, uncertain
+from pgmodels.parameters.vector import trainable, with_priors
 from tests.own_likelihoods import offset
 
 X = np.arange(12.0).reshape(6, 2)
@@ -216,7 +216,7 @@ def test_labels_of_every_kind_are_read_alike(y):
 def test_a_fixed_model_has_nothing_left_to_learn_or_sample():
     gp = GP(RBF(dist.LogNormal(0.3, 1.0), 0.7) + White(0.1), mean=dist.Normal(0.2, 1.0))
     model = Model(StudentT(df=Fixed(4.0), scale=dist.LogNormal()), gp)
-    assert uncertain(model).names == ["scale", "RBF.variance", "mean"]
-    assert learned(model.fixed()).names == uncertain(model.fixed()).names == []
+    assert with_priors(model).names == ["scale", "RBF.variance", "mean"]
+    assert trainable(model.fixed()).names == with_priors(model.fixed()).names == []
     values = [np.asarray(leaf) for leaf in jax.tree.leaves(bare(model.fixed()))]
     assert np.array_equal(values, [np.asarray(leaf) for leaf in jax.tree.leaves(bare(model))])

@@ -145,7 +145,7 @@ def test_corrections_and_gaps_are_those_of_repeated_rows():
 )
 def test_the_derivation_of_a_power_holds(name):
     model, y = CASES[name]
-    model, data = model.given(X[:4], y[:4], [0.3, 2.0, 1.7, 1.0])
+    model, data = model.prepare(X[:4], y[:4], [0.3, 2.0, 1.7, 1.0])
     assert pgm.derive(model).verify(seed=0, y=data.y).figures
 
 
@@ -227,9 +227,9 @@ def test_rows_of_weight_0_may_hold_anything(name, hole):
     X_holed, y_holed = X.copy(), y.copy()
     X_holed[HOLES[0]] = hole
     y_holed[HOLES] = hole
-    given, data = model.given(X_holed, y_holed, WEIGHTS)
+    given, data = model.prepare(X_holed, y_holed, WEIGHTS)
     assert given.is_weighted
-    expected = model.given(X, y, WEIGHTS)[1]
+    expected = model.prepare(X, y, WEIGHTS)[1]
     np.testing.assert_array_equal(data.X, expected.X)
     np.testing.assert_array_equal(data.y, expected.y)
     # Elsewhere they are looked at, and rows are counted as they were given.
@@ -237,12 +237,12 @@ def test_rows_of_weight_0_may_hold_anything(name, hole):
     y_holed[row] = np.nan
     count = np.isnan(y_holed[row]).sum()
     with pytest.raises(ValueError, match=rf"y must be finite; got nan in row {row}.*\({count} such"):
-        model.given(X_holed, y_holed, WEIGHTS)
+        model.prepare(X_holed, y_holed, WEIGHTS)
     X_holed[row] = np.nan
     with pytest.raises(ValueError, match=rf"X must be finite; got nan in row {row}, column 0 \(1 such"):
-        model.given(X_holed, y_holed, WEIGHTS)
+        model.prepare(X_holed, y_holed, WEIGHTS)
     with pytest.raises(ValueError, match="y must be finite"):
-        model.given(X, y_holed)
+        model.prepare(X, y_holed)
 
 
 def test_engines_leave_holes_out():
@@ -258,9 +258,9 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
     model, y = CASES["LogisticSoftmax"]
     weights = np.where(y == 1, 0.0, 1.0)
     with pytest.warns(pgm.DataWarning, match="y has no observation of class 1 out of 3"):
-        model.given(X, y, weights)
+        model.prepare(X, y, weights)
     # And what only such rows hold is no class of its own.
-    model.given(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
+    model.prepare(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
 def test_weights_that_are_none_say_so(weights, message):
     model, y = CASES["Bernoulli"]
     with pytest.raises(ValueError, match=message):
-        model.given(X, y, weights)
+        model.prepare(X, y, weights)
     for call in (pgm.cavi, pgm.gaussian_vi, pgm.svi, pgm.fit, pgm.integrate, pgm.gibbs, pgm.nuts):
         with pytest.raises(ValueError, match=message):
             call(model, X, y, weights=weights)

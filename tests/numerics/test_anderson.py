@@ -77,7 +77,7 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
     X, y = case.data(12, seed=3, scale=2.0, shift=0.3)
     model = case.model(variance=16.0, mean=0.2)
     result = cavi(model, X, y)
-    model, data = model.given(X, y, None)
+    model, data = model.prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
     slow = maximise(plain, problem, engine.init(problem), 1e-9, 2000)
     assert slow.converged
@@ -94,7 +94,7 @@ def test_where_going_further_goes_down_the_sweep_counts():
     """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""
     case = CASES["bernoulli"]
     X, y = case.data(12, seed=3)
-    model, data = case.model().given(X, y, None)
+    model, data = case.model().prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
     state = engine.step(problem, engine.init(problem))
     misled = state._replace(memory=jax.tree.map(lambda part: part + 3.0, state.memory))

@@ -27,7 +27,7 @@ def test_a_grid_holds_a_gaussian_that_its_axes_miss(size):
     covariance = (1.3 * (np.eye(3) + 0.3 * (np.eye(3, k=1) + np.eye(3, k=-1))))[:size, :size]
     found = design.grid(normal(mean, covariance), size)
     support = design.grid_support(found)
-    assert found.is_whole
+    assert found.is_complete
     # The density is found to rounding by its interpolation; what is missing is e^-5 or less of the mass.
     np.testing.assert_allclose(support.log_total, 1.3, atol=0.02)
     for points, mass in ((support.points, support.mass), (found.points, support.weights)):
@@ -71,9 +71,9 @@ def test_points_start_from_neighbours_and_failures_are_left_out():
 
 
 def test_a_grid_that_is_full_says_so(monkeypatch):
-    monkeypatch.setitem(design._MOST, 2, 12)
+    monkeypatch.setitem(design._MAX_POINTS, 2, 12)
     found = design.grid(normal(np.zeros(2), np.eye(2)), 2)
-    assert not found.is_whole
+    assert not found.is_complete
     assert len(found.points) == 12
 
 
@@ -81,7 +81,7 @@ def test_a_grid_that_is_full_says_so(monkeypatch):
 def test_a_composite_design_integrates_a_gaussian(size):
     found = design.composite(normal(np.zeros(size), np.eye(size)), size)
     support = design.composite_support(found)
-    assert found.is_whole
+    assert found.is_complete
     assert len(found.points) == 1 + 2 * size + {4: 16, 5: 16, 6: 32}[size]
     # Mass, mean and variance by construction (Rue, Martino and Chopin 2009, section 6.5).
     np.testing.assert_allclose(support.log_total, 1.3)

@@ -14,7 +14,7 @@ from scipy.special import expit
 import pgmodels as pgm
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.parameters.vector import learned, uncertain
+from pgmodels.parameters.vector import trainable, with_priors
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (24, 1))
@@ -81,7 +81,7 @@ def test_derivations_name_the_entries():
 def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform():
     model = pgm.Model(ordered(dist.Normal(0.4, 2.0)), GP)
     with jax.enable_x64(True):
-        unknowns, vector = uncertain(model), jnp.array([-0.7, 0.3])
+        unknowns, vector = with_priors(model), jnp.array([-0.7, 0.3])
         (cuts,) = unknowns.constrain(vector)
         np.testing.assert_allclose(cuts, [-0.7, -0.7 + np.exp(0.3)])
         _, volume = np.linalg.slogdet(jax.jacobian(lambda x: unknowns.constrain(x)[0])(vector))
@@ -92,7 +92,7 @@ def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform
 
 def test_a_simplex_has_one_free_number_fewer():
     with jax.enable_x64(True):
-        unknowns = learned(pgm.Model(noisy(), GP))
+        unknowns = trainable(pgm.Model(noisy(), GP))
         start = unknowns.start()
         assert start.shape == (2,)
         np.testing.assert_allclose(unknowns.constrain(jnp.asarray(start))[0], [0.9, 0.06, 0.04], rtol=1e-12)
@@ -169,7 +169,7 @@ REFUSED = {
     "a matrix": (lambda: grouped(np.ones((2, 2))), "must be one number or a list of numbers"),
     "a group that is none": (
         lambda: pgm.Model(grouped([1.0]), GP).check(X, COUNTS),
-        r"dispersion\[y\[1\]\] chooses among the 1 entries of dispersion, 0 to 0, and none in row 1",
+        r"dispersion\[y\[1\]\] is an index of the 1 entries of dispersion, 0 to 0, and is out of range in row 1",
     ),
 }
 

@@ -7,7 +7,7 @@ COUNT = """
 import jax
 import numpy as np
 import pgmodels as pgm
-from pgmodels.runtime.jit import known
+from pgmodels.runtime.jit import supported_options
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 2))
@@ -20,7 +20,7 @@ calls = {
     "svi": lambda: pgm.svi(sparse, X, y),
     "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=20, num_warmup=20, num_chains=2),
 }
-known()  # the question which options XLA knows is asked option by option where it lacks one
+supported_options()  # the question which options XLA knows is asked option by option where it lacks one
 events = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
 for name, call in calls.items():

@@ -21,14 +21,14 @@ def wrong(rows):
 @pytest.fixture
 def not_tried(monkeypatch):
     """A release that came after those that were tried."""
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
     monkeypatch.setattr(installation, "__version_info__", (0, 10, 2))
     yield
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
 
 
-def test_this_installation_computes_rightly():
-    assert installation.computes_rightly()
+def test_this_installation_computes_correctly():
+    assert installation.computes_correctly()
 
 
 @pytest.mark.usefixtures("not_tried")
@@ -52,7 +52,7 @@ def test_right_numbers_are_not_told(monkeypatch):
 
 
 def test_a_release_that_was_tried_costs_no_time(monkeypatch):
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
     monkeypatch.setattr(installation, "__version_info__", (0, 10, 1))
     monkeypatch.setattr(installation, "_squared_lengths", None)
     compiled(lambda x: x + 1.0)(np.ones(2))

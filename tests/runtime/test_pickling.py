@@ -380,7 +380,7 @@ def test_doubles_inside_functions_and_priors_stay_doubles():
         holder.kernel = pgm.GP(exponential(jnp.asarray(0.7))).kernel
     sent = pickle.dumps(holder)
     # As in another process, which has not met them.
-    portable._MET.clear()
+    portable._objects.clear()
     back = pickle.loads(sent)
     assert back.prior is not holder.prior
     assert back.prior.concentration.dtype == np.float64

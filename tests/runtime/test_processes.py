@@ -14,7 +14,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pgmodels as pgm
-from pgmodels.runtime.processes import side_by_side
+from pgmodels.runtime.processes import run_in_processes
 from pgmodels.runtime.threads import SMALL, one_thread_up_to
 
 RNG = np.random.default_rng(2)
@@ -137,7 +137,7 @@ def work(tell, what):
 
 def test_jobs_run_in_processes_that_end_with_the_first_failure():
     heard = []
-    found = side_by_side(work, [("a",), ("die",), ("sleep",)], lambda *told: heard.append(told))
+    found = run_in_processes(work, [("a",), ("die",), ("sleep",)], lambda *told: heard.append(told))
     assert next(found) == "A"
     [(place, what, process)] = heard
     assert (place, what) == (0, "a")

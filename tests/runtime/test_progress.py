@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from pgmodels.runtime.progress import ProgressBoard, progress_bar, progress_board, progress_told, shows_progress
+from pgmodels.runtime.progress import ProgressBoard, progress_bar, progress_board, redirect_progress, shows_progress
 
 
 def shown(progress):
@@ -20,7 +20,7 @@ def test_bars_that_are_told_of_are_rows_of_a_board():
     progress = Progress(console=Console(file=io.StringIO()))
     board = ProgressBoard(["one", "other"], progress)
     assert shown(progress) == [("one", 0, None), ("other", 0, None)]
-    with progress_told(lambda *told: board.hear(1, *told)):
+    with redirect_progress(lambda *message: board.update(1, *message)):
         for title, length in (("fit", 5), ("gibbs", 7)):
             with progress_bar(title, length, True) as bar:
                 assert bar.visible
@@ -36,7 +36,7 @@ def test_bars_that_are_told_of_are_rows_of_a_board():
 
 def test_a_board_that_nobody_sees_is_silent(capsys):
     with progress_board(["one"], False) as board:
-        board.hear(0, "fit", 5, 0, "")
+        board.update(0, "fit", 5, 0, "")
         with board.closing(0):
             print("said")
     assert capsys.readouterr() == ("said\n", "")

@@ -76,7 +76,7 @@ def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> G
     return X[rest], y[rest]
 
 
-def some_at_a_time(stream: Iterator[Block], length: int) -> Iterator[Block]:
+def stacked_batches(stream: Iterator[Block], length: int) -> Iterator[Block]:
     """``length`` batches at a time, along a first axis."""
     while True:
         X, y = (np.stack(parts) for parts in zip(*islice(stream, length), strict=True))
