@@ -302,7 +302,9 @@ def _test_metrics(
 ) -> tuple[dict[str, float], np.ndarray | None]:
     """The metrics on test data, and the probabilities or means predicted there."""
     try:
-        predictive: Predictive = result.predict(X, result.likelihood.support(result.model.num_latents).given(y))
+        predictive: Predictive = result.predict(
+            X, result.likelihood.support(result.model.num_latents).covariate_columns(y)
+        )
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None

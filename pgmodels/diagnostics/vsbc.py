@@ -160,7 +160,7 @@ def simulate_calibration(
         raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     support = model.likelihood.support(model.num_latents)
-    drawn = draw_observations(model.likelihood, f, support.given(y), np.random.default_rng(seed))
+    drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     # Latents that the prior knows say nothing of q: their variance is 0, and what its form adds to it.

@@ -97,7 +97,9 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(likelihood, f[:, kept], likelihood.support(f.shape[-1]).given(y), rng, values)
+        drawn = draw_observations(
+            likelihood, f[:, kept], likelihood.support(f.shape[-1]).covariate_columns(y), rng, values
+        )
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warn(f"posterior_predictive is left out: {error}", InteropWarning)

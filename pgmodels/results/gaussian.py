@@ -100,10 +100,10 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
         return IndependentNodes(mean, variance)
     predictors, rows = model.predictors, len(mean)
     support = model.likelihood.support(model.num_latents)
-    observed = set(range(support.num_columns - support.num_given))
+    observed = set(range(support.num_columns - support.num_covariates))
     given = np.empty((rows, 0)) if covariates is None else covariates
     read = set() if predictors is None else set(predictors.columns_read)
-    if predictors is None or read & observed or (read and given.shape[1] < support.num_given):
+    if predictors is None or read & observed or (read and given.shape[1] < support.num_covariates):
         # There are none, or what they are at these rows is not known yet: every latent by itself.
         Phi = each_latent(variance)
     else:

@@ -226,10 +226,10 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
     [
         (lambda file: pgm.ArrayRows(X[:5, 0], LABELS[:5]), r"X must have shape \(n, d\)"),
         (lambda file: pgm.ArrayRows(X[:5], LABELS[:4]), "must have the same length"),
-        (lambda file: pgm.IterableRows(iter(Parts())), "starts afresh"),
-        (lambda file: pgm.IterableRows(3), "starts afresh"),
+        (lambda file: pgm.IterableRows(iter(Parts())), "can be iterated repeatedly"),
+        (lambda file: pgm.IterableRows(3), "can be iterated repeatedly"),
         (lambda file: pgm.ParquetRows(file, "z"), "has no column 'z'; it has a, name, b, y"),
-        (lambda file: pgm.ParquetRows(file, "y", ["a", "y"]), "column 'y' cannot be in X and in y"),
+        (lambda file: pgm.ParquetRows(file, "y", ["a", "y"]), "column 'y' cannot be in both X and y"),
         (lambda file: pgm.ParquetRows(file, "y", "ab"), "has no column 'ab'"),
         (lambda file: pgm.ParquetRows(file, "y", ["a", "a"]), "column 'a' twice"),
         (lambda file: pgm.ParquetRows(file, "y", []), "at least one column of X"),

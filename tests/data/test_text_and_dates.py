@@ -251,7 +251,7 @@ def test_many_levels_are_computed_once():
 )
 def test_text_of_numbers_is_no_number(make):
     value = make(["1", "2.5", "-3e2"])
-    with pytest.raises(ValueError, match=r"X must be numeric; got '1' of type str in row 0.*Text is never taken as"):
+    with pytest.raises(ValueError, match=r"X must be numeric; got '1' of type str in row 0.*Text is never converted"):
         as_numbers(value, "X")
     code = code_of(lambda: MODEL.check_inputs(value))
     np.testing.assert_array_equal(MODEL.check_inputs(run(code, "X", value)), [[1.0], [2.5], [-300.0]])
@@ -287,9 +287,12 @@ def test_dates_beside_numbers_in_polars_are_no_numbers():
 
 
 MIXED = {
-    "text among numbers": ([1.0, 2.0, "high"], "'high' of type str in row 2. It stands among entries of another kind"),
-    "dates among numbers": ([3.0, date(2024, 1, 1)], "holds dates or times.*'2024-01-01' in row 1. It stands among"),
-    "text among dates": ([date(2024, 1, 1), "soon"], "It stands among entries of another kind"),
+    "text among numbers": ([1.0, 2.0, "high"], "'high' of type str in row 2. Other entries are of another kind"),
+    "dates among numbers": (
+        [3.0, date(2024, 1, 1)],
+        "holds dates or times.*'2024-01-01' in row 1. Other entries are of",
+    ),
+    "text among dates": ([date(2024, 1, 1), "soon"], "Other entries are of another kind"),
     "a text": ("high", "'high' of type str. Give numbers"),
     "complex among objects": (np.array([1.0, 2j, None], dtype=object), "numpy.real"),
     "beyond doubles": ([10**400, 1], "must be numeric"),

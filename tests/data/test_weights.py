@@ -268,7 +268,7 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
     [
         (np.append(np.ones(N - 1), np.nan), "weights must be finite and >= 0; got nan in row 9"),
         ([*np.ones(N - 1), None], "weights must be finite and >= 0; got nan in row 9"),
-        (np.append(np.ones(N - 1), -0.5), "weights must be finite and >= 0; got -0.5 in row 9.*0 leaves it out"),
+        (np.append(np.ones(N - 1), -0.5), "weights must be finite and >= 0; got -0.5 in row 9.*weight 0 is ignored"),
         (np.append(np.ones(N - 1), np.inf), "weights must be finite and >= 0; got inf in row 9"),
         (np.ones(N - 1), r"weights must have shape \(10,\), one for each row of X; got shape \(9,\)\.$"),
         (np.ones((N, 1)), r"weights must have shape \(10,\).*got shape \(10, 1\)\. Use weights.ravel\(\)"),

@@ -177,7 +177,7 @@ def test_a_formula_may_bring_its_sampler():
     def of_one(y, f):
         return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
 
-    with pytest.raises(ValueError, match=r"sampler of of_one must return a number for each datum, shape \(7,\)"):
+    with pytest.raises(ValueError, match=r"sampler of of_one must return one number per datum, shape \(7,\)"):
         draw(of_one(), 0.3, n=7)
     with pytest.raises(ValueError, match=r"sampler of the likelihood .* must be a function \(rng, y, f, r\)"):
         pgm.likelihood(sampler=lambda rng, y, f: y)(lambda y, f, r: f)

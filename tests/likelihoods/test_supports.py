@@ -113,7 +113,7 @@ def test_draws_with_atoms_follow_their_distribution():
 class Stated(pgm.Censored):
     """A support of one's own that wants to be told which times are observed."""
 
-    num_given = 1
+    num_covariates = 1
 
     def others(self, given):
         return given

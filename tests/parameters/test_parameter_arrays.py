@@ -187,7 +187,7 @@ FORMULAS = {
     "by a fraction": (lambda y, f, cuts: pgm.sigmoid(cuts[0.5] - f), "an index is a whole number"),
     "as one number": (
         lambda y, f, cuts: pgm.sigmoid(cuts - f),
-        r"reads cuts as one number, and it has 2 entries.*read an entry as cuts\[0\]",
+        r"uses cuts as one number, but it has 2 entries.*read an entry as cuts\[0\]",
     ),
 }
 
