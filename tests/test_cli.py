@@ -205,13 +205,13 @@ def test_any_table_is_read_by_its_target(ending, tmp_path):
     np.testing.assert_array_equal(data.X, frame[["age", "dose"]])
     np.testing.assert_array_equal(data.y, frame[["ill", "of"]])
     assert load(str(path), ["age"]).y.tolist() == frame["dose"].tolist()
-    for given, words in (
+    for arguments, words in (
         ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or say with --columns"),
         ((["age"], "name"), r"text with 40 different values, person 0, .* and 30 more: as classes.*too many"),
         ((["age"], "ill,group"), "column group of .* is not numeric"),
     ):
         with pytest.raises(ValueError, match=words):
-            load(str(path), *given)
+            load(str(path), *arguments)
     frame.loc[[3, 9], "dose"] = None
     write(path, index=False)
     with pytest.raises(ValueError, match=r"column dose of .* is missing or not finite in row 3 \(2 such rows\)"):
@@ -250,6 +250,6 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
 )
 def test_mistakes_are_told_and_end_with_status_two(arguments, words, script, table, capsys):
     assert main([argument.format(script=script, table=table) for argument in arguments]) == 2
-    told = " ".join(capsys.readouterr().err.split())
+    message = " ".join(capsys.readouterr().err.split())
     for word in words:
-        assert word in told
+        assert word in message

@@ -85,9 +85,9 @@ def cut(path):
 
 def flipped(path):
     np.savez_compressed(path, X=np.random.default_rng(0).normal(size=(50, 2)), y=np.arange(50) % 2)
-    whole = bytearray(path.read_bytes())
-    whole[200:300] = bytes(100)
-    path.write_bytes(whole)
+    content = bytearray(path.read_bytes())
+    content[200:300] = bytes(100)
+    path.write_bytes(content)
 
 
 def other_archive(path):
@@ -165,9 +165,9 @@ def test_names_may_be_numbers_where_not_all_are(tmp_path):
     (tmp_path / "years.csv").write_text("2019, 2020,y\n1.5,2,0\n0.5,3,1\n")
     data = load(str(tmp_path / "years.csv"), ["2020"], "y")
     assert data.X.tolist() == [[2.0], [3.0]]
-    for given, words in ((["2019", "0"], "columns: 2019,0 names a column of X .* twice"), (None, "target: .* twice")):
+    for columns, words in ((["2019", "0"], "columns: 2019,0 names a column of X .* twice"), (None, "target: .* twice")):
         with pytest.raises(ValueError, match=words):
-            load(str(tmp_path / "years.csv"), given, "y" if given else "y,y")
+            load(str(tmp_path / "years.csv"), columns, "y" if columns else "y,y")
 
 
 def test_what_openml_has_is_no_wrong_class(monkeypatch):

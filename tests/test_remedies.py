@@ -40,7 +40,7 @@ def undeclared(y, f):
 
 
 @pgm.likelihood(support=pgm.Binary())
-def own(y, f, scale=pgm.Parameter(1.0, positive=True)):
+def noisy(y, f, scale=pgm.Parameter(1.0, positive=True)):
     return pgm.sigmoid(scale * f) ** y * pgm.sigmoid(-scale * f) ** (1 - y)
 
 
@@ -496,15 +496,17 @@ def kept(keep):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEAR)) for n in REMEDIES])
 def test_what_is_printed_runs(name, tmp_path, monkeypatch):
-    provoke, pattern, use, *given = REMEDIES[name]
+    provoke, pattern, use, *namespaces = REMEDIES[name]
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ValueError, TypeError)) as caught:
         provoke()
     message = str(caught.value)
-    found = re.search(pattern, message, re.DOTALL)
-    assert found, message
-    code = found.group(1)
-    values = {key: value.make() if isinstance(value, Later) else value for key, value in (given or [{}])[0].items()}
+    match = re.search(pattern, message, re.DOTALL)
+    assert match, message
+    code = match.group(1)
+    values = {
+        key: value.make() if isinstance(value, Later) else value for key, value in (namespaces or [{}])[0].items()
+    }
     for left_out in [key for key in values if "..." in key]:
         code = code.replace(left_out, values.pop(left_out))
     before = jax.config.read("jax_enable_x64")

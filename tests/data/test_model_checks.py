@@ -127,7 +127,7 @@ BAD_DATA = {
 @pytest.mark.parametrize("engine", [cavi, gibbs])
 @pytest.mark.parametrize("name", BAD_DATA)
 def test_bad_data(name, engine, monkeypatch):
-    model, X, y, parts = BAD_DATA[name]
+    model, X, y, phrases = BAD_DATA[name]
 
     def working(*args, **kwargs):
         raise AssertionError("work began before the data were checked")
@@ -137,7 +137,7 @@ def test_bad_data(name, engine, monkeypatch):
     monkeypatch.setattr(refits, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)
-    for part in parts:
+    for part in phrases:
         assert part in str(raised.value)
 
 
@@ -170,10 +170,10 @@ BAD_MODELS = {
 
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_bad_models(name):
-    build, parts = BAD_MODELS[name]
+    build, phrases = BAD_MODELS[name]
     with pytest.raises(ValueError) as raised:
         build()
-    for part in parts:
+    for part in phrases:
         assert part in str(raised.value)
 
 
@@ -197,12 +197,12 @@ def test_indefinite_kernel():
         (X[:, :1], ["X_new must have the 2 column(s)", "got shape (6, 1)"]),
     ],
 )
-def test_bad_new_inputs(X_new, parts):
+def test_bad_new_inputs(X_new, phrases):
     results = cavi(model(), X, LABELS), gibbs(model(), X, LABELS, num_samples=2, num_warmup=0)
     for result in results:
         with pytest.raises(ValueError) as raised:
             result.predict_latent(X_new)
-        for part in parts:
+        for part in phrases:
             assert part in str(raised.value)
 
 

@@ -115,8 +115,8 @@ class Stated(pgm.Censored):
 
     num_covariates = 1
 
-    def others(self, given):
-        return given
+    def others(self, covariates):
+        return covariates
 
 
 @pytest.mark.slow

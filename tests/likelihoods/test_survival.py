@@ -97,8 +97,8 @@ def test_parameters_that_were_drawn_go_with_their_latents():
     np.testing.assert_allclose(predictive.mean, [mean], rtol=1e-6)
     square = np.mean([k.var() + k.mean() ** 2 for k in laws])
     np.testing.assert_allclose(predictive.variance, [square - mean**2], rtol=1e-6)
-    parts = [Predictive(log_logistic(a), DrawNodes(one[None])) for a, one in zip(shape, f, strict=True)]
-    both = MixedPredictive(np.array([0.2, 0.3, 0.5]), parts)
+    components = [Predictive(log_logistic(a), DrawNodes(one[None])) for a, one in zip(shape, f, strict=True)]
+    both = MixedPredictive(np.array([0.2, 0.3, 0.5]), components)
     expected = np.array([0.2, 0.3, 0.5]) @ [k.sf([0.5, 2.0]) for k in laws]
     np.testing.assert_allclose(both.survival([0.5, 2.0]), [expected])
 

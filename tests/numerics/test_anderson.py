@@ -34,9 +34,9 @@ def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
     sites = split(jnp.asarray(rng.normal(size=4)))
     memory = empty_history(sites)
     for _ in range(6):
-        found = image(sites)
-        memory = memory.after(sites, found)
-        sites = memory.extrapolated(found)
+        mapped = image(sites)
+        memory = memory.after(sites, mapped)
+        sites = memory.extrapolated(mapped)
     expected = np.linalg.solve(np.eye(4) - A, b)
     # The ridge of 1e-10 leaves what the plain iteration still has to do times as much; 0.3 A takes 6 steps to 1e-2.
     np.testing.assert_allclose(np.concatenate([part.ravel() for part in sites]), expected, atol=1e-6)
@@ -45,10 +45,10 @@ def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
 @double_precision
 def test_without_a_past_it_is_the_image():
     sites = Sites(jnp.ones((3, 1)), jnp.full((3, 1), 2.0))
-    found = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
-    again = empty_history(sites).after(sites, found).extrapolated(found)
-    np.testing.assert_array_equal(again.potential, found.potential)
-    np.testing.assert_array_equal(again.precision, found.precision)
+    mapped = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
+    again = empty_history(sites).after(sites, mapped).extrapolated(mapped)
+    np.testing.assert_array_equal(again.potential, mapped.potential)
+    np.testing.assert_array_equal(again.precision, mapped.precision)
 
 
 @double_precision
@@ -58,8 +58,8 @@ def test_precisions_stay_positive():
     points = [Sites(jnp.ones((1, 1)), jnp.full((1, 1), w)) for w in (1.0, 0.5, 0.1)]
     for before, after in itertools.pairwise(points):
         memory = memory.after(before, after)
-    found = memory.extrapolated(points[-1])
-    assert float(found.precision[0, 0]) == pytest.approx(0.01)
+    extrapolated = memory.extrapolated(points[-1])
+    assert float(extrapolated.precision[0, 0]) == pytest.approx(0.01)
 
 
 def plain(problem, state):

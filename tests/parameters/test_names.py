@@ -78,12 +78,12 @@ NAMED = {
 def test_names_are_short_and_tell_apart(name):
     likelihood, gps, expected = NAMED[name]
     model = pgm.Model(likelihood, gps)
-    found = list(parameter_names(model).values())
-    assert sorted(found) == sorted(expected)
+    names = list(parameter_names(model).values())
+    assert sorted(names) == sorted(expected)
     # In the order of the leaves: that of values.
     every = ParameterVector(model, lambda parameter: True)
-    assert every.names == found
-    assert len(names_by_path(model)) == len(found)
+    assert every.names == names
+    assert len(names_by_path(model)) == len(names)
 
 
 def test_a_name_stands_for_its_value():

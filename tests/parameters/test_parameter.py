@@ -232,8 +232,8 @@ def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it
     with pytest.raises(ValueError, match=r"declare scale=.*At -scale, y is outside what the formula allows"):
         pgm.cavi(pgm.Model(unsaid(dist.Normal(1.0, 0.1)), pgm.GP(pgm.RBF())), X, y)
     # What has a sign by its prior, or keeps its value, needs to say no more.
-    for given in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
-        parameter = unsaid(given).parameters["scale"]
+    for value in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
+        parameter = unsaid(value).parameters["scale"]
         assert parameter.positive
         assert np.all(np.asarray(parameter.value) > 0)
 

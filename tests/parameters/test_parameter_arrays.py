@@ -59,8 +59,8 @@ def test_densities_read_their_entries():
     expected = stats.nbinom.logpmf(COUNTS[:, 0], np.where(GROUP, 6.0, 1.0), expit(-F[:, 0]))
     np.testing.assert_allclose(log_density(grouped(), COUNTS, F), expected, rtol=1e-11)
     draws = np.array([[[2.0, 3.0]], [[0.5, 4.0]]])
-    found = log_density(grouped().with_values({"dispersion": draws}), COUNTS, np.stack([F, F + 1]))
-    for one, r, f in zip(found, draws[:, 0], (F, F + 1), strict=True):
+    log_densities = log_density(grouped().with_values({"dispersion": draws}), COUNTS, np.stack([F, F + 1]))
+    for one, r, f in zip(log_densities, draws[:, 0], (F, F + 1), strict=True):
         expected = stats.nbinom.logpmf(COUNTS[:, 0], r[GROUP.astype(int)], expit(-f[:, 0]))
         np.testing.assert_allclose(one, expected, rtol=1e-11)
 
@@ -114,12 +114,12 @@ FITTED = {
 def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
     family, parameter, y, moves = FITTED[name]
     fitted = pgm.fit(pgm.Model(family(), GP), X, y)
-    found = fitted.model.likelihood.parameters[parameter]
-    assert np.all(found.support(found.value))
+    fitted_parameter = fitted.model.likelihood.parameters[parameter]
+    assert np.all(fitted_parameter.support(fitted_parameter.value))
     for move in moves:
         for sign in (-1.0, 1.0):
-            beside = found.value + sign * np.array(move)
-            if np.all(found.support(beside)):
+            beside = fitted_parameter.value + sign * np.array(move)
+            if np.all(fitted_parameter.support(beside)):
                 # Beyond the tolerance of the ascent: the optimum may lie on the simplex's edge.
                 assert pgm.cavi(pgm.Model(family(beside), GP), X, y).elbo < fitted.elbo + 1e-6
 

@@ -38,8 +38,8 @@ SLACK = 1
 
 
 def test_programs_of_a_first_call():
-    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
-    counts = {name: int(count) for name, count in map(str.split, found.stdout.splitlines())}
+    process = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    counts = {name: int(count) for name, count in map(str.split, process.stdout.splitlines())}
     assert counts.keys() == COUNTED.keys()
     beyond = {name: count for name, count in counts.items() if count > COUNTED[name] + SLACK}
     assert not beyond

@@ -13,9 +13,9 @@ right = installation._squared_lengths
 
 def wrong(rows):
     """As jaxlib 0.10.2 computes."""
-    found = right(rows).copy()
-    found[-1] = 266342400.0
-    return found
+    lengths = right(rows).copy()
+    lengths[-1] = 266342400.0
+    return lengths
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def test_this_installation_computes_correctly():
 def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
     monkeypatch.setattr(installation, "_squared_lengths", wrong)
     add = compiled(lambda x: x + 1.0)
-    with pytest.warns(pgm.InstallationWarning, match="issue 39103") as told:
+    with pytest.warns(pgm.InstallationWarning, match="issue 39103") as caught:
         add(np.ones(2))
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in caught] == [__file__]
     add(np.ones(3))
 
 

@@ -96,14 +96,14 @@ def test_the_package_compiles_in_one_place():
     """Where options hold that JAX alone would not give; the check of an installation needs what JAX alone gives."""
     package = Path(pgm.__file__).parent
     names = {"jit", "filter_jit", "pmap", "filter_pmap"}
-    found = set()
+    files = set()
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             used = isinstance(node, ast.Attribute) and node.attr in names
             imported = isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
             if used or imported:
-                found.add(path.relative_to(package).as_posix())
-    assert found == {"compiled.py", "installation.py"}
+                files.add(path.relative_to(package).as_posix())
+    assert files == {"compiled.py", "installation.py"}
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):

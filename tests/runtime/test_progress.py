@@ -80,20 +80,20 @@ def test_bars_are_shown_in_what_is_a_terminal_and_nowhere_else(environment, show
     screen = Screen(is_terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     for enabled in (None, True, False):
-        seen = shown and is_terminal and enabled is not False
-        assert shows_progress(enabled) == seen
+        visible = shown and is_terminal and enabled is not False
+        assert shows_progress(enabled) == visible
         with progress_bar("fit", 5, enabled) as bar:
-            assert bar.visible == seen
+            assert bar.visible == visible
             bar.advance(2)
-        assert ("fit" in screen.getvalue()) == seen
+        assert ("fit" in screen.getvalue()) == visible
         screen.seek(0)
         screen.truncate()
 
 
 @pytest.mark.parametrize("has_widgets", [False, True])
 def test_a_notebook_without_widgets_has_no_bars_and_no_warning(has_widgets, monkeypatch):
-    found = importlib.machinery.ModuleSpec("ipywidgets", None) if has_widgets else None
-    monkeypatch.setattr("pgmodels.runtime.progress.find_spec", lambda name: found)
+    spec = importlib.machinery.ModuleSpec("ipywidgets", None) if has_widgets else None
+    monkeypatch.setattr("pgmodels.runtime.progress.find_spec", lambda name: spec)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert shows_progress(None) == shows_progress(True) == has_widgets
     assert not shows_progress(False)

@@ -69,9 +69,9 @@ def test_of_few_rows_that_differ_there_are_fewer_centres_without_a_warning():
     rng = np.random.default_rng(1)
     # Four rows that differ, and noise too small for a squared distance: scikit-learn warns of nine centres of these.
     rows = rng.integers(0, 2, (60, 2)) + 1e-10 * rng.normal(size=(60, 2)) + 7.0
-    found = centres(pgm.RBF(1.0, 1.0), rows, 9)
-    found = found[np.lexsort(np.round(found.T, 6))]
-    np.testing.assert_allclose(found - 7.0, [[0, 0], [1, 0], [0, 1], [1, 1]], atol=1e-9)
+    points = centres(pgm.RBF(1.0, 1.0), rows, 9)
+    points = points[np.lexsort(np.round(points.T, 6))]
+    np.testing.assert_allclose(points - 7.0, [[0, 0], [1, 0], [0, 1], [1, 1]], atol=1e-9)
 
 
 def test_only_the_command_line_changes_the_filters_of_the_process():
