@@ -68,7 +68,9 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         X, y, names = _read_table(path, columns, target)
         return Dataset(path.stem, X, y, names)
     if target is not None:
-        raise ValueError(f"target: {target} names a column of a .csv or .parquet file; {name} has y by itself.")
+        raise ValueError(
+            f"target: {target} is a column of a .csv or .parquet file; {name} is neither, and has its own y: omit it."
+        )
     if name in shipped:
         bunch = shipped[name]()
         X, y, names = bunch.data, bunch.target.astype(float), _names(bunch.target_names)

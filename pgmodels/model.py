@@ -156,10 +156,7 @@ class Model(Module):
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
         if num_columns is not None and X.shape[1] != num_columns:
-            raise ValueError(
-                f"{name} must have the {num_columns} column(s) of the X that the result was learned from; got shape "
-                f"{X.shape}."
-            )
+            raise ValueError(f"{name} must have the {num_columns} column(s) of the training X; got shape {X.shape}.")
         check_finite(X, name)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
@@ -393,8 +390,8 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
                 f"{bad[0][0]}."
             )
     _check_log(log_base, f"its factor {augmentation.base.text()}", name)
-    for coefficient, values in zip(coefficients(augmentation.formula), coefficient_values, strict=True):
-        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(values)))
+    for coefficient, value in zip(coefficients(augmentation.formula), coefficient_values, strict=True):
+        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(value)))
         if rows.size:
             raise ValueError(
                 f"{name} is outside what the formula allows: {coefficient.text()}, the coefficient of a latent, has no "

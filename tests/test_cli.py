@@ -206,7 +206,7 @@ def test_any_table_is_read_by_its_target(ending, tmp_path):
     np.testing.assert_array_equal(data.y, frame[["ill", "of"]])
     assert load(str(path), ["age"]).y.tolist() == frame["dose"].tolist()
     for arguments, words in (
-        ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or say with --columns"),
+        ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or select X with --columns"),
         ((["age"], "name"), r"text with 40 different values, person 0, .* and 30 more: as classes.*too many"),
         ((["age"], "ill,group"), "column group of .* is not numeric"),
     ):
@@ -240,7 +240,7 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
         (["validate", "--data", "{table}", "--columns", "0,9"], ["9", "0 to 2"]),
         (["validate", "--data", "{table}", "--columns", "a,d"], ["columns 0 to 2, a, b, c; got d"]),
         (["validate", "--data", "{table}", "--target", "z"], ["has no column 'z'; it has a, b, c, y"]),
-        (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leaves none for X"]),
+        (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leave at least one for X"]),
         (["validate", "--data", "wine", "--target", "y"], ["names a column of a .csv or .parquet file; wine has y"]),
         (["validate", "--target", "y"], ["--target needs --data"]),
         (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),

@@ -18,18 +18,18 @@ _RESERVED = ("f", "y", "chain", "draw", "datum", "latent", "column")
 
 
 class _Location(NamedTuple):
-    """Location of a parameter: latent prefix, class and index of its component, field name, pytree path."""
+    """Location of a parameter: latent prefix, class and number of its component, field name, pytree path."""
 
     latents: str
     component: str
-    index: str
+    number: str
     field: str
     path: str
 
     @property
     def names(self) -> list[str]:
         """The candidate names, shortest first."""
-        fields = [self.field, f"{self.component}.{self.field}", f"{self.component}{self.index}.{self.field}"]
+        fields = [self.field, f"{self.component}.{self.field}", f"{self.component}{self.number}.{self.field}"]
         return [*(f"{self.latents}{name}" for name in fields), self.path]
 
 
@@ -77,8 +77,8 @@ def _locations(model: "Model") -> dict[int, _Location]:
         component = type(_at(model, path[:-1])).__name__
         same = components.setdefault((latents, component), [])
         same += [] if component_path in same else [component_path]
-        index = f"[{same.index(component_path)}]"
-        locations[i] = _Location(latents, component, index, field, jax.tree_util.keystr(path).lstrip("."))
+        number = f"[{same.index(component_path)}]"
+        locations[i] = _Location(latents, component, number, field, jax.tree_util.keystr(path).lstrip("."))
     return locations
 
 

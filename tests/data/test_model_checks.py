@@ -66,7 +66,12 @@ BAD_DATA = {
         ["X must be finite", "nan in row 2, column 1", "2 such values", "Drop or impute"],
     ),
     "infinity in X": (model(), at(X, 3, -np.inf, 0), LABELS, ["X must be finite", "-inf in row 3, column 0"]),
-    "text in X": (model(), X.astype(str).astype(object) + "a", LABELS, ["X must be numeric", "Text is never taken"]),
+    "text in X": (
+        model(),
+        X.astype(str).astype(object) + "a",
+        LABELS,
+        ["X must be numeric", "Text is never converted"],
+    ),
     "no rows": (model(), np.empty((0, 2)), np.empty(0), ["X is empty", "(0, 2)", "at least one row"]),
     "no columns": (model(), np.empty((6, 0)), LABELS, ["X is empty", "(6, 0)", "one column"]),
     "y a column": (model(), X, LABELS[:, None], ["y must have shape (n,)", "got shape (6, 1)", "y.ravel()"]),

@@ -235,7 +235,7 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
         (lambda file: pgm.ParquetRows(file, "y", []), "at least one column of X"),
         (lambda file: pgm.ParquetRows([], "y"), "empty list"),
         (lambda file: pgm.ParquetRows(file.with_name("none.parquet"), "y"), "there is no file"),
-        (lambda file: pgm.ParquetRows(__file__, "y"), "no Parquet file"),
+        (lambda file: pgm.ParquetRows(__file__, "y"), "not a Parquet file"),
         (lambda file: pgm.svi(MODEL, pgm.ParquetRows(file, "y")), "column name must be numeric"),
         (lambda file: pgm.svi(MODEL, pgm.IterableRows([X[:5]])), r"must be pairs \(X, y\)"),
         (lambda file: pgm.svi(MODEL, pgm.IterableRows([(X[:5, 0], LABELS[:5])])), r"got shapes \(5,\) and \(5,\)"),

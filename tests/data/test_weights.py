@@ -209,7 +209,7 @@ def test_what_weights_cannot_do_is_refused():
         with pytest.raises(pgm.NoAugmentationError, match=r"weights are powers.*gibbs can draw no power other than 0"):
             pgm.gibbs(CASES[name][0], X, LABELS, weights=WEIGHTS)
     result = result_of("Bernoulli", "weighted")
-    with pytest.raises(ValueError, match="that of a result with weights: give weights="):
+    with pytest.raises(ValueError, match="that of a result with weights: give the same weights="):
         pgm.cavi(result.model, X, LABELS)
     again = pgm.cavi(result.model, X, LABELS, weights=WEIGHTS, tolerance=1e-13)
     assert again.elbo == result.elbo

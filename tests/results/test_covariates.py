@@ -131,7 +131,7 @@ CASES = {
         tried,
         np.column_stack([COUNTS, TRIALS]),
         [[3.0], [1.0], [2.0]],
-        {"none": (1, [0.0], "covariates must hold columns of y .*: y must hold successes of 1 or more tries")},
+        {"none": (1, [0.0], "covariates must be valid values of y.*: y must hold successes of 1 or more tries")},
     ),
 }
 
