@@ -194,7 +194,7 @@ def test_indefinite_kernel():
 
 
 @pytest.mark.parametrize(
-    ("X_new", "parts"),
+    ("X_new", "phrases"),
     [
         (X[:, 0], ["X_new must have shape (n, d)", "X_new[:, None]"]),
         (at(X, 1, np.nan, 0), ["X_new must be finite", "row 1"]),
