@@ -183,7 +183,7 @@ def test_results_with_weights_travel_and_are_shown(tmp_path):
     np.testing.assert_array_equal(tree.observed_data.y, COUNTS[KEPT])
     f = tree.posterior.f.values[0, :, :, 0]
     likelihood = result.likelihood
-    expected = [pgm.language.density.log_density(likelihood, result.observations, row[:, None]) for row in f]
+    expected = [pgm.likelihoods.density.log_density(likelihood, result.observations, row[:, None]) for row in f]
     np.testing.assert_allclose(tree.log_likelihood.y[0], WEIGHTS[KEPT] * np.array(expected), rtol=1e-9)
     assert tree.posterior_predictive.y.shape == (1, 20, KEPT.sum())
 

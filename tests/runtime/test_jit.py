@@ -13,6 +13,7 @@ from jax.scipy.linalg import solve_triangular
 
 import pgmodels as pgm
 from pgmodels.kernels.distance import scaled_squared_distance
+from pgmodels.parameters.parameter import bare
 from pgmodels.runtime import jit as compiling
 from pgmodels.runtime.jit import compiled
 
@@ -73,7 +74,7 @@ def check_twice_used(compile_, kernel):
         return K, jnp.sum(solve_triangular(root, row_mask[:, None] * K, lower=True) ** 2, axis=0)
 
     with jax.enable_x64(True):
-        values = jax.tree.map(jnp.asarray, pgm.parameters.bare(kernel))
+        values = jax.tree.map(jnp.asarray, bare(kernel))
         K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), ROOT, X_NEW)))
         vmap_as_loop = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
     np.testing.assert_allclose(K, vmap_as_loop, rtol=1e-12, atol=1e-14)
