@@ -1,4 +1,4 @@
-"""An additive model: two smooth effects and an effect of each of twelve groups, each with a posterior of its own.
+"""An additive model: two smooth effects and an effect of each of twelve groups, each with its posterior.
 
 Data: simulated, 400 labels whose log odds are the sum of a wave, a parabola and a group's effect.
 """
@@ -27,7 +27,7 @@ X = np.column_stack([rng.uniform(-2.0, 2.0, (400, 2)), rng.integers(0, 12, 400)]
 effects_true = [1.5 * np.sin(2.0 * X[:, 0]), X[:, 1] ** 2 - 1.3, effects[X[:, 2].astype(int)]]
 y = (rng.random(400) < 1.0 / (1.0 + np.exp(-sum(effects_true)))).astype(float)
 
-# Each GP sees its own column; White gives each level of a column an effect of its own.
+# Each GP sees its own column; White gives each level of a column a separate effect.
 gps = [
     pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [0])),
     pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [1])),

@@ -1,4 +1,4 @@
-"""The command line: derivations, a small validation whose files open again, and mistakes that are told."""
+"""The command line: derivations, a small validation whose files can be read, and error messages."""
 
 import json
 import re

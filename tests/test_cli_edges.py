@@ -75,7 +75,7 @@ def test_a_reader_that_goes_is_no_error(arguments):
 
 
 def interrupted(seconds, tmp_path, *arguments):
-    """The exit status and what is told where Ctrl-C comes after some seconds."""
+    """The exit status and the error output after Ctrl-C, some seconds after the start."""
     output = str(tmp_path / f"after{seconds}")
     # Shells start what runs in the background with interruptions ignored, and processes inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -26,7 +26,7 @@ from tests.registry import EVERY
 from tests.rules import FORMULAS
 from tests.statistical.geweke import KERNELS
 
-# Engines by their laws in tests/engines.py, and those that have a default test of their own.
+# Engines by their laws in tests/engines.py, and those with a separate default test.
 LAWS = {
     pgm.cavi: "cavi",
     pgm.correct: "linear response of cavi",

@@ -20,7 +20,7 @@ import pgmodels as pgm
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pgmodels"
 
-# What stands for a value that a message puts in.
+# The placeholder of a value in a message.
 HELD = "held"
 # Short for modules, as users import them.
 MODULES = {"pgm": "pgmodels", "np": "numpy", "jnp": "jax.numpy", "dist": "numpyro.distributions"}
@@ -102,7 +102,7 @@ def calls_in(text):
 
 
 def resolve(path):
-    """What a dotted name stands for, or None."""
+    """The object of a dotted name, or None."""
     root, *rest = path.split(".")
     name = MODULES.get(root, root)
     value = importlib.import_module(name)

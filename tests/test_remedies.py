@@ -143,7 +143,7 @@ ROWS = RNG.normal(size=(12, 2, 3))
 LABELS = np.array([1.0, 2.0] * 6)
 SHIFTED = np.array([1.0, 2.0, 3.0] * 4)
 
-# What provokes a message, what of it is code, and how the code is used; ``{}`` stands for it.
+# The call that fails, the pattern of the code in its message, and how the code is used, as ``{}``.
 REMEDIES = {
     "a sparse X": (lambda: check(sparse.csr_matrix(X)), r"use (\S+\(\))\.", "check({})", {"X": sparse.csr_matrix(X)}),
     "complex numbers": (lambda: check(X + 0j), r"use (numpy\.real\(X\))", "check({})", {"X": X + 0j}),

@@ -161,7 +161,7 @@ def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
     variance = ((f - mean) ** 2 * p).sum() / p.sum()
     sizes = {"num_samples": 1000, "num_warmup": 100, "num_chains": 2, "seed": 1, "progress": False}
     draws = getattr(pgm, engine)(model, x, y, weights=[weight], **sizes)
-    # Five standard errors of so many effective draws.
+    # Five standard errors at this number of effective draws.
     assert abs(draws.mean[0, 0] - mean) < 5 * np.sqrt(variance / effective)
     assert abs(draws.variance[0, 0] / variance - 1) < 5 * np.sqrt(2 / effective)
     exact = (expit(f) * p).sum() / p.sum()
@@ -259,7 +259,7 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
     weights = np.where(y == 1, 0.0, 1.0)
     with pytest.warns(pgm.DataWarning, match="y has no observation of class 1 out of 3"):
         model.prepare(X, y, weights)
-    # And what only such rows hold is no class of its own.
+    # A class with such rows only is unseen.
     model.prepare(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
 
 

@@ -224,7 +224,7 @@ def test_what_cannot_be_predicted_says_so(call, message):
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [
-        # Times of their own, all rows, and events alone.
+        # New times, all rows, and events only.
         (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second \d.*Use y = numpy.array"),
         (log_logistic(), Y[Y[:, 1] == 1][:, ::-1], "its columns look swapped"),
         (paced(), np.column_stack([Y[:, ::-1], np.ones(12)]), "its columns look swapped"),

@@ -1,4 +1,4 @@
-"""What parameters are called: short, and each by a name of its own."""
+"""Names of parameters: short and unique."""
 
 import numpy as np
 import numpyro.distributions as dist

@@ -189,7 +189,7 @@ def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
     assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
     moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
     assert repr(moved) == "RBF(variance=Parameter(0.333333, prior=LogNormal(0.0, 1.0)), lengthscale=None)"
-    # What has no words of its own has some that are the same in another process: runs are told apart by them.
+    # Objects without a repr have one that is the same in another process: fingerprints of runs use it.
     shifted = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [AffineTransform(1.0, 2.0), ExpTransform()])
     kernel = pgm.RBF(pgm.Parameter(2.0, prior=shifted), 1.0)
     assert repr(kernel) == "RBF(variance=Parameter(2.0, prior=TransformedDistribution(...)), lengthscale=1.0)"

@@ -105,7 +105,7 @@ FITTED = {
 }
 
 
-# Each compiles an ascent of its own: one of them runs by default.
+# Each compiles another program: one of them runs by default.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ordered", *(pytest.param(n, marks=pytest.mark.slow) for n in FITTED if n != "ordered")]

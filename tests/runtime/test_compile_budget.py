@@ -24,7 +24,7 @@ supported_options()  # the question which options XLA knows is asked option by o
 events = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
 for name, call in calls.items():
-    # As in a process of its own.
+    # As in a new process.
     jax.clear_caches()
     events.clear()
     call()

@@ -1,4 +1,4 @@
-"""Whatever says what a model, a prior or a run is says the same in every process."""
+"""Fingerprints of models, priors and runs are the same in every process."""
 
 import copy
 import inspect
@@ -40,7 +40,7 @@ _BELOW_ONE = ("Beta", "BetaProportion", "Kumaraswamy", "RelaxedBernoulliLogits")
 
 
 class Tilted(dist.Distribution):
-    """A prior of one's own, that holds a function and a set."""
+    """A user-defined prior with a function and a set."""
 
     support = constraints.real
     pytree_data_fields = ("loc",)
@@ -56,7 +56,7 @@ class Tilted(dist.Distribution):
 
 
 class Chosen(pgm.Support):
-    """A support of one's own, that holds a function."""
+    """A user-defined support with a function."""
 
     def __init__(self, inside):
         self.inside = inside
@@ -85,7 +85,7 @@ def models():
 
 
 def fingerprints_here():
-    """What this process says of everything."""
+    """The fingerprints of all objects in this process."""
     with jax.enable_x64(True):
         fingerprints = {f"prior {name}": Hashable(prior).signature for name, prior in priors.made().items()}
         fingerprints["own prior"] = Hashable(Tilted(0.3, 2)).signature

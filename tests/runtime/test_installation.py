@@ -1,4 +1,4 @@
-"""An installation that computes wrong numbers is told, once."""
+"""A warning, once per process, of an installation that computes wrong numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Programs with options of ours give the numbers of the same operations one by one."""
+"""Programs compiled with the package's options give the numbers of the same operations run one by one."""
 
 import ast
 from functools import partial

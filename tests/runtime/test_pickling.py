@@ -67,7 +67,7 @@ def local_logit(tilt):
 
 
 def exponential(scale):
-    """A kernel of one's own that closes over an array of JAX."""
+    """A user-defined kernel that closes over a JAX array."""
     return lambda A, B: jnp.exp(-jnp.abs(A[:, None, 0] - B[None, :, 0]) / scale)
 
 

@@ -1,4 +1,4 @@
-"""Progress: told by one process, shown by another."""
+"""Progress bars: sent by one process, shown by another."""
 
 import importlib.machinery
 import io

@@ -11,7 +11,7 @@ from pgmodels.runtime.warnings import suppress_warnings, warn
 
 
 def called_within(depth, category=UserWarning):
-    """A function of the package that warns so many calls deep."""
+    """A function of the package that warns ``depth`` calls deep."""
     inside = {"__name__": "pgmodels.deep", "warn": warn, "category": category}
     exec("def call(n): return warn('deep', category) if n == 0 else call(n - 1)", inside)
     return inside["call"](depth)
