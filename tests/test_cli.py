@@ -109,9 +109,9 @@ def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, c
     def validate(study, *, console, seed, progress, **settings):
         console.print(f"{study.data} from {seed}", f"{settings['kernel'].__name__} {progress}")
 
-    def run_in_processes(work, jobs, hear):
+    def run_in_processes(work, jobs, on_message):
         together.extend(jobs)
-        return (work(hear, *job) for job in jobs)
+        return (work(on_message, *job) for job in jobs)
 
     monkeypatch.setattr(cli, "validate", validate)
     monkeypatch.setattr(cli, "run_in_processes", run_in_processes)
@@ -207,7 +207,7 @@ def test_any_table_is_read_by_its_target(ending, tmp_path):
     assert load(str(path), ["age"]).y.tolist() == frame["dose"].tolist()
     for arguments, words in (
         ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or select X with --columns"),
-        ((["age"], "name"), r"text with 40 different values, person 0, .* and 30 more: as classes.*too many"),
+        ((["age"], "name"), r"text with 40 distinct values, person 0, .* and 30 more: too many for classes"),
         ((["age"], "ill,group"), "column group of .* is not numeric"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -241,7 +241,7 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
         (["validate", "--data", "{table}", "--columns", "a,d"], ["columns 0 to 2, a, b, c; got d"]),
         (["validate", "--data", "{table}", "--target", "z"], ["has no column 'z'; it has a, b, c, y"]),
         (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leave at least one for X"]),
-        (["validate", "--data", "wine", "--target", "y"], ["names a column of a .csv or .parquet file; wine has y"]),
+        (["validate", "--data", "wine", "--target", "y"], ["is a column of a .csv or .parquet file; wine is neither"]),
         (["validate", "--target", "y"], ["--target needs --data"]),
         (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),
         (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),

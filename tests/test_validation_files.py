@@ -46,15 +46,15 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(name, tab
     assert main(["validate", "--data", str(table), "--output", str(path), "--quiet"]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert "--output must be a writable folder" in message
-    assert "Name another" in message
-    with pytest.raises(ValueError, match="checkpoint must name a folder"):
+    assert "Choose another" in message
+    with pytest.raises(ValueError, match="checkpoint must be a writable folder"):
         make_folder(path, "checkpoint")
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Path, "mkdir"), (tempfile, "TemporaryFile")])
 def test_a_folder_that_may_not_be_written_to_is_refused(owner, name, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, name, refused)
-    with pytest.raises(ValueError, match=r"--output must name a folder .*Permission denied"):
+    with pytest.raises(ValueError, match=r"--output must be a writable folder.*Permission denied"):
         make_folder(tmp_path / "new", "--output")
 
 
