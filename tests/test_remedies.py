@@ -424,7 +424,7 @@ REMEDIES = {
     ),
     "weights lost": (
         lambda: pgm.cavi(weighted().model, X, Y),
-        r"give (weights=)",
+        r"give the same (weights=)",
         "pgm.cavi(weighted().model, X, Y, {}np.ones(12))",
     ),
     "weights not meant": (

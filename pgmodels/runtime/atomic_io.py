@@ -130,7 +130,9 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
     for length in shape:
         expected *= length
     if expected != num_bytes or min(shape, default=0) < 0:
-        raise ValueError(f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, expected {expected}")
+        raise ValueError(
+            f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, which takes {expected}"
+        )
     return _described(dtype, shape)
 
 

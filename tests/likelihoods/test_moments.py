@@ -207,7 +207,7 @@ def test_what_is_not_normalised_has_no_mean():
     def half(y, f):
         return pgm.exp(-abs(y - f))
 
-    with pytest.raises(ValueError, match="half does not sum to 1 over y, so y has no mean and no variance: write it"):
+    with pytest.raises(ValueError, match="half does not sum to 1 over y, so y has no mean and no variance: include"):
         _ = predictive(half()).mean
 
 
