@@ -1,4 +1,4 @@
-"""An additive model: two smooth effects and an effect of each of twelve groups, each with a posterior of its own.
+"""An additive model: two smooth effects and an effect of each of twelve groups, each with its posterior.
 
 Data: simulated, 400 labels whose log odds are the sum of a wave, a parabola and a group's effect.
 """
@@ -24,10 +24,10 @@ def additive(y, f):
 rng = np.random.default_rng(8)
 effects = rng.normal(0.0, 0.8, 12)
 X = np.column_stack([rng.uniform(-2.0, 2.0, (400, 2)), rng.integers(0, 12, 400)])
-parts = [1.5 * np.sin(2.0 * X[:, 0]), X[:, 1] ** 2 - 1.3, effects[X[:, 2].astype(int)]]
-y = (rng.random(400) < 1.0 / (1.0 + np.exp(-sum(parts)))).astype(float)
+effects_true = [1.5 * np.sin(2.0 * X[:, 0]), X[:, 1] ** 2 - 1.3, effects[X[:, 2].astype(int)]]
+y = (rng.random(400) < 1.0 / (1.0 + np.exp(-sum(effects_true)))).astype(float)
 
-# Each GP sees its own column; White gives each level of a column an effect of its own.
+# Each GP sees its own column; White gives each level of a column a separate effect.
 gps = [
     pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [0])),
     pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [1])),
@@ -48,7 +48,7 @@ figure, panels = plt.subplots(1, 3, figsize=(9.0, 3.0), layout="constrained", sh
 for latent, (axes, title) in enumerate(zip(panels, ("f[0], a wave", "f[1], a parabola", "f[2], groups"), strict=True)):
     _, rows = np.unique(X[:, latent], return_index=True)
     x, middle, spread = X[rows, latent], mean[rows, latent], 1.96 * deviation[rows, latent]
-    truth = (parts[latent] - parts[latent].mean())[rows]
+    truth = (effects_true[latent] - effects_true[latent].mean())[rows]
     if latent == 2:
         axes.errorbar(x, middle, spread, fmt="o", markersize=4, label="posterior, 95 % (gibbs)")
         axes.plot(x, truth, "x", color="0.3", label="truth")

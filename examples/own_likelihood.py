@@ -1,4 +1,4 @@
-"""A likelihood of one's own is its formula: derive its augmentation, verify it, run every engine on it.
+"""A user-defined likelihood is a formula: derive its augmentation, verify it, run every engine on it.
 
 Three formulas that have an augmentation, and one that has none. Data: simulated counts with an exposure.
 """

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from pgmodels.runtime import interruption as _interruption
 
 if _interruption.is_command():
-    # Loading what follows takes a second or more, in which a command may be interrupted too.
-    _interruption.obey_at_once()
+    # The imports below take a second or more, in which a command may be interrupted too.
+    _interruption.exit_on_interrupt()
 
-from pgmodels import report as _report  # noqa: F401  registers what is shown of results
+from pgmodels import report as _report  # noqa: F401  registers the display of results
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.iterable import IterableRows
@@ -84,6 +84,7 @@ from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.saving import load
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime.installation import InstallationWarning
+from pgmodels.runtime.warnings import PgmodelsWarning
 
 if TYPE_CHECKING:
     from pgmodels.plots.auxiliaries import plot_auxiliaries
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
     from pgmodels.plots.maps import plot_probability_map
     from pgmodels.plots.marginals import plot_densities, plot_marginals
 
-# Figures by the module that draws them: matplotlib is loaded with the first.
+# The modules of the plot functions, imported at first use: matplotlib is slow to load.
 _FIGURES = {
     "plot_auxiliaries": "auxiliaries",
     "plot_convergence": "convergence",
@@ -167,6 +168,7 @@ __all__ = [
     "Parameter",
     "ParquetRows",
     "Periodic",
+    "PgmodelsWarning",
     "Piece",
     "Positive",
     "PrecisionWarning",

@@ -4,15 +4,15 @@ import os
 import sys
 from typing import NoReturn
 
-from pgmodels.runtime.interruption import INTERRUPTED, end, obey_at_once
+from pgmodels.runtime.interruption import INTERRUPTED, end, exit_on_interrupt
 
-# What a shell says of a process that has written to where nobody reads.
-_NOBODY_READS = 128 + 13
+# The exit status of a process that writes to a closed pipe, by a shell's convention.
+_CLOSED_PIPE = 128 + 13
 
 
 def run() -> NoReturn:
-    """Run the command line and end the process; quietly where it is interrupted, or where nobody reads on."""
-    obey_at_once()
+    """Run the command line and end the process, without a traceback after an interruption or a closed pipe."""
+    exit_on_interrupt()
     from pgmodels.cli import main
 
     status: str | int | None
@@ -21,11 +21,11 @@ def run() -> NoReturn:
             status = main()
         except SystemExit as ended:
             status = ended.code
-        # Here, and not at the interpreter's end.
+        # Now, where the error can be caught, and not in the interpreter's shutdown.
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        os._exit(_NOBODY_READS)
+        os._exit(_CLOSED_PIPE)
     if status == INTERRUPTED:
         end()
     sys.exit(status)

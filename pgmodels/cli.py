@@ -22,8 +22,8 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.runtime import installation
 from pgmodels.runtime.interruption import INTERRUPTED
-from pgmodels.runtime.processes import side_by_side
-from pgmodels.runtime.progress import progress_board, progress_told, shows_progress
+from pgmodels.runtime.processes import run_in_processes
+from pgmodels.runtime.progress import progress_board, redirect_progress, shows_progress
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.runtime.threads import num_cores
 from pgmodels.study import DEFAULT_STUDIES, Study, validate
@@ -38,7 +38,7 @@ NAMED = tuple(
     )
 )
 KERNELS = ("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic")
-# What the printed derivation of a likelihood with required arguments shows; validation learns them from there.
+# Required arguments of likelihoods: shown in printed derivations, and start values in validation.
 STARTS: dict[str, dict[str, float]] = {
     "NegativeBinomial": {"dispersion": 2.0},
     "SigmoidPoisson": {"rate": 10.0},
@@ -52,7 +52,7 @@ STARTS: dict[str, dict[str, float]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status: 0, 2 for a mistake in the arguments or the data, 130 if interrupted."""
+    """Run the command line; returns the exit status: 0, 2 for invalid arguments or data, 130 if interrupted."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -60,15 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        told = _of_script(error, options.likelihood) or (str(error) if isinstance(error, ValueError) else None)
-        if told is None:
+        message = _of_script(error, options.likelihood) or (str(error) if isinstance(error, ValueError) else None)
+        if message is None:
             raise
-        Console(stderr=True).print(f"pgmodels: {told}", style="red", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"pgmodels: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
 
 
 def _of_script(error: Exception, likelihood: str | None) -> str | None:
-    """What is to be said of an error within the user's script, with the script's part of the traceback."""
+    """The message of an error in the user's script, with the script's part of the traceback; None for other errors."""
     path = (likelihood or "").rpartition(":")[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if not path or not (frames or (isinstance(error, SyntaxError) and error.filename == path)):
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"pgmodels {version('pgmodels')}")
-        if not installation.computes_rightly():
+        if not installation.computes_correctly():
             print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
         parser.exit()
 
@@ -98,7 +98,7 @@ def _add_validate(commands: Any) -> None:
     command = commands.add_parser(
         "validate",
         help="compare variational inference and its correction with the exact Gibbs sampler",
-        description="Learn hyperparameters, run CAVI, its correction and the Gibbs sampler, and compare them. Without "
+        description="Fit hyperparameters, run CAVI, its correction and the Gibbs sampler, and compare them. Without "
         "--data: breast cancer with Bernoulli and wine with LogisticSoftmax.",
     )
     command.add_argument(
@@ -106,22 +106,22 @@ def _add_validate(commands: Any) -> None:
     )
     command.add_argument(
         "--target",
-        help="the column of a .csv or .parquet file that is y: the last unless given; several with commas, such as "
-        "successes,trials; text is taken as classes",
+        help="the column of y in a .csv or .parquet file, by default the last; several separated by commas, such as "
+        "successes,trials; text is read as classes",
     )
     command.add_argument(
         "--columns",
-        help="columns of X to keep, by name or number, such as age,dose or 0,3,7; all the others unless given",
+        help="columns of X, by name or number, such as age,dose or 0,3,7; by default all other columns",
     )
     command.add_argument("--likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
     command.add_argument("--kernel", default="RBF", choices=KERNELS)
     command.add_argument(
         "--variance",
         type=_positive,
-        help="hold the kernel's variance at this value; learned otherwise, under a LogNormal(0, 1) prior unless it is "
-        "in the units of a real y",
+        help="fix the kernel's variance at this value; fitted otherwise, with a LogNormal(0, 1) prior unless it has "
+        "the units of a real y",
     )
-    command.add_argument("--lengthscale", type=_positive, help="hold the kernel's lengthscale at this value")
+    command.add_argument("--lengthscale", type=_positive, help="fix the kernel's lengthscale at this value")
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
     )
@@ -139,18 +139,18 @@ def _add_validate(commands: Any) -> None:
 def _add_derive(commands: Any) -> None:
     command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
-    command.add_argument("--latents", type=_whole(1), help="how many latent GPs, for a formula that does not fix it")
-    command.add_argument("--verify", action="store_true", help="check the derivation numerically too")
+    command.add_argument("--latents", type=_whole(1), help="number of latent GPs, for a formula that does not fix it")
+    command.add_argument("--verify", action="store_true", help="also check the derivation numerically")
     command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
     command.set_defaults(run=_run_derive)
 
 
 def _run_validate(options: argparse.Namespace) -> int:
     if options.data is None and options.likelihood is not None:
-        raise ValueError("--likelihood needs --data: say which data it is for.")
+        raise ValueError("--likelihood needs --data: name the data.")
     for option in ("columns", "target"):
         if options.data is None and getattr(options, option) is not None:
-            raise ValueError(f"--{option} needs --data: say which data it belongs to.")
+            raise ValueError(f"--{option} needs --data: name the data.")
     studies: tuple[Study, ...] = DEFAULT_STUDIES
     if options.data is not None:
         columns = None if options.columns is None else options.columns.split(",")
@@ -173,30 +173,30 @@ def _run_validate(options: argparse.Namespace) -> int:
         for study in studies:
             validate(study, console=console, **settings)
     else:
-        _validate_side_by_side(studies, settings, console)
+        _validate_in_parallel(studies, settings, console)
     return 0
 
 
-def _validate_side_by_side(studies: Sequence[Study], settings: Mapping[str, Any], console: Console) -> None:
-    """Each study in a process of its own; what they print is printed in their order, when it is whole."""
+def _validate_in_parallel(studies: Sequence[Study], settings: Mapping[str, Any], console: Console) -> None:
+    """Run each study in its own process; their outputs are printed in order, each when it is complete."""
     names = [study.data for study in studies]
-    console.print(f"{' and '.join(names)}, side by side", markup=False, highlight=False)
-    # Bars are shown here or nowhere: what a process says of them is heard where there is a board.
+    console.print(f"{' and '.join(names)}, in parallel", markup=False, highlight=False)
+    # This process shows all progress bars; the others send theirs if they are shown.
     shown = shows_progress(settings["progress"])
-    own = {**settings, "progress": shown}
-    jobs = [(study, own, console.width, console.is_terminal) for study in studies]
+    child_settings = {**settings, "progress": shown}
+    jobs = [(study, child_settings, console.width, console.is_terminal) for study in studies]
     with progress_board(names, shown) as board:
-        for place, printed in enumerate(side_by_side(_validated, jobs, board.hear)):
-            with board.closing(place):
+        for index, printed in enumerate(run_in_processes(_validated, jobs, board.update)):
+            with board.closing(index):
                 console.file.write(printed)
 
 
 def _validated(
-    tell: Callable[..., None], study: Study, settings: Mapping[str, Any], width: int, is_terminal: bool
+    send: Callable[..., None], study: Study, settings: Mapping[str, Any], width: int, is_terminal: bool
 ) -> str:
-    """What ``validate`` prints, as for a screen like this."""
+    """The output of ``validate`` for a console of this width and kind."""
     printed = io.StringIO()
-    with progress_told(tell):
+    with redirect_progress(send):
         validate(study, console=Console(file=printed, width=width, force_terminal=is_terminal), **settings)
     return printed.getvalue()
 
@@ -205,7 +205,7 @@ def _run_derive(options: argparse.Namespace) -> int:
     likelihood = _named(options.likelihood)(None)
     fixed = likelihood.num_latents
     if options.latents is not None and fixed not in (None, options.latents):
-        raise ValueError(f"--latents: {options.likelihood} has {fixed}, and takes no other number; leave it out.")
+        raise ValueError(f"--latents: {options.likelihood} has {fixed} latents, and no other number; omit --latents.")
     size = fixed or options.latents or 1
     derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
     if options.graph is not None:
@@ -219,7 +219,7 @@ def _run_derive(options: argparse.Namespace) -> int:
 
 
 def _named(text: str) -> Any:
-    """A function from the number of classes (or None) to the likelihood that a user names."""
+    """A function from the number of classes (or None) to the likelihood of this name."""
     if ":" in text:
         path, function = text.rsplit(":", 1)
         family = _from_script(Path(path), function)
@@ -241,19 +241,19 @@ def _from_script(path: Path, function: str) -> Any:
     if not path.is_file():
         raise ValueError(f"likelihood: there is no script {path}.")
     try:
-        found = runpy.run_path(str(path), run_name="pgmodels_script")
+        names = runpy.run_path(str(path), run_name="pgmodels_script")
     except SystemExit as error:
         raise ValueError(
-            f"likelihood: {path} ends the process (exit status {error.code}) before it has defined {function}: do that "
-            "under if __name__ == '__main__'."
+            f"likelihood: {path} ends the process (exit status {error.code}) before it has defined {function}: put "
+            "that under if __name__ == '__main__'."
         ) from error
-    if not isinstance(found.get(function), (Likelihood, LikelihoodFamily)):
+    if not isinstance(names.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")
-    return found[function]
+    return names[function]
 
 
 def _whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Reads a whole number between two."""
+    """A parser of whole numbers from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Data for validation: what ships with scikit-learn, files of one's own, and OpenML."""
+"""Data for validation: data sets of scikit-learn and OpenML, and users' files."""
 
 import os
 import warnings
@@ -16,7 +16,7 @@ from pgmodels.runtime.seeds import as_seed
 
 
 class Dataset(NamedTuple):
-    """A data set: its name, inputs (n, d), observations (n,) or (n, columns), and the names of classes 0, 1, ..."""
+    """A data set: name, inputs (n, d), observations (n,) or (n, columns), and the names of classes 0, 1, ..."""
 
     name: str
     X: np.ndarray
@@ -25,7 +25,7 @@ class Dataset(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Training and test rows, standardised with the training rows' statistics."""
+    """Training and test rows, with X standardised by the training rows' statistics."""
 
     X: np.ndarray
     y: np.ndarray
@@ -33,14 +33,14 @@ class Split(NamedTuple):
     y_test: np.ndarray
 
 
-# Tables, by what their names end in.
+# File extensions of tables.
 _TABLES = (".csv", ".parquet")
-# Text with more values than that is a name or a number of something, and no class.
-_MOST_CLASSES = 30
-# Names that a message lists.
+# Text with more distinct values is an identifier, not a class.
+_MAX_CLASSES = 30
+# The number of names listed in a message.
 _SHOWN = 10
 
-# What reading a damaged archive raises.
+# The exceptions of reading a damaged archive.
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 _Read: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
@@ -49,13 +49,13 @@ _Read: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
 def load(name: str, columns: Sequence[int | str] | None = None, target: str | None = None) -> Dataset:
     """Load a data set by name or path.
 
-    ``breast-cancer`` and ``wine`` ship with scikit-learn; a path ends in .npz (arrays X and y, ``trials`` for
-    binomial data, ``target_names`` of the classes), .csv or .parquet (a row a datum, columns with names); any other
-    name is NAME.npz in the folder PGMODELS_DATA, or else OpenML's. A y of text becomes class indices, in the names'
-    alphabetical order. ``columns`` keeps some columns of X, by number or, of a table, by name. ``target`` names the
-    column of a table that is y, its last one where it is left out, or several with commas between.
-    Raises ValueError where nothing of that name is found, a file is not what its name says, names do not fit y, or a
-    table lacks numbers or the names of its columns.
+    ``breast-cancer`` and ``wine`` ship with scikit-learn; a path ends in .npz (arrays X and y, ``trials`` for binomial
+    data, ``target_names`` of the classes), .csv or .parquet (one row per datum, named columns); any other name is
+    NAME.npz in the folder PGMODELS_DATA, or else a data set of OpenML. A y of text becomes class indices, in
+    alphabetical order. ``columns`` selects columns of X, by number or, in a table, by name. ``target`` is the name of
+    y's column in a table, by default the last, or several names separated by commas.
+    Raises ValueError if there is no such data set, a file is damaged or of another format, class names do not match y,
+    or a table has missing or non-numeric values or unnamed columns.
     """
     shipped = {"breast-cancer": sklearn_datasets.load_breast_cancer, "wine": sklearn_datasets.load_wine}
     folder = os.environ.get("PGMODELS_DATA")
@@ -68,7 +68,9 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         X, y, names = _read_table(path, columns, target)
         return Dataset(path.stem, X, y, names)
     if target is not None:
-        raise ValueError(f"target: {target} names a column of a .csv or .parquet file; {name} has y by itself.")
+        raise ValueError(
+            f"target: {target} is a column of a .csv or .parquet file; {name} is neither, and has its own y: omit it."
+        )
     if name in shipped:
         bunch = shipped[name]()
         X, y, names = bunch.data, bunch.target.astype(float), _names(bunch.target_names)
@@ -80,7 +82,7 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         X, y, names = _fetch_openml(name)
     _check(X, y, name)
     if columns is not None:
-        X = X[:, _places(columns, [str(j) for j in range(X.shape[1])], name)]
+        X = X[:, _indices(columns, [str(j) for j in range(X.shape[1])], name)]
     return Dataset(path.stem, np.asarray(X, dtype=float), y, names)
 
 
@@ -102,8 +104,8 @@ def _read_npz(path: Path) -> _Read:
     arrays = _arrays(path)
     for key in ("X", "y"):
         if key not in arrays:
-            found = f"it has {_listed(list(arrays))}" if arrays else "it has none"
-            raise ValueError(f"data: {path} has no array {key}; {found}, and must hold X (n, d) and y (n,).")
+            contents = f"it has {_listed(list(arrays))}" if arrays else "it has none"
+            raise ValueError(f"data: {path} has no array {key}; {contents}, and must hold X (n, d) and y (n,).")
     X, y, trials, labels = arrays["X"], arrays["y"], arrays.get("trials"), arrays.get("target_names")
     if y.dtype.kind in "SU":
         if y.ndim != 1 or trials is not None:
@@ -122,7 +124,7 @@ def _read_npz(path: Path) -> _Read:
     names = _names(labels if labels.dtype.kind == "U" else _decoded(labels, path))
     if not np.isin(y, np.arange(len(names))).all():
         raise ValueError(
-            f"data: {path} has {len(names)} target_names, and a y that is not one of 0 to {len(names) - 1}."
+            f"data: {path} has {len(names)} target_names, but y has values other than 0 to {len(names) - 1}."
         )
     return X, y.astype(float), names
 
@@ -131,21 +133,21 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file."""
     try:
         with open(path, "rb") as file:
-            # NumPy takes any other file for a pickle, and what is no array in it for bytes.
+            # NumPy would read any other file as a pickle, and an entry that is not an array as bytes.
             is_archive = zipfile.is_zipfile(file)
         if is_archive:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             if all(isinstance(array, np.ndarray) for array in arrays.values()):
                 return arrays
-        reason = "it is no archive of arrays"
+        reason = "it is not an archive of arrays"
     except _DAMAGED as error:
         reason = " ".join(str(error).split())
     raise ValueError(f"data: {path} cannot be read as a .npz file: {reason}. Write it by numpy.savez(path, X=X, y=y).")
 
 
 def _decoded(text: np.ndarray, path: Path) -> np.ndarray:
-    """Bytes as text."""
+    """Bytes decoded as UTF-8."""
     try:
         return np.char.decode(text, "utf-8")
     except UnicodeDecodeError as error:
@@ -162,10 +164,10 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _check(X: np.ndarray, y: np.ndarray, source: str) -> None:
-    """Raise ValueError where arrays are not inputs (n, d) and observations (n,) or (n, columns), finite."""
+    """Raise ValueError unless X is (n, d) and y is (n,) or (n, columns), both finite."""
     _require_numbers("X", X, source)
     if X.ndim != 2 or 0 in X.shape:
-        raise ValueError(f"data: X of {source} must have shape (n, d), a row a datum; got {X.shape}.")
+        raise ValueError(f"data: X of {source} must have shape (n, d), one row per datum; got {X.shape}.")
     if y.ndim not in (1, 2) or len(y) != len(X) or y.shape[1:] in ((0,), (1,)):
         raise ValueError(
             f"data: y of {source} must have shape (n,), or (n, columns) with several, for X of {len(X)} rows; got "
@@ -185,18 +187,16 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
     names = list(map(str, table.columns))
     _check_names(names, path)
     if len(names) < 2:
-        raise ValueError(
-            f"data: {path} has {len(names)} column; it must hold X and y, in columns with commas between them."
-        )
+        raise ValueError(f"data: {path} has {len(names)} column; it must hold X and y, in columns separated by commas.")
     if not len(table):
-        raise ValueError(f"data: {path} has names of columns and no rows.")
+        raise ValueError(f"data: {path} has column names and no rows.")
     targets = _targets(target, names, path)
     inputs = [j for j in range(len(names)) if j not in targets]
     if not inputs:
-        raise ValueError(f"target: {target} takes every column of {path}, and leaves none for X.")
+        raise ValueError(f"target: {target} has every column of {path}: leave at least one for X.")
     if columns is not None:
-        chosen = _places(columns, [names[j] for j in inputs], str(path))
-        inputs = [inputs[place] for place in chosen]
+        chosen = _indices(columns, [names[j] for j in inputs], str(path))
+        inputs = [inputs[index] for index in chosen]
     X = np.column_stack([_numbers(table.iloc[:, j], names[j], path) for j in inputs])
     y = table.iloc[:, targets[0]]
     if len(targets) == 1 and not pd.api.types.is_numeric_dtype(y):
@@ -206,19 +206,19 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
-    """Raise ValueError where some column has no name, or the name of another."""
+    """Raise ValueError if a column has no name, or names are not unique."""
     if "" in names:
         raise ValueError(
-            f"data: column {names.index('')} of {path} has no name. Give it one in the first line, or leave it out: "
-            "pandas writes row numbers without a name, and with index=False none."
+            f"data: column {names.index('')} of {path} has no name. Give it one in the first line, or remove it: "
+            "pandas writes row numbers without a name; write the table with index=False."
         )
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
-        raise ValueError(f"data: {path} has several columns {twice[0]!r}: give each a name of its own.")
+        raise ValueError(f"data: {path} has several columns {twice[0]!r}: give each a unique name.")
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    """The table in a file, whatever its columns hold."""
+    """The table of a file, with columns of any type."""
     try:
         return _read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except ImportError as error:
@@ -231,31 +231,32 @@ def _frame(path: Path) -> pd.DataFrame:
     except (ValueError, OSError) as error:
         if str(error).startswith("data: "):
             raise
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"data: {path} cannot be read as a table: {told}. Save it anew, a row a datum with a field a column."
+            f"data: {path} cannot be read as a table: {reason}. Save it again, with one row per datum and one field "
+            "per column."
         ) from error
 
 
-# Before pandas 3.1 the digits of a number are read to its last place where that is asked for, and later ones always.
+# Before pandas 3.1 numbers are parsed exactly only on request.
 _EXACT: Any = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """A table whose names are those of the file's first line: pandas alone takes numbers for names, and renames."""
+    """A table with the names of the file's first line: pandas itself would accept numbers as names, and rename."""
     first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     names = [name.strip() for name in first]
     numbers = [name for name in names if _is_number(name)]
     # Some names may be whole numbers, such as years.
     if len(numbers) == len(names) or not all(name.isdigit() for name in numbers):
         raise ValueError(
-            f"data: {path} begins with numbers, {_listed(numbers)}: without a line of names its first row would be "
-            "taken for them. Put one before it, such as x0,x1,y."
+            f"data: {path} begins with numbers, {_listed(numbers)}: its first line must have the column names. Add "
+            "one, such as x0,x1,y."
         )
-    # As pandas reads them, names that are there twice or are missing are new ones.
+    # The names are set below, since pandas renames duplicate and missing ones.
     table = pd.read_csv(path, header=0, low_memory=False, **_EXACT)
     if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(f"data: {path} has {len(names)} names of columns, and rows with more fields than that.")
+        raise ValueError(f"data: {path} has {len(names)} column names, and rows with more fields.")
     table.columns = pd.Index(names)
     return table
 
@@ -269,40 +270,40 @@ def _is_number(text: str) -> bool:
 
 
 def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
-    """The columns of y: the last, one of a name, or several with commas between."""
+    """Indices of the columns of y: the last, a named one, or several names separated by commas."""
     if target is None:
         return [len(names) - 1]
-    wanted = [target] if target in names else target.split(",")
-    unknown = [name for name in wanted if name not in names]
+    targets = [target] if target in names else target.split(",")
+    unknown = [name for name in targets if name not in names]
     if unknown:
         raise ValueError(f"target: {path} has no column {unknown[0]!r}; it has {_listed(names)}.")
-    if len(set(wanted)) < len(wanted):
+    if len(set(targets)) < len(targets):
         raise ValueError(f"target: {target} names a column of {path} twice.")
-    return [names.index(name) for name in wanted]
+    return [names.index(name) for name in targets]
 
 
-def _places(columns: Sequence[int | str], names: list[str], source: str) -> list[int]:
-    """The places of columns that are named or numbered."""
-    found = []
+def _indices(columns: Sequence[int | str], names: list[str], source: str) -> list[int]:
+    """Indices of columns that are given by name or number."""
+    indices = []
     for column in columns:
         if str(column) in names:
-            found.append(names.index(str(column)))
+            indices.append(names.index(str(column)))
         elif str(column).isdigit() and int(column) < len(names):
-            found.append(int(column))
+            indices.append(int(column))
         else:
             raise ValueError(
                 f"columns: X of {source} has columns 0 to {len(names) - 1}, {_listed(names)}; got {column}."
             )
-    if len(set(found)) < len(found):
+    if len(set(indices)) < len(indices):
         raise ValueError(f"columns: {','.join(map(str, columns))} names a column of X of {source} twice.")
-    return found
+    return indices
 
 
 def _numbers(column: pd.Series, name: str, path: Path) -> np.ndarray:
     """A column as finite numbers, or ValueError."""
     if not pd.api.types.is_numeric_dtype(column):
         raise ValueError(
-            f"data: column {name} of {path} is not numeric: encode it as numbers, or say with --columns which are X."
+            f"data: column {name} of {path} is not numeric: encode it as numbers, or select X with --columns."
         )
     values = column.to_numpy(float, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(values))
@@ -315,7 +316,7 @@ def _numbers(column: pd.Series, name: str, path: Path) -> np.ndarray:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and the number of further ones."""
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
@@ -335,32 +336,31 @@ def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]
     if nested is not None:
         raise ValueError(f"data: y of {path} must hold numbers or text; got {type(nested).__name__}.")
     codes, names = pd.factorize(labels.astype(str), sort=True)
-    if len(names) > _MOST_CLASSES:
+    if len(names) > _MAX_CLASSES:
         raise ValueError(
-            f"data: y of {path} is text with {len(names)} different values, {_listed(_names(names))}: as classes, each "
-            f"with a latent of its own, they are too many (more than {_MOST_CLASSES}). Say with --target which column "
-            "is y, or group them."
+            f"data: y of {path} is text with {len(names)} distinct values, {_listed(_names(names))}: too many for "
+            f"classes with one latent each (more than {_MAX_CLASSES}). Choose y's column with --target, or group them."
         )
     return codes.astype(float), _names(names)
 
 
 def _fetch_openml(name: str) -> _Read:
     try:
-        # Retries are announced as warnings; what counts is the error at the end.
+        # scikit-learn warns of retries; only the final error matters.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
     except Exception as error:  # whatever the network or OpenML's client raises
         raise ValueError(
             f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz, .csv or .parquet file, "
-            f"not in the folder PGMODELS_DATA, and OpenML gave none ({type(error).__name__}: {error})."
+            f"not in the folder PGMODELS_DATA, and not on OpenML ({type(error).__name__}: {error})."
         ) from error
     if not isinstance(bunch.target, pd.Series):
-        raise ValueError(f"data: {name} of OpenML has not one column that is y: save it as .csv, and name --target.")
+        raise ValueError(f"data: {name} of OpenML has several columns of y or none: save it as .csv, and use --target.")
     X = pd.get_dummies(bunch.data).to_numpy(float)
     if bunch.target.isna().any():
-        raise ValueError(f"data: y of {name} of OpenML is missing in some rows: save it as .csv without these.")
+        raise ValueError(f"data: y of {name} of OpenML is missing in some rows: save it as .csv without them.")
     codes, names = pd.factorize(bunch.target, sort=True)
-    if len(names) > _MOST_CLASSES and pd.api.types.is_numeric_dtype(bunch.target):
+    if len(names) > _MAX_CLASSES and pd.api.types.is_numeric_dtype(bunch.target):
         return X, bunch.target.to_numpy(float), None
     return X, codes.astype(float), _names(names)

@@ -9,7 +9,7 @@ from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -42,7 +42,7 @@ class Derivation:
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
 
 def derive(model: Model | Likelihood) -> Derivation:

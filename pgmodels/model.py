@@ -1,4 +1,4 @@
-"""Models: a likelihood over latent GPs, and the one place where X and y are checked."""
+"""Models: a likelihood over latent GPs, and the checks of X and y."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -26,26 +26,26 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, told_apart
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
 from pgmodels.priors.representation import Auto, Representation
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import write_value
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
 
 
-class DataWarning(UserWarning):
-    """Data that can be learned from, but may not be what is meant."""
+class DataWarning(PgmodelsWarning):
+    """The data are valid, but possibly not what the user intended."""
 
 
 class GP(Module):
     """``size`` independent latent GPs with one kernel and one constant mean.
 
-    ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 unless given; a
-    number is a start value for ``fit``. ``form`` says how the prior is held at the data: by what costs less of
-    ``pgm.Dense()`` and an exact low-rank factor where it is left out, or by inducing inputs, ``pgm.Inducing(300)``.
+    ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 by default; a
+    number is a start value for ``fit``. ``form`` is the representation of the prior at the data: ``pgm.Dense()``,
+    inducing inputs as ``pgm.Inducing(300)``, or by default the cheaper of dense and an exact low-rank factor.
     """
 
     kernel: Kernel
@@ -76,7 +76,7 @@ class GP(Module):
 
 
 class Data(NamedTuple):
-    """Checked inputs (n, d) and observations (n,) or (n, columns), both float64; the inputs' names if they have any."""
+    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and the names of X's columns, if any."""
 
     X: np.ndarray
     y: np.ndarray
@@ -87,7 +87,7 @@ class Model(Module):
     """A likelihood over latent GPs.
 
     ``gps`` is one GP or a list of GPs; the latents are numbered in their order.
-    Raises ValueError where the number of latents does not fit the formula.
+    Raises ValueError if the number of latents does not match the formula.
     """
 
     likelihood: Likelihood
@@ -98,19 +98,19 @@ class Model(Module):
             raise ValueError(f"likelihood is the family {likelihood.__name__}: call it, as in {likelihood.__name__}().")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be a pgmodels likelihood such as pgm.Bernoulli(); got {likelihood!r}.")
-        listed = (gps,) if isinstance(gps, GP) else tuple(gps) if isinstance(gps, Iterable) else (gps,)
-        if not listed:
+        groups = (gps,) if isinstance(gps, GP) else tuple(gps) if isinstance(gps, Iterable) else (gps,)
+        if not groups:
             raise ValueError("gps is an empty list: give a GP, as in pgm.GP(pgm.RBF()), or several.")
-        for gp in listed:
+        for gp in groups:
             if not isinstance(gp, GP):
                 raise ValueError(f"gps must be a GP or a list of GPs; got {gp!r}. Wrap a kernel as pgm.GP(kernel).")
         self.likelihood = likelihood
-        self.gps = listed
-        wanted = likelihood.num_latents
-        if wanted is not None and wanted != self.num_latents:
+        self.gps = groups
+        required = likelihood.num_latents
+        if required is not None and required != self.num_latents:
             raise ValueError(
-                f"{likelihood.name} needs {wanted} latent GP{'s' if wanted > 1 else ''}; got {self.num_latents}. "
-                f"Use pgm.GP(kernel, size={wanted}) or a list of {wanted} GPs."
+                f"{likelihood.name} needs {required} latent GP{'s' if required > 1 else ''}; got {self.num_latents}. "
+                f"Use pgm.GP(kernel, size={required}) or a list of {required} GPs."
             )
         if likelihood.formula(self.num_latents).latent_free:
             raise ValueError(
@@ -125,26 +125,26 @@ class Model(Module):
 
     @property
     def augmentation(self) -> Augmentation:
-        """The augmentation of the likelihood; NoAugmentationError where there is none."""
+        """The augmentation of the likelihood; NoAugmentationError if there is none."""
         return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
 
     @property
     def predictors(self) -> Predictors | None:
-        """The combinations of latents that the formula's factors see; None where each sees latents themselves."""
+        """The linear combinations of latents in the formula's factors; None if each factor uses single latents."""
         if self.is_augmentable:
             return self.augmentation.predictors
         return fewest(self.likelihood.formula(self.num_latents), self.num_latents)[1]
 
     @property
     def is_augmentable(self) -> bool:
-        """Whether there is an augmentation, which ``nuts`` and ``to_numpyro`` do without."""
+        """Whether the likelihood has an augmentation; ``nuts`` and ``to_numpyro`` need none."""
         try:
             return bool(self.augmentation)
         except NoAugmentationError:
             return False
 
     def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
-        """X as a float64 array (n, d), with ``num_columns`` columns where that is given, or ValueError."""
+        """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
         array = as_array_code(X, name)
         X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
         if X.ndim != 2:
@@ -152,14 +152,11 @@ class Model(Module):
             if X.ndim < 2:
                 one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
                 hint = f"numpy.reshape({array}, (1, -1)) for one row" if one_row else f"{array}[:, None]"
-            raise ValueError(f"{name} must have shape (n, d), a row a datum; got shape {X.shape}. Use {hint}.")
+            raise ValueError(f"{name} must have shape (n, d), one row per datum; got shape {X.shape}. Use {hint}.")
         if X.shape[0] == 0 or X.shape[1] == 0:
             raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
         if num_columns is not None and X.shape[1] != num_columns:
-            raise ValueError(
-                f"{name} must have the {num_columns} column(s) of the X that the result was learned from; got shape "
-                f"{X.shape}."
-            )
+            raise ValueError(f"{name} must have the {num_columns} column(s) of the training X; got shape {X.shape}.")
         check_finite(X, name)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
@@ -188,25 +185,25 @@ class Model(Module):
         check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
-    def given(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
-        """The model and checked data to learn from, or ValueError saying what is wrong and how to mend it.
+    def prepare(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
+        """The model and the checked data to fit, or ValueError with the fault and its remedy.
 
-        With ``weights`` (n,), the model of rows with weights, which are the last column of the data's y; rows of weight
-        0 are left out before anything is looked at, so that X and y may hold any number there, NaN too. Warns with
-        DataWarning where a class has no observation at all.
+        With ``weights`` (n,), the weighted model, whose y has the weights as its last column; rows of weight 0 are
+        dropped before the checks, so that X and y may be anything there, even NaN. Warns with DataWarning if a class
+        has no observation.
         """
         if weights is None:
             data = self.unweighted.check(X, y)
             if self.is_weighted:
                 raise ValueError(
-                    "model is that of a result with weights: give weights= as they were, or use model.unweighted."
+                    "model is that of a result with weights: give the same weights=, or use model.unweighted."
                 )
             return self, data
         columns = column_names(X)
         X, y = as_numbers(X, "X", as_column=True), as_numbers(y, "y")
         weights = check_weights(weights, len(X) if X.ndim else 0)
         rows = weights > 0
-        data = self.unweighted.check(_filled_in(X, rows), _filled_in(y, rows))
+        data = self.unweighted.check(_replaced(X, rows), _replaced(y, rows))
         return self.weighted, Data(data.X[rows], np.column_stack([data.y, weights])[rows], columns)
 
     @property
@@ -216,16 +213,16 @@ class Model(Module):
 
     @property
     def weighted(self) -> "Model":
-        """The model of rows that have weights, one more column of y."""
+        """The model of weighted rows; the weights are one more column of y."""
         return Model(self.likelihood.weighted(self.num_latents), self.gps)
 
     @property
     def unweighted(self) -> "Model":
-        """The model of a row by itself, whatever its weight."""
+        """The model without weights."""
         return Model(self.likelihood.unweighted, self.gps) if self.is_weighted else self
 
     def check(self, X: Any, y: Any) -> Data:
-        """Checked data of rows without weights: see ``given``."""
+        """Checked data of rows without weights: see ``prepare``."""
         columns = column_names(X)
         X = self.check_inputs(X)
         for gp in self.gps:
@@ -236,44 +233,44 @@ class Model(Module):
         return Data(X, y, columns)
 
     def unseen(self, y: np.ndarray) -> list[int]:
-        """The classes of which y has no observation, where it is of classes."""
+        """The classes without an observation in y; empty for other supports."""
         support = self.likelihood.support(self.num_latents)
         return support.unseen(y) if isinstance(support, Classes) else []
 
     def warn_unseen(self, unseen: list[int]) -> None:
-        """A DataWarning of classes without an observation, where there are any."""
+        """Warn with DataWarning of classes without an observation, if there are any."""
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
             free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
-            says = "That is fine in a fold of cross-validation."
+            consequence = "That is fine in a fold of cross-validation."
             if free:
-                says = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
+                consequence = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
-                f"posterior is proper, but how improbable that class is rests on the prior. {says} Otherwise drop the "
-                "class and recode the labels, or add data of it.",
+                f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
+                "drop the class and recode the labels, or add data of it.",
                 DataWarning,
             )
 
     def resolve(self, X: np.ndarray) -> "Model":
-        """The model with every hyperparameter that comes from the data set."""
+        """The model with start values for the hyperparameters that are to be set from the data."""
         gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
         return Model(self.likelihood, gps)
 
-    def held_as(self, form: Representation) -> "Model":
-        """The model with every group of latents in a form."""
+    def with_form(self, form: Representation) -> "Model":
+        """The model with another representation of its GPs."""
         return Model(self.likelihood, [GP(gp.kernel, gp.mean, gp.size, form) for gp in self.gps])
 
     def fixed(self) -> "Model":
-        """The model with every hyperparameter held at its value: nothing of it is learned or sampled any more."""
+        """The model with every hyperparameter fixed at its value: none is fitted or sampled."""
 
-        def hold(node: Any) -> Any:
-            return node.held() if is_parameter(node) else node
+        def fix(node: Any) -> Any:
+            return node.as_fixed() if is_parameter(node) else node
 
-        return jax.tree.map(hold, self, is_leaf=is_parameter)
+        return jax.tree.map(fix, self, is_leaf=is_parameter)
 
     def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
-        """The latent GPs bound to inputs, group by group; see ``Representation.bind`` for what may be neglected."""
+        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``neglected``."""
         inputs, groups = self.inputs(np.asarray(X)), []
         for gp, distinct, size in zip(self.gps, inputs.masked(), map(len, inputs.X), strict=True):
             bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
@@ -281,24 +278,24 @@ class Model(Module):
         return PriorCollection(tuple(groups), inputs.copies)
 
     def check_memory(self, X: np.ndarray) -> None:
-        """Raise MemoryError where the priors at inputs take more than there is."""
+        """Raise MemoryError if the priors at the inputs need more memory than is available."""
         inputs = self.inputs(X)
         needed = max(gp.form.memory(count) for gp, count in zip(self.gps, inputs.counts, strict=True))
         require_memory(
             needed,
             f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
-            "Give the GP few inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), or learn by batches with "
-            "pgm.svi; rows with equal inputs count once.",
+            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), or batches with pgm.svi; rows with "
+            "equal inputs count once.",
         )
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
-        """The distinct inputs of each group; rows are ``padded`` up to one of few sizes where every form can do it."""
+        """The distinct inputs of each group; ``padded`` to one of few sizes if every form supports it."""
         size = padded_size(len(X)) if padded and self.can_pad else len(X)
         groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.can_pad) for gp in self.gps]
         return told_apart(X, groups, size)
 
     def traced_prior(self, inputs: DistinctInputs) -> PriorCollection:
-        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
+        """The prior at inputs as a traceable function of the hyperparameters."""
         groups = []
         for gp, X, row_mask in zip(self.gps, inputs.X, inputs.row_mask, strict=True):
             rows = {} if row_mask is None else {"row_mask": row_mask}
@@ -306,7 +303,7 @@ class Model(Module):
         return PriorCollection(tuple(groups), inputs.copies)
 
     def compiled_prior(self, X: Any) -> PriorCollection:
-        """``traced_prior``, compiled, at the data alone."""
+        """``traced_prior``, compiled, without padding rows."""
         return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True)).resized(len(X))
 
     def compiled_prior_at(self, inputs: DistinctInputs) -> PriorCollection:
@@ -315,27 +312,27 @@ class Model(Module):
 
     @property
     def can_pad(self) -> bool:
-        """Whether rows can fill up the data: see pgmodels.priors.padding."""
+        """Whether the data can be padded with rows: see pgmodels.priors.padding."""
         return all(gp.form.can_pad for gp in self.gps)
 
     def padded(self, X: np.ndarray) -> tuple[DistinctInputs, Array | None]:
-        """Inputs of rows filled up to one of few sizes, and which rows are data; as they are and None elsewhere."""
+        """Inputs padded to one of few sizes and the row mask; if padding is not supported, the inputs and None."""
         if not self.can_pad:
             return self.inputs(X), None
         return self.inputs(X, padded=True), as_array(row_mask_of(len(X), padded_size(len(X))))
 
     def bare(self) -> "Model":
-        """A copy with values alone, as arrays: what compiled code takes, so that priors never cause a recompilation."""
+        """A copy with values alone, as arrays, for compiled code: priors then never cause a recompilation."""
         return jax.tree.map(as_array, bare(self))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The values of the likelihood's parameters, as compiled code takes them."""
+        """The values of the likelihood's parameters as JAX arrays."""
         return {name: as_array(value) for name, value in self.likelihood.values.items()}
 
     @property
     def signature(self) -> str:
-        """The same for models of the same formula, values, priors, kernels and forms, in every process."""
+        """A fingerprint of formula, values, priors, kernels and forms, the same in every process."""
         formula = self.likelihood.formula(self.num_latents).key
         return digest((formula, self.likelihood.parameters, self.gps))
 
@@ -344,44 +341,45 @@ class Model(Module):
         return f"Model({self.likelihood!r}, {gps})"
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    """ValueError where the formula does not allow observations, by what its rules need or by its density.
+    """ValueError if observations violate a requirement of the derivation's rules, or have no finite log density.
 
-    Also where it does not allow a real parameter below 0.
+    Also if the formula does not allow negative values of a real parameter.
     """
     _check_allowed(likelihood, num_latents, y, name)
-    for own, parameter in likelihood.parameters.items():
+    for parameter_name, parameter in likelihood.parameters.items():
         if parameter.fixed or parameter.positive or parameter.constraint is not None:
             continue
         try:
-            _check_allowed(likelihood.with_values({own: -np.abs(parameter.value)}), num_latents, y, name)
+            negative = likelihood.with_values({parameter_name: -np.abs(parameter.value)})
+            _check_allowed(negative, num_latents, y, name)
         except ValueError as error:
             raise ValueError(
-                f"{own} of {likelihood.name} is a real number as it is declared, and the formula takes none below 0: "
-                f"declare {own}=pgm.Parameter({write_value(parameter.value)}, positive=True), or give it a prior on "
-                f"positive numbers. At -{own}, {error}"
+                f"{parameter_name} of {likelihood.name} is declared as a real number, and the formula takes none below "
+                f"0: declare {parameter_name}=pgm.Parameter({write_value(parameter.value)}, positive=True), or give it "
+                f"a prior on positive numbers. At -{parameter_name}, {error}"
             ) from error
 
 
 def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    # Rows that fill up are the first again, and no fault is found in them before it is found there.
+    # Padding rows repeat the first row, so that a fault is always reported for a row of the data.
     y = pad_rows(y, padded_size(len(y)))
     f = np.zeros((len(y), num_latents))
     formula = likelihood.formula(num_latents)
     for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), likelihood.values)):
         raise ValueError(
-            f"{name} is outside what the formula allows: {symbol.text()} chooses among the {symbol.length} entries "
-            f"of {symbol.name}, 0 to {symbol.length - 1}, and none in row {np.flatnonzero(rows)[0]}."
+            f"{name} is outside what the formula allows: {symbol.text()} is an index of the {symbol.length} entries "
+            f"of {symbol.name}, 0 to {symbol.length - 1}, and is out of range in row {np.flatnonzero(rows)[0]}."
         )
     try:
         augmentation = _derive(likelihood.function, num_latents, likelihood.symbols)
     except NoAugmentationError:
         _check_log(log_density(likelihood, y, f), f"its density {formula.text()} at f = 0", name)
         return
-    required, log_base, beside = _required(augmentation, y, f, likelihood.values)
+    required, log_base, coefficient_values = _required(augmentation, y, f, likelihood.values)
     for requirement, values in zip(augmentation.requirements, map(np.asarray, required), strict=True):
         bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
         if bad.size:
@@ -392,17 +390,17 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
                 f"{bad[0][0]}."
             )
     _check_log(log_base, f"its factor {augmentation.base.text()}", name)
-    for coefficient, found in zip(coefficients(augmentation.formula), beside, strict=True):
-        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(found)))
+    for coefficient, value in zip(coefficients(augmentation.formula), coefficient_values, strict=True):
+        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(value)))
         if rows.size:
             raise ValueError(
-                f"{name} is outside what the formula allows: {coefficient.text()}, beside a latent, has no finite "
-                f"value in row {rows[0]}."
+                f"{name} is outside what the formula allows: {coefficient.text()}, the coefficient of a latent, has no "
+                f"finite value in row {rows[0]}."
             )
 
 
 def require_model(model: Any) -> Model:
-    """A Model, or ValueError."""
+    """The model, or ValueError if it is not a Model."""
     if isinstance(model, Model):
         return model
     remedy = "Make one of a likelihood and GPs: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))."
@@ -413,19 +411,19 @@ def require_model(model: Any) -> Model:
     raise ValueError(f"model must be a pgm.Model; got {type(model).__name__}. {remedy}")
 
 
-def _filled_in(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Values with one of the rows that are there, a finite one if there is any, in the place of all others."""
+def _replaced(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values whose rows outside ``rows`` are replaced by one of ``rows``, a finite one if there is any."""
     if values.ndim not in (1, 2) or len(values) != len(rows):
         return values
     finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     chosen = np.flatnonzero(rows & finite) if (rows & finite).any() else np.flatnonzero(rows)
-    padded = values.copy()
-    padded[~rows] = values[chosen[0]]
-    return padded
+    replaced = values.copy()
+    replaced[~rows] = values[chosen[0]]
+    return replaced
 
 
 def _check_log(values: Any, what: str, name: str) -> None:
-    """ValueError where a logarithm of the likelihood is not finite."""
+    """ValueError if a log density or log factor is not finite."""
     bad = np.argwhere(~np.isfinite(np.asarray(values)))
     if bad.size:
         raise ValueError(
@@ -442,11 +440,11 @@ def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
 def _required(
     augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Any]
 ) -> tuple[list[Array], Array, list[Array]]:
-    """What the rules need something of, the log of the factor without latents, and the coefficients beside latents."""
+    """The values that the rules constrain, the log of the factor without latents, and the coefficients of latents."""
     env = Environment(y, f, values)
-    found = [requirement.expression.evaluate(env) for requirement in augmentation.requirements]
-    beside = [log_or_value(coefficient, env) for coefficient in coefficients(augmentation.formula)]
-    return found, augmentation.base.log_evaluate(env), beside
+    required = [requirement.expression.evaluate(env) for requirement in augmentation.requirements]
+    coefficient_values = [log_or_value(coefficient, env) for coefficient in coefficients(augmentation.formula)]
+    return required, augmentation.base.log_evaluate(env), coefficient_values
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The main job: learn hyperparameters, approximate, correct, sample exactly, and compare, on one data set."""
+"""The study of ``pgmodels validate``: fit, approximate, correct, sample exactly and compare, on one data set."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed
 from pgmodels.results.correction import is_out_of_reach
-from pgmodels.runtime.atomic_io import make_folder, temporary_of, written_whole
+from pgmodels.runtime.atomic_io import atomic_write, make_folder, temporary_path
 from pgmodels.runtime.provenance import environment
 
 if TYPE_CHECKING:
     from pgmodels.datasets import Dataset
 
-# Latents, over all data: calibration on simulated data repeats CAVI for each of them.
+# The maximum number of latent values for the diagnosis, which repeats CAVI on each simulated data set.
 _DIAGNOSED = 2000
 
-# Simulated data sets of the diagnosis: enough to see coverage, at a third of the time of its default.
+# The number of simulated data sets of the diagnosis: enough for coverage, at a third of the default's time.
 _REPLICATES = 40
 
-# The results, and the files that are written.
+# The results, and the names of all files of a study.
 _RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs")
 _WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for name in _RESULTS))
 
@@ -44,7 +44,7 @@ _WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for
 class Study(NamedTuple):
     """A data set, the likelihood for it (a function of the number of classes; None chooses by y), and its columns.
 
-    ``columns`` are those of X, and ``target`` says which is y, as in ``pgmodels.datasets.load``.
+    ``columns`` are those of X and ``target`` is that of y, as in ``pgmodels.datasets.load``.
     """
 
     data: str
@@ -74,37 +74,37 @@ def validate(
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
-    Files: report.html, comparison.csv, an ArviZ DataTree a result (gibbs.nc, cavi.nc, ...) and settings.json. They are
-    written as they come, to a folder ``NAME.unfinished``, and moved when all are there: what has ended early neither
-    looks whole nor takes the place of what an earlier run left. Raises ValueError, before any work, where the folder
-    cannot be written to.
+    Files: report.html, comparison.csv, an ArviZ DataTree per result (gibbs.nc, cavi.nc, ...) and settings.json. Each is
+    written when it is ready, to the folder ``NAME.unfinished``, and all are moved at the end: an interrupted run does
+    not look complete, and does not replace the files of an earlier one. Raises ValueError, before any work, if the
+    folder is not writable.
     """
-    # Loaded here: a process that leaves the work to others needs neither tables nor figures.
+    # Imported here: a process that only starts others needs neither tables nor figures.
     from pgmodels.datasets import load, split
     from pgmodels.report.report import write_report
 
     check_sizes(num_samples, num_warmup, num_chains)
     data = load(study.data, study.columns, study.target)
-    parts = split(data, train_size, seed)
+    rows = split(data, train_size, seed)
     likelihood = _likelihood(study, data.y)
     scale = None if lengthscale is None else Fixed(lengthscale)
-    variances = [Fixed(variance)] if variance is not None else _variances(likelihood, parts.y)
+    variances = [Fixed(variance)] if variance is not None else _variances(likelihood, rows.y)
     size = likelihood.num_latents or 1
     gps = [GP(kernel(start, scale), size=size if len(variances) == 1 else 1) for start in variances]
     model = Model(likelihood, gps)
     folder, unfinished = output / data.name, output / f"{data.name}.unfinished"
     for path in (folder, unfinished):
         make_folder(path, "--output")
-    # What a run that ended early has left of another.
+    # Files of an interrupted run.
     _remove_results(unfinished)
-    console.rule(f"{data.name}: {likelihood.name}, {len(parts.X)} training and {len(parts.X_test)} test rows")
-    # Divergences from what was asked are printed below, with the result that they concern.
+    console.rule(f"{data.name}: {likelihood.name}, {len(rows.X)} training and {len(rows.X_test)} test rows")
+    # Warnings are printed below the results, and are in the report.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        approximation = fit(model, parts.X, parts.y, progress=progress)
+        approximation = fit(model, rows.X, rows.y, progress=progress)
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
-            console.print("kernel variances without units have a LogNormal(0, 1) prior", markup=False, highlight=False)
+            console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)
         results: dict[str, Any] = {}
 
         def keep(name: str, result: Any) -> Any:
@@ -112,16 +112,16 @@ def validate(
             _write_result(unfinished / f"{name}.nc", result, seed)
             return result
 
-        # From cheap to dear.
+        # Ordered by cost.
         keep("cavi", approximation)
         keep("corrected", correct(approximation))
-        held = approximation.model.fixed()
-        gaussian = keep("gaussian", gaussian_vi(held, parts.X, parts.y, progress=progress))
+        fitted = approximation.model.fixed()
+        gaussian = keep("gaussian", gaussian_vi(fitted, rows.X, rows.y, progress=progress))
         keep("corrected_gaussian", correct(gaussian))
         draws = gibbs(
-            held,
-            parts.X,
-            parts.y,
+            fitted,
+            rows.X,
+            rows.y,
             num_samples=num_samples,
             num_warmup=num_warmup,
             num_chains=num_chains,
@@ -129,13 +129,13 @@ def validate(
             progress=progress,
         )
         keep("gibbs", draws)
-        table = compare(X=parts.X_test, y=parts.y_test, **results)
+        table = compare(X=rows.X_test, y=rows.y_test, **results)
         table.save(unfinished)
         diagnoses = {}
         if approximation.mean.size <= _DIAGNOSED:
             diagnoses["cavi"] = diagnose(approximation, num_replicates=_REPLICATES, seed=seed, progress=progress)
         else:
-            console.print(f"not diagnosed: it has more than {_DIAGNOSED} latents; use pgmodels.diagnose", markup=False)
+            console.print(f"not diagnosed: more than {_DIAGNOSED} latent values; use pgmodels.diagnose", markup=False)
     print(table, file=console.file)
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
     for message in warned:
@@ -147,8 +147,8 @@ def validate(
         "data": study.data,
         "columns": None if study.columns is None else list(study.columns),
         "target": study.target,
-        "train_rows": len(parts.X),
-        "test_rows": len(parts.X_test),
+        "train_rows": len(rows.X),
+        "test_rows": len(rows.X_test),
         "model": repr(approximation.model),
         "num_samples": num_samples,
         "num_warmup": num_warmup,
@@ -163,7 +163,7 @@ def validate(
         class_names=_class_names(data, likelihood),
         diagnoses=diagnoses,
     )
-    with written_whole(unfinished / "settings.json") as path:
+    with atomic_write(unfinished / "settings.json") as path:
         path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     _remove_results(folder)
     for name in _WRITTEN:
@@ -176,23 +176,23 @@ def validate(
 
 
 def _write_result(path: Path, result: Any, seed: int) -> None:
-    """Write a result as a DataTree; not where a corrected variance is not positive, of which there are no draws."""
+    """Write a result as a DataTree, unless it has no draws because a corrected variance is not positive."""
     if not np.any(is_out_of_reach(result.variance)):
-        with written_whole(path) as whole:
-            result.to_arviz(seed=seed).to_netcdf(whole, engine="h5netcdf")
+        with atomic_write(path) as temporary:
+            result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove the files of an earlier run, and no others."""
+    """Remove the files of an earlier run, and no other files."""
     for name in _WRITTEN:
-        for path in (folder / name, temporary_of(folder / name)):
+        for path in (folder / name, temporary_path(folder / name)):
             path.unlink(missing_ok=True)
 
 
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
-    """Kernel variances to learn: one for all latents, or one for each where the first is in the units of y."""
-    # Without a prior well separated classes pull the variance to values at which no sampler of reasonable length says
-    # anything, by either bound. Held-out rows would do without it, better on average: see README, fit.
+    """Kernel variances to fit: one for all latents, or one for each if the first has the units of y."""
+    # Without a prior, well separated classes drive the variance, by either bound, to values at which samplers of
+    # reasonable length do not mix. Held-out predictions would be better without it on average: see README, fit.
     unitless = dist.LogNormal(0.0, 1.0)
     size = likelihood.num_latents or 1
     if likelihood.support(size).is_discrete:
@@ -201,7 +201,7 @@ def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
 
 
 def _class_names(data: Dataset, likelihood: Likelihood) -> tuple[str, ...] | None:
-    """The data's class names, where the likelihood is one of those classes."""
+    """The data's class names if they are the classes of the likelihood, else None."""
     values = likelihood.support(likelihood.num_latents or 1).values()
     return data.class_names if values is not None and len(values) == len(data.class_names or ()) else None
 
@@ -215,5 +215,5 @@ def _likelihood(study: Study, y: np.ndarray) -> Likelihood:
     if labels is not None and np.array_equal(labels, np.arange(len(labels))):
         return LogisticSoftmax(len(labels))
     raise ValueError(
-        "likelihood: y is neither 0 and 1 nor class indices 0 to C - 1; say which likelihood it has with --likelihood."
+        "likelihood: y is neither 0 and 1 nor class indices 0 to C - 1; choose a likelihood with --likelihood."
     )

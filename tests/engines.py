@@ -24,7 +24,7 @@ from pgmodels.inference.problem import problem_of
 from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational import gaussian_vi as gaussian_engine
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from tests.brute_force import best_gaussian, hessians, response_by_differences, second_order, settle
 from tests.programs import run
 from tests.referees import rbf
@@ -180,7 +180,7 @@ def check_slope(case, objective, rtol, atol):
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         model = case.unequal().resolve(X)
-        bound = MarginalBound(learned(model), Data(X, y), *objective(model))
+        bound = MarginalBound(trainable(model), Data(X, y), *objective(model))
         value = -bound(bound.vector)[0]
         start = bound.vector + 0.05
         _, slope = bound(start)

@@ -1,4 +1,4 @@
-"""The command line: derivations, a small validation whose files open again, and mistakes that are told."""
+"""The command line: derivations, a small validation whose files can be read, and error messages."""
 
 import json
 import re
@@ -109,12 +109,12 @@ def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, c
     def validate(study, *, console, seed, progress, **settings):
         console.print(f"{study.data} from {seed}", f"{settings['kernel'].__name__} {progress}")
 
-    def side_by_side(work, jobs, hear):
+    def run_in_processes(work, jobs, on_message):
         together.extend(jobs)
-        return (work(hear, *job) for job in jobs)
+        return (work(on_message, *job) for job in jobs)
 
     monkeypatch.setattr(cli, "validate", validate)
-    monkeypatch.setattr(cli, "side_by_side", side_by_side)
+    monkeypatch.setattr(cli, "run_in_processes", run_in_processes)
     monkeypatch.setattr(cli, "num_cores", lambda: cores)
     assert main(["validate", "--seed", "4", "--kernel", "Matern52", "--quiet"]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -205,13 +205,13 @@ def test_any_table_is_read_by_its_target(ending, tmp_path):
     np.testing.assert_array_equal(data.X, frame[["age", "dose"]])
     np.testing.assert_array_equal(data.y, frame[["ill", "of"]])
     assert load(str(path), ["age"]).y.tolist() == frame["dose"].tolist()
-    for given, words in (
-        ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or say with --columns"),
-        ((["age"], "name"), r"text with 40 different values, person 0, .* and 30 more: as classes.*too many"),
+    for arguments, words in (
+        ((None, "ill"), "column name of .* is not numeric: encode it as numbers, or select X with --columns"),
+        ((["age"], "name"), r"text with 40 distinct values, person 0, .* and 30 more: too many for classes"),
         ((["age"], "ill,group"), "column group of .* is not numeric"),
     ):
         with pytest.raises(ValueError, match=words):
-            load(str(path), *given)
+            load(str(path), *arguments)
     frame.loc[[3, 9], "dose"] = None
     write(path, index=False)
     with pytest.raises(ValueError, match=r"column dose of .* is missing or not finite in row 3 \(2 such rows\)"):
@@ -240,8 +240,8 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
         (["validate", "--data", "{table}", "--columns", "0,9"], ["9", "0 to 2"]),
         (["validate", "--data", "{table}", "--columns", "a,d"], ["columns 0 to 2, a, b, c; got d"]),
         (["validate", "--data", "{table}", "--target", "z"], ["has no column 'z'; it has a, b, c, y"]),
-        (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leaves none for X"]),
-        (["validate", "--data", "wine", "--target", "y"], ["names a column of a .csv or .parquet file; wine has y"]),
+        (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leave at least one for X"]),
+        (["validate", "--data", "wine", "--target", "y"], ["is a column of a .csv or .parquet file; wine is neither"]),
         (["validate", "--target", "y"], ["--target needs --data"]),
         (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),
         (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),
@@ -250,6 +250,6 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
 )
 def test_mistakes_are_told_and_end_with_status_two(arguments, words, script, table, capsys):
     assert main([argument.format(script=script, table=table) for argument in arguments]) == 2
-    told = " ".join(capsys.readouterr().err.split())
+    message = " ".join(capsys.readouterr().err.split())
     for word in words:
-        assert word in told
+        assert word in message

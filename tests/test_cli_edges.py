@@ -36,9 +36,9 @@ def start(*arguments, **options):
 )
 def test_a_mistaken_option_is_named_before_any_work(option, value, monkeypatch, capsys):
     monkeypatch.setattr(validation, "fit", lambda *args, **kwargs: pytest.fail("work has begun"))
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["validate", "--data", "breast-cancer", f"{option}={value}"])
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert f"argument {option}: must be a" in capsys.readouterr().err
 
 
@@ -58,9 +58,9 @@ def test_a_script_that_fails_says_where(tmp_path, capsys):
     script = tmp_path / "own.py"
     script.write_text("import math\n\n\ndef call():\n    return math.sqrt(-1)\n\n\ncall()\n")
     assert main(["derive", f"{script}:own"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"pgmodels: likelihood: {script} raised ValueError: math domain error\n")
-    assert "line 5, in call" in told
+    message = capsys.readouterr().err
+    assert message.startswith(f"pgmodels: likelihood: {script} raised ValueError: math domain error\n")
+    assert "line 5, in call" in message
 
 
 @pytest.mark.parametrize("arguments", [("derive", "Bernoulli"), ("--help",)])
@@ -69,13 +69,13 @@ def test_a_reader_that_goes_is_no_error(arguments):
     os.close(reading)
     process = start(*arguments, stdout=writing)
     os.close(writing)
-    _, told = process.communicate(timeout=120)
-    assert told == ""
+    _, message = process.communicate(timeout=120)
+    assert message == ""
     assert process.returncode in (0, 141)
 
 
 def interrupted(seconds, tmp_path, *arguments):
-    """The exit status and what is told where Ctrl-C comes after some seconds."""
+    """The exit status and the error output after Ctrl-C, some seconds after the start."""
     output = str(tmp_path / f"after{seconds}")
     # Shells start what runs in the background with interruptions ignored, and processes inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,8 +87,8 @@ def interrupted(seconds, tmp_path, *arguments):
         signal.signal(signal.SIGINT, before)
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=120)
-    return process.returncode, told
+    _, message = process.communicate(timeout=120)
+    return process.returncode, message
 
 
 def test_an_interruption_ends_the_command(tmp_path):

@@ -26,7 +26,7 @@ from tests.registry import EVERY
 from tests.rules import FORMULAS
 from tests.statistical.geweke import KERNELS
 
-# Engines by their laws in tests/engines.py, and those that have a default test of their own.
+# Engines by their laws in tests/engines.py, and those with a separate default test.
 LAWS = {
     pgm.cavi: "cavi",
     pgm.correct: "linear response of cavi",
@@ -86,16 +86,16 @@ def test_every_kernel():
         type(part)
         for test in (test_kernels.test_gradients_against_finite_differences,)
         for (kernel,) in default_rows(test)
-        for part in parts(kernel)
+        for part in components(kernel)
     }
     assert met >= concrete(Kernel)
 
 
-def parts(kernel):
+def components(kernel):
     yield kernel
     for field in fields(kernel):
         if isinstance(part := getattr(kernel, field.name), Kernel):
-            yield from parts(part)
+            yield from components(part)
 
 
 def concrete(base):

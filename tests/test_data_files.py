@@ -28,7 +28,7 @@ ARRAYS = {
     "text is longer": ({"X": X, "y": np.array(list("abababa"))}, r"X of 6 rows; got \(7,\)"),
     "objects in X": ({"X": X.astype(object), "y": Y}, "cannot be read as a .npz file.*Write it by numpy.savez"),
     "objects in y": ({"X": X, "y": Y.astype(object)}, "cannot be read as a .npz file"),
-    "X of one axis": ({"X": X[:, 0], "y": Y}, r"X of .* must have shape \(n, d\), a row a datum; got \(6,\)"),
+    "X of one axis": ({"X": X[:, 0], "y": Y}, r"X of .* must have shape \(n, d\), one row per datum; got \(6,\)"),
     "X of three": ({"X": X[..., None], "y": Y}, r"must have shape \(n, d\).*got \(6, 2, 1\)"),
     "X without axes": ({"X": np.array(1.0), "y": Y}, r"must have shape \(n, d\).*got \(\)"),
     "X without columns": ({"X": X[:, :0], "y": Y}, r"got \(6, 0\)"),
@@ -85,9 +85,9 @@ def cut(path):
 
 def flipped(path):
     np.savez_compressed(path, X=np.random.default_rng(0).normal(size=(50, 2)), y=np.arange(50) % 2)
-    whole = bytearray(path.read_bytes())
-    whole[200:300] = bytes(100)
-    path.write_bytes(whole)
+    content = bytearray(path.read_bytes())
+    content[200:300] = bytes(100)
+    path.write_bytes(content)
 
 
 def other_archive(path):
@@ -98,8 +98,8 @@ def other_archive(path):
 
 FILES = {
     "empty.npz": (lambda path: path.write_bytes(b""), "cannot be read as a .npz file"),
-    "text.npz": (lambda path: path.write_text("a,y\n1,2\n"), "it is no archive of arrays.*numpy.savez"),
-    "array.npz": (as_npy, "it is no archive of arrays"),
+    "text.npz": (lambda path: path.write_text("a,y\n1,2\n"), "it is not an archive of arrays.*numpy.savez"),
+    "array.npz": (as_npy, "it is not an archive of arrays"),
     "cut.npz": (cut, "cannot be read as a .npz file"),
     "flipped.npz": (flipped, "cannot be read as a .npz file"),
     "archive.npz": (other_archive, "cannot be read as a .npz file"),
@@ -108,11 +108,11 @@ FILES = {
     "folder.parquet": (Path.mkdir, "is a folder"),
     "empty.csv": (lambda path: path.write_text(""), "cannot be read as a table: No columns"),
     "blank.csv": (lambda path: path.write_text("\n\n"), "cannot be read as a table"),
-    "names.csv": (lambda path: path.write_text("a,b,y\n"), "has names of columns and no rows"),
+    "names.csv": (lambda path: path.write_text("a,b,y\n"), "has column names and no rows"),
     "one.csv": (lambda path: path.write_text("a\n1\n"), "has 1 column; it must hold X and y"),
-    "semicolons.csv": (lambda path: path.write_text("a;b;y\n1;2;0\n"), "with commas between them"),
+    "semicolons.csv": (lambda path: path.write_text("a;b;y\n1;2;0\n"), "separated by commas"),
     "headless.csv": (lambda path: path.write_text("1.5,2,0\n0.5,3,1\n"), "begins with numbers, 1.5, 2, 0: .*x0,x1,y"),
-    "whole.csv": (lambda path: path.write_text("1,2,0\n2,3,1\n"), "begins with numbers.*Put one before it"),
+    "whole.csv": (lambda path: path.write_text("1,2,0\n2,3,1\n"), "begins with numbers.*Add one, such as"),
     "spaced.csv": (lambda path: path.write_text(" -1, 2e3, nan\n2,3,1\n"), "begins with numbers"),
     "quoted.csv": (lambda path: path.write_text('"1","2"\n2,3\n'), "begins with numbers"),
     "iris.csv": (lambda path: path.write_text("5.1,3.5,setosa\n4.9,3.0,virginica\n"), "begins with numbers, 5.1, 3.5"),
@@ -134,7 +134,7 @@ FILES = {
         lambda path: pd.DataFrame({"a": [1, 2], "y": [[0], [1]]}).to_parquet(path),
         "y of .* must hold numbers or text; got",
     ),
-    "none.parquet": (lambda path: pd.DataFrame({"a": [], "y": []}).to_parquet(path), "names of columns and no rows"),
+    "none.parquet": (lambda path: pd.DataFrame({"a": [], "y": []}).to_parquet(path), "column names and no rows"),
 }
 
 
@@ -165,9 +165,9 @@ def test_names_may_be_numbers_where_not_all_are(tmp_path):
     (tmp_path / "years.csv").write_text("2019, 2020,y\n1.5,2,0\n0.5,3,1\n")
     data = load(str(tmp_path / "years.csv"), ["2020"], "y")
     assert data.X.tolist() == [[2.0], [3.0]]
-    for given, words in ((["2019", "0"], "columns: 2019,0 names a column of X .* twice"), (None, "target: .* twice")):
+    for columns, words in ((["2019", "0"], "columns: 2019,0 names a column of X .* twice"), (None, "target: .* twice")):
         with pytest.raises(ValueError, match=words):
-            load(str(tmp_path / "years.csv"), given, "y" if given else "y,y")
+            load(str(tmp_path / "years.csv"), columns, "y" if columns else "y,y")
 
 
 def test_what_openml_has_is_no_wrong_class(monkeypatch):
@@ -184,5 +184,5 @@ def test_what_openml_has_is_no_wrong_class(monkeypatch):
     assert has(pd.Series(np.arange(40) + 0.5)).y[:3].tolist() == [0.5, 1.5, 2.5]
     with pytest.raises(ValueError, match="missing in some rows"):
         has(pd.Series(["no", None] * 20))
-    with pytest.raises(ValueError, match="has not one column that is y"):
+    with pytest.raises(ValueError, match="has several columns of y or none"):
         has(pd.DataFrame({"p": np.arange(40), "q": np.arange(40)}))

@@ -20,7 +20,7 @@ import pgmodels as pgm
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pgmodels"
 
-# What stands for a value that a message puts in.
+# The placeholder of a value in a message.
 HELD = "held"
 # Short for modules, as users import them.
 MODULES = {"pgm": "pgmodels", "np": "numpy", "jnp": "jax.numpy", "dist": "numpyro.distributions"}
@@ -56,7 +56,7 @@ WRITERS = (
 @cache
 def literals():
     """Every text of two words or more in the package but for docstrings: (where, the text, values as ``held``)."""
-    found = []
+    texts = []
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         skipped = set()
@@ -72,8 +72,8 @@ def literals():
         for node in ast.walk(tree):
             text = None if id(node) in skipped else text_of(node)
             if text is not None and " " in text.strip():
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
-    return found
+                texts.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return texts
 
 
 def text_of(node):
@@ -102,7 +102,7 @@ def calls_in(text):
 
 
 def resolve(path):
-    """What a dotted name stands for, or None."""
+    """The object of a dotted name, or None."""
     root, *rest = path.split(".")
     name = MODULES.get(root, root)
     value = importlib.import_module(name)
@@ -126,26 +126,26 @@ def public_classes():
 @cache
 def methods():
     """Public methods of public classes by name."""
-    found = {}
+    methods_by_name = {}
     for cls in public_classes():
         for name, value in inspect.getmembers(cls, callable):
             if not name.startswith("_"):
-                found.setdefault(name, []).append(value)
-    return found
+                methods_by_name.setdefault(name, []).append(value)
+    return methods_by_name
 
 
 @cache
 def attributes():
     """What may be read of public objects."""
-    found = set()
+    names = set()
     for cls in public_classes():
-        found |= {name for name in dir(cls) if not name.startswith("_")}
-        found |= {field.name for field in fields(cls)} if is_dataclass(cls) else set()
+        names |= {name for name in dir(cls) if not name.startswith("_")}
+        names |= {field.name for field in fields(cls)} if is_dataclass(cls) else set()
         for base in cls.__mro__:
-            found |= set(getattr(base, "__annotations__", {}))
+            names |= set(getattr(base, "__annotations__", {}))
             source = inspect.getsource(base) if base.__module__.startswith("pgmodels") else ""
-            found |= set(re.findall(r"self\.([a-z]\w*)", source))
-    return found
+            names |= set(re.findall(r"self\.([a-z]\w*)", source))
+    return names
 
 
 @cache
@@ -153,8 +153,8 @@ def callables(name):
     """The public callables that a name may mean, and the last part of one as methods of what users hold."""
     last = name.rpartition(".")[2]
     if name.split(".")[0] in ROOTS and "." in name:
-        found = resolve(name)
-        return [] if found is None else [found]
+        function = resolve(name)
+        return [] if function is None else [function]
     places = [np.ndarray, MCMC] if "." in name else [pgm, builtins, dist]
     return [getattr(place, last) for place in places if hasattr(place, last)] + methods().get(last, [])
 
@@ -162,31 +162,31 @@ def callables(name):
 @cache
 def parameters():
     """The names of all parameters of public callables."""
-    found = {"shape", "axis", "index"}
+    names = {"shape", "axis", "index"}
     for value in [getattr(pgm, name) for name in pgm.__all__] + [m for ms in methods().values() for m in ms]:
         try:
-            found |= set(inspect.signature(value).parameters)
+            names |= set(inspect.signature(value).parameters)
         except (TypeError, ValueError):
             continue
     for likelihood in ("Gaussian", "StudentT", "Laplace", "NegativeBinomial"):
-        found |= {argument.name for argument in getattr(pgm, likelihood).arguments}
-    return found
+        names |= {argument.name for argument in getattr(pgm, likelihood).arguments}
+    return names
 
 
 def takes(function, call):
     """Whether a callable takes a call's arguments, by their number and names; ``...`` stands for some."""
     names = {keyword.arg: HELD for keyword in call.keywords}
-    given = [HELD for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
+    arguments = [HELD for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
     if isinstance(function, type(pgm.Bernoulli)):
-        return len(given) + len(names) <= len(function.arguments)
+        return len(arguments) + len(names) <= len(function.arguments)
     try:
         signature = inspect.signature(function)
     except ValueError:  # of NumPy's own
         return True
     # Methods are looked up in their classes.
-    for own in ([], [HELD]):
+    for bound in ([], [HELD]):
         try:
-            signature.bind_partial(*own, *given, **names)
+            signature.bind_partial(*bound, *arguments, **names)
         except TypeError:
             continue
         return True
@@ -215,7 +215,7 @@ def calls(text):
             continue
         if not callables(name):
             yield f"{name} is nothing that a user has"
-        elif not any(takes(found, call) for found in callables(name)):
+        elif not any(takes(function, call) for function in callables(name)):
             yield f"{name} does not take the arguments of {snippet}"
 
 

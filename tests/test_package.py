@@ -32,11 +32,20 @@ def test_public_names_are_sorted_and_unique():
 
 
 def test_every_warning_and_error_can_be_named():
-    """What users are to silence or to catch; what comes of one of these is caught with it."""
+    """Users silence or catch them by name; subclasses of an error of the package are caught with it."""
     heads = re.compile(r"^class (\w+)\((\w+)", re.MULTILINE)
-    found = [pair for path in (ROOT / "pgmodels").rglob("*.py") for pair in heads.findall(path.read_text("utf-8"))]
-    own = {name for name, base in found if is_exception(getattr(builtins, base, None))}
-    assert own == {name for name in pgm.__all__ if is_exception(getattr(pgm, name))}
+    classes = [pair for path in (ROOT / "pgmodels").rglob("*.py") for pair in heads.findall(path.read_text("utf-8"))]
+    is_base = {name: is_exception(getattr(builtins, name, None)) for _, name in classes} | {"PgmodelsWarning": True}
+    assert {name for name, base in classes if is_base[base]} == {
+        name for name in pgm.__all__ if is_exception(getattr(pgm, name))
+    }
+
+
+def test_all_warnings_have_one_base_class():
+    names = {name for name in pgm.__all__ if name.endswith("Warning")}
+    assert len(names) > 10
+    assert [name for name in names if not issubclass(getattr(pgm, name), pgm.PgmodelsWarning)] == []
+    assert issubclass(pgm.PgmodelsWarning, UserWarning)
 
 
 def is_exception(value):

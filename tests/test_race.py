@@ -24,9 +24,9 @@ def test_a_contestant_stands_where_its_losses_first_reach_the_level(race):
         {"contestant": "fit", "compile": [6.0, 6.0], "curve": [[7.0, 8.0, 0.405]]},
         {"contestant": "svi", "curve": [[1.0, 1.0, 0.406]]},
     ]
-    found = race.standings(runs)
-    assert found["GPflow"].run["rate"] == 0.01
-    assert found["GPflow"][1:] == (6.0, 4.0, 2.0)
-    assert found["fit"][1:] == (7.0, 8.0, 2.0)
-    assert found["svi"].whole == math.inf
-    assert (race.ratio(found, "whole"), race.ratio(found, "compiled")) == (0.5, 1.0)
+    standings = race.standings(runs)
+    assert standings["GPflow"].run["rate"] == 0.01
+    assert standings["GPflow"][1:] == (6.0, 4.0, 2.0)
+    assert standings["fit"][1:] == (7.0, 8.0, 2.0)
+    assert standings["svi"].total == math.inf
+    assert (race.ratio(standings, "total"), race.ratio(standings, "compiled")) == (0.5, 1.0)

@@ -18,10 +18,10 @@ FENCED = re.compile(r"^(?:#+ (?P<heading>[^\n]+)|```(?P<language>\w*)\n(?P<block
 def blocks(language):
     """(heading, block) of the blocks of a language, in order."""
     heading = None
-    for found in FENCED.finditer(README):
-        heading = found["heading"] or heading
-        if found["block"] is not None and found["language"] == language:
-            yield heading, found["block"]
+    for match in FENCED.finditer(README):
+        heading = match["heading"] or heading
+        if match["block"] is not None and match["language"] == language:
+            yield heading, match["block"]
 
 
 SECTIONS = {

@@ -40,7 +40,7 @@ def undeclared(y, f):
 
 
 @pgm.likelihood(support=pgm.Binary())
-def own(y, f, scale=pgm.Parameter(1.0, positive=True)):
+def noisy(y, f, scale=pgm.Parameter(1.0, positive=True)):
     return pgm.sigmoid(scale * f) ** y * pgm.sigmoid(-scale * f) ** (1 - y)
 
 
@@ -143,7 +143,7 @@ ROWS = RNG.normal(size=(12, 2, 3))
 LABELS = np.array([1.0, 2.0] * 6)
 SHIFTED = np.array([1.0, 2.0, 3.0] * 4)
 
-# What provokes a message, what of it is code, and how the code is used; ``{}`` stands for it.
+# The call that fails, the pattern of the code in its message, and how the code is used, as ``{}``.
 REMEDIES = {
     "a sparse X": (lambda: check(sparse.csr_matrix(X)), r"use (\S+\(\))\.", "check({})", {"X": sparse.csr_matrix(X)}),
     "complex numbers": (lambda: check(X + 0j), r"use (numpy\.real\(X\))", "check({})", {"X": X + 0j}),
@@ -424,7 +424,7 @@ REMEDIES = {
     ),
     "weights lost": (
         lambda: pgm.cavi(weighted().model, X, Y),
-        r"give (weights=)",
+        r"give the same (weights=)",
         "pgm.cavi(weighted().model, X, Y, {}np.ones(12))",
     ),
     "weights not meant": (
@@ -496,15 +496,17 @@ def kept(keep):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEAR)) for n in REMEDIES])
 def test_what_is_printed_runs(name, tmp_path, monkeypatch):
-    provoke, pattern, use, *given = REMEDIES[name]
+    provoke, pattern, use, *namespaces = REMEDIES[name]
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ValueError, TypeError)) as caught:
         provoke()
     message = str(caught.value)
-    found = re.search(pattern, message, re.DOTALL)
-    assert found, message
-    code = found.group(1)
-    values = {key: value.make() if isinstance(value, Later) else value for key, value in (given or [{}])[0].items()}
+    match = re.search(pattern, message, re.DOTALL)
+    assert match, message
+    code = match.group(1)
+    values = {
+        key: value.make() if isinstance(value, Later) else value for key, value in (namespaces or [{}])[0].items()
+    }
     for left_out in [key for key in values if "..." in key]:
         code = code.replace(left_out, values.pop(left_out))
     before = jax.config.read("jax_enable_x64")

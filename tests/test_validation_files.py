@@ -11,7 +11,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels import study as validation
 from pgmodels.cli import main
-from pgmodels.runtime.atomic_io import make_folder, written_whole
+from pgmodels.runtime.atomic_io import atomic_write, make_folder
 
 
 @pytest.fixture
@@ -44,29 +44,29 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(name, tab
     path = BAD[name](tmp_path)
     monkeypatch.setattr(validation, "fit", work)
     assert main(["validate", "--data", str(table), "--output", str(path), "--quiet"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "--output must name a folder that files can be written to" in told
-    assert "Name another" in told
-    with pytest.raises(ValueError, match="checkpoint must name a folder"):
+    message = " ".join(capsys.readouterr().err.split())
+    assert "--output must be a writable folder" in message
+    assert "Choose another" in message
+    with pytest.raises(ValueError, match="checkpoint must be a writable folder"):
         make_folder(path, "checkpoint")
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Path, "mkdir"), (tempfile, "TemporaryFile")])
 def test_a_folder_that_may_not_be_written_to_is_refused(owner, name, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, name, refused)
-    with pytest.raises(ValueError, match=r"--output must name a folder .*Permission denied"):
+    with pytest.raises(ValueError, match=r"--output must be a writable folder.*Permission denied"):
         make_folder(tmp_path / "new", "--output")
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+def test_a_file_is_complete_or_absent(tmp_path):
     path = tmp_path / "report.html"
-    with written_whole(path) as whole:
-        whole.write_text("first")
+    with atomic_write(path) as temporary:
+        temporary.write_text("first")
         assert not path.exists()
 
     def fail():
-        with written_whole(path) as whole:
-            whole.write_text("half of the sec")
+        with atomic_write(path) as temporary:
+            temporary.write_text("half of the sec")
             raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
@@ -88,13 +88,13 @@ class Table:
 def quick(monkeypatch):
     """Validation whose engines are quick."""
     X, y = np.linspace(0.0, 1.0, 6)[:, None], np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
-    found = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
+    result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
     for name in ("fit", "gaussian_vi", "correct", "gibbs", "diagnose"):
-        monkeypatch.setattr(validation, name, lambda *args, **kwargs: found)
+        monkeypatch.setattr(validation, name, lambda *args, **kwargs: result)
     monkeypatch.setattr(validation, "compare", lambda **kwargs: Table())
     report = "pgmodels.report.report.write_report"
     monkeypatch.setattr(report, lambda path, *args, **kwargs: path.write_text("reported"))
-    return found
+    return result
 
 
 RESULTS = {f"{name}.nc" for name in ("cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs")}

@@ -12,11 +12,11 @@ SCRIPTS = sorted(path for folder in ("validation", "examples") for path in (ROOT
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_names_of_the_package_are_there(path):
-    for found in ast.walk(ast.parse(path.read_text())):
-        if isinstance(found, ast.ImportFrom) and (found.module or "").split(".")[0] == "pgmodels":
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pgmodels":
             # As the statement itself does, which runs nothing else of the script.
-            only = ast.Module([found], [])
+            only = ast.Module([node], [])
             exec(compile(only, str(path), "exec"), {})
-        elif isinstance(found, ast.Import):
-            for name in (alias.name for alias in found.names if alias.name.split(".")[0] == "pgmodels"):
+        elif isinstance(node, ast.Import):
+            for name in (alias.name for alias in node.names if alias.name.split(".")[0] == "pgmodels"):
                 import_module(name)

@@ -20,10 +20,10 @@ MODEL = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
 
 def model_of(formula, size=1, kernel=None):
     @pgm.likelihood
-    def own(y, f):
+    def wrong(y, f):
         return formula(y, f)
 
-    return pgm.Model(own(), pgm.GP(kernel or pgm.RBF(1.0, 1.0), size=size))
+    return pgm.Model(wrong(), pgm.GP(kernel or pgm.RBF(1.0, 1.0), size=size))
 
 
 class Polynomial(pgm.Kernel):
@@ -52,14 +52,14 @@ MISTAKES = {
     "np.exp": (lambda: model_of(lambda y, f: np.exp(-f)), ["numpy.exp", "'-f'", "pgm.exp"]),
     "expit": (lambda: model_of(lambda y, f: special.expit(f)), ["numpy.expit", "pgm.sigmoid"]),
     "math.log": (lambda: model_of(lambda y, f: math.log(f)), ["math", "'f'", "pgm.log"]),
-    "jnp.exp": (lambda: model_of(lambda y, f: jnp.exp(f)), ["the formula own", "symbols", "pgm.exp"]),
+    "jnp.exp": (lambda: model_of(lambda y, f: jnp.exp(f)), ["the formula wrong", "symbols", "pgm.exp"]),
     "an array": (lambda: model_of(lambda y, f: np.ones(2) * f), ["numpy.multiply", "'f'"]),
     "and": (lambda: model_of(lambda y, f: pgm.sigmoid(f) ** ((y > 0) & (y < 3))), ["(y > 0) * (y < 3)"]),
     "not": (lambda: model_of(lambda y, f: pgm.sigmoid(f) ** ~(y > 0)), ["1 - (y > 0)"]),
     "whole division": (lambda: model_of(lambda y, f: pgm.sigmoid(f) ** (y // 2)), ["round or divide y beforehand"]),
     "a comparison of f": (lambda: model_of(lambda y, f: pgm.exp(-f) ** (y - f < 0)), ["y - f < 0", "abs(y - f)"]),
     "max of f": (lambda: model_of(lambda y, f: pgm.exp(-max(y - f, 0))), ["write abs", "max(f, 0)"]),
-    "no f": (lambda: model_of(lambda y, f: pgm.exp(-y)), ["formula of own does not depend on f"]),
+    "no f": (lambda: model_of(lambda y, f: pgm.exp(-y)), ["formula of wrong does not depend on f"]),
     "f and y exchanged": (
         lambda: pgm.likelihood(lambda f, y: pgm.sigmoid(f) ** y),
         ["takes (f, y)", "the observation comes first"],
@@ -203,7 +203,7 @@ CALLS = {
         {k: SAMPLER[k] for k in ("model", "X", "y", "seed")} | {"num_draws": wrong_counts},
     ),
     "log_evidence": (
-        lambda **given: pgm.log_evidence(**{"result": fitted()} | given),
+        lambda **options: pgm.log_evidence(**{"result": fitted()} | options),
         {},
         {"result": wrong_objects, "num_draws": wrong_counts, "seed": wrong_seeds},
     ),
@@ -239,7 +239,7 @@ CALLS = {
     "diagnose": (pgm.diagnose, {}, {"result": wrong_objects}),
     "verdicts": (pgm.verdicts, {}, {"comparison": wrong_objects}),
     "to_arviz": (
-        lambda **given: pgm.to_arviz(**{"result": fitted()} | given),
+        lambda **options: pgm.to_arviz(**{"result": fitted()} | options),
         {},
         {"result": wrong_objects, "num_draws": wrong_counts},
     ),
@@ -256,7 +256,7 @@ CALLS = {
     "plot_probability_map": (pgm.plot_probability_map, {}, {"result": wrong_objects}),
     "predict_latent": (lambda X_new: fitted().predict_latent(X_new), {}, {"X_new": wrong_arrays}),
     "draw_latents": (
-        lambda **given: fitted().draw_latents(**{"X_new": X} | given),
+        lambda **options: fitted().draw_latents(**{"X_new": X} | options),
         {},
         {"X_new": wrong_arrays, "num_draws": wrong_counts, "seed": wrong_seeds},
     ),

@@ -109,7 +109,7 @@ def rows_of(name: str) -> list[dict[str, object]]:
         trials = np.full((options.rows, 1), 5.0) if name == "Binomial" else None
         drawn = draw_observations(likelihood, f, trials, rng)
     engines = ENGINES if model.is_augmentable else {"Gaussian": pgm.gaussian_vi}
-    found = {label + more: Moments(f.shape) for label in engines for more in ("", " + LR")}
+    moments_by_label = {label + more: Moments(f.shape) for label in engines for more in ("", " + LR")}
     for replicate, y in enumerate(drawn):
         observed = y if trials is None else np.column_stack([y, trials])
         for label, engine in engines.items():
@@ -118,9 +118,11 @@ def rows_of(name: str) -> list[dict[str, object]]:
             except ValueError as error:
                 print(f"{name}, data set {replicate}: {error}", flush=True)
                 continue
-            found[label].keep(replicate, result)
-            found[f"{label} + LR"].keep(replicate, pgm.correct(result))
-    return [{"likelihood": name, "approximation": label} | moments.row(f) for label, moments in found.items()]
+            moments_by_label[label].keep(replicate, result)
+            moments_by_label[f"{label} + LR"].keep(replicate, pgm.correct(result))
+    return [
+        {"likelihood": name, "approximation": label} | moments.row(f) for label, moments in moments_by_label.items()
+    ]
 
 
 chosen = [name for name in LIKELIHOODS if not options.words or any(word in name for word in options.words)]

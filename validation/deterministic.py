@@ -84,8 +84,8 @@ ROWS: dict[str, Callable[[], Problem]] = {
 def distance(draws: pgm.Draws, mean: np.ndarray, variance: np.ndarray) -> float:
     """The mean Wasserstein-1 distance of the draws' marginals from Gaussian ones, in posterior deviations."""
     flat = np.sort(draws.latents.reshape(-1, mean.size), axis=0)
-    found = wasserstein_to_gaussian(flat, mean.ravel(), np.sqrt(variance.ravel()))
-    return float(np.mean(found / np.sqrt(draws.variance.ravel())))
+    distances = wasserstein_to_gaussian(flat, mean.ravel(), np.sqrt(variance.ravel()))
+    return float(np.mean(distances / np.sqrt(draws.variance.ravel())))
 
 
 def row(name: str, problem: Problem) -> dict[str, object]:
@@ -97,34 +97,34 @@ def row(name: str, problem: Problem) -> dict[str, object]:
     new_variance = draws.predict_latent(between)[1]
     deviation = np.sqrt(draws.variance)
     mean_error, variance_error = standard_errors(draws.latents)
-    found: dict[str, object] = {"model": name, "mean variance": float(draws.variance.mean())}
+    figures: dict[str, object] = {"model": name, "mean variance": float(draws.variance.mean())}
     seconds = {}
     for label, engine in (("CAVI", pgm.cavi), ("Gaussian", pgm.gaussian_vi)):
         if label == "CAVI" and not model.is_augmentable:
             columns = ("CAVI, v", "CAVI + LR, v", "CAVI + LR, new v", "CAVI + LR, m", "CAVI, m", "CAVI, W")
-            found |= dict.fromkeys(columns, "")
+            figures |= dict.fromkeys(columns, "")
             continue
         engine(model, X, y)
         start = time.perf_counter()
         result = engine(model, X, y)
         seconds[label] = time.perf_counter() - start
         corrected = pgm.correct(result)
-        found |= {
+        figures |= {
             f"{label}, v": float(np.mean(np.abs(result.variance - draws.variance))),
             f"{label} + LR, v": float(np.mean(np.abs(corrected.variance - draws.variance))),
             f"{label} + LR, new v": float(np.mean(np.abs(corrected.predict_latent(between)[1] - new_variance))),
             f"{label} + LR, m": float(np.mean(np.abs(corrected.mean - draws.mean) / deviation)),
         }
         if label == "CAVI":
-            found["CAVI, m"] = float(np.mean(np.abs(result.mean - draws.mean) / deviation))
-            found["CAVI, W"] = distance(draws, result.mean, result.variance)
+            figures["CAVI, m"] = float(np.mean(np.abs(result.mean - draws.mean) / deviation))
+            figures["CAVI, W"] = distance(draws, result.mean, result.variance)
         else:
-            found["Gaussian + LR, W"] = distance(draws, corrected.mean, corrected.variance)
-    found["matched, W"] = distance(draws, draws.mean, draws.variance)
-    found |= {"s.e. v": float(np.mean(variance_error)), "s.e. m": float(np.mean(mean_error / deviation))}
-    found["seconds, Gaussian / CAVI"] = f"{seconds['Gaussian']:.2f} / {seconds.get('CAVI', np.nan):.2f}"
-    print(found, flush=True)
-    return found
+            figures["Gaussian + LR, W"] = distance(draws, corrected.mean, corrected.variance)
+    figures["matched, W"] = distance(draws, draws.mean, draws.variance)
+    figures |= {"s.e. v": float(np.mean(variance_error)), "s.e. m": float(np.mean(mean_error / deviation))}
+    figures["seconds, Gaussian / CAVI"] = f"{seconds['Gaussian']:.2f} / {seconds.get('CAVI', np.nan):.2f}"
+    print(figures, flush=True)
+    return figures
 
 
 chosen = [name for name in ROWS if not options.words or any(word in name for word in options.words)]

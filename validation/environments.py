@@ -22,13 +22,13 @@ SHOWN = ("numpy", "scipy", "jax", "numpyro", "equinox", "scikit-learn", "pandas"
 class Environment(NamedTuple):
     """A version of Python, whether the oldest releases of the dependencies, and another library that is there too.
 
-    ``whole`` says whether all default tests run there.
+    ``all_tests`` runs all default tests there.
     """
 
     python: str
     oldest: bool = False
     beside: str | None = None
-    whole: bool = False
+    all_tests: bool = False
 
     @property
     def name(self) -> str:
@@ -37,11 +37,11 @@ class Environment(NamedTuple):
 
 
 ENVIRONMENTS = [
-    Environment("3.11", oldest=True, whole=True),
-    Environment("3.11", whole=True),
+    Environment("3.11", oldest=True, all_tests=True),
+    Environment("3.11", all_tests=True),
     # Its newest releases are those of 3.13.
     Environment("3.12"),
-    Environment("3.13", whole=True),
+    Environment("3.13", all_tests=True),
     *(Environment("3.12", beside=library) for library in ("bambi", "pymc")),
     # GPflow 2.9 imports pkg_resources, which fresh environments have up to Python 3.11 only.
     *(Environment("3.11", beside=library) for library in ("gpflow", "gpytorch")),
@@ -92,7 +92,7 @@ def changed(alone: dict[str, str], together: dict[str, str]) -> list[str]:
     return [f"{name} {version} to {now}" for name, version, now in pairs if version != now]
 
 
-def try_environment(environment: Environment, folder: Path, log: Path, whole: bool) -> dict[str, object]:
+def try_environment(environment: Environment, folder: Path, log: Path, all_tests: bool) -> dict[str, object]:
     """The row of the table: what was installed, what passed, and in how many seconds."""
     row: dict[str, object] = {"environment": environment.name, **dict.fromkeys(SHOWN, ""), "changed": "", "tests": ""}
     interpreter = shutil.which(f"python{environment.python}")
@@ -116,7 +116,7 @@ def try_environment(environment: Environment, folder: Path, log: Path, whole: bo
         row["environment"] = f"{environment.name} ({environment.beside} {after[environment.beside]})"
         if not imported:
             return row | {"tests": f"{environment.beside} and pgmodels are not imported together"}
-    chosen = [] if whole or environment.whole else [f"tests/{name}" for name in SHORT]
+    chosen = [] if all_tests or environment.all_tests else [f"tests/{name}" for name in SHORT]
     start = time.perf_counter()
     passed, printed = run(python, "-m", "pytest", *chosen, cwd=copy, log=log)
     closing = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed).*?) in ", printed, re.MULTILINE)
@@ -127,7 +127,7 @@ def try_environment(environment: Environment, folder: Path, log: Path, whole: bo
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("names", nargs="*", help=f"some of {', '.join(e.name for e in ENVIRONMENTS)}; all unless given")
-parser.add_argument("--whole", action="store_true", help="the whole default tests beside other libraries too")
+parser.add_argument("--all-tests", action="store_true", help="the whole default tests beside other libraries too")
 parser.add_argument("--logs", type=Path, help="folder for what each environment printed, and for its row")
 options = parser.parse_args()
 unknown = set(options.names) - {environment.name for environment in ENVIRONMENTS}
@@ -144,7 +144,7 @@ for environment in ENVIRONMENTS:
         if not options.names or environment.name in options.names:
             log = logs / f"{environment.name}.log"
             log.unlink(missing_ok=True)
-            row = try_environment(environment, Path(scratch), log, options.whole)
+            row = try_environment(environment, Path(scratch), log, options.all_tests)
             kept.write_text(json.dumps(row), encoding="utf-8")
             print(" ".join(f"{name}={value}" for name, value in row.items()), flush=True)
         if kept.exists():

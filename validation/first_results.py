@@ -60,12 +60,12 @@ def in_fresh_processes(name: str, folder: str) -> np.ndarray:
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     if folder:
         environment["PYTHONPATH"] = folder
-    found = []
+    timings = []
     for _ in range(REPEATS):
         command = [sys.executable, __file__, "--call", name]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        found.append(json.loads(done.stdout))
-    return np.median(np.array(found), axis=0)
+        timings.append(json.loads(done.stdout))
+    return np.median(np.array(timings), axis=0)
 
 
 def main(folders: list[str]) -> None:

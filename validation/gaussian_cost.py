@@ -44,7 +44,9 @@ for name, (likelihood, size) in LIKELIHOODS.items():
             model = pgm.Model(likelihood(), pgm.GP(KERNELS[kernel], size=size))
             y = pgm.prior_predictive(model, X, num_draws=1, seed=1).observations[0]
             ours = {
-                engine.__name__: seconds(lambda engine=engine, given=(model, X, y): engine(*given, progress=False))
+                engine.__name__: seconds(
+                    lambda engine=engine, arguments=(model, X, y): engine(*arguments, progress=False)
+                )
                 for engine in (pgm.cavi, pgm.gaussian_vi)
             }
             (clock, processor, vi), (clock_too, processor_too, gaussian) = ours.values()

@@ -26,7 +26,7 @@ def seconds_of(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def worst(errors: dict[str, float]) -> str:
     """The largest error, and whose it is."""
-    name = max(errors, key=lambda own: abs(errors[own]))
+    name = max(errors, key=lambda label: abs(errors[label]))
     return f"{errors[name]:+.3f} ({name})"
 
 
@@ -48,7 +48,7 @@ def measure(case: Case) -> dict[str, object]:
         noise = max(noise, float(standard_errors(log[..., None, None])[0].max()) / deviation)
     deviation = np.sqrt(draws.variance)
     mean_error, variance_error = standard_errors(draws.latents)
-    found: dict[str, object] = {
+    figures: dict[str, object] = {
         "case": case.name,
         "points": len(result.shares),
         "log hyperparameters: means, worst [deviations]": worst(means),
@@ -66,8 +66,8 @@ def measure(case: Case) -> dict[str, object]:
         "gibbs s": theirs,
         "ratio": theirs / ours,
     }
-    print({k: (round(v, 3) if isinstance(v, float) else v) for k, v in found.items()}, flush=True)
-    return found
+    print({k: (round(v, 3) if isinstance(v, float) else v) for k, v in figures.items()}, flush=True)
+    return figures
 
 
 def main(words: list[str]) -> None:

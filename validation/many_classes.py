@@ -65,9 +65,9 @@ def steps(classes: int, together: int) -> dict[str, Any]:
 
     def timed(*arguments: Any) -> Any:
         start = time.process_time()
-        found = jax.block_until_ready(advance(*arguments))
+        result = jax.block_until_ready(advance(*arguments))
         times.append((time.process_time() - start) / len(arguments[2]))
-        return found
+        return result
 
     windows.advance = timed
     sweep = -(-classes // together)
@@ -75,12 +75,12 @@ def steps(classes: int, together: int) -> dict[str, Any]:
         model(classes), X[:FEW], y[:FEW], batch_size=BATCH, class_batch_size=together, max_epochs=max(4, 2 * sweep)
     )
     # q itself, by natural parameters: what a state has of them, and the average of a window.
-    held = 2 * 8 * classes * INPUTS * (INPUTS + 1) / 2**20
+    state_megabytes = 2 * 8 * classes * INPUTS * (INPUTS + 1) / 2**20
     return {
         "CPU ms a step": 1000.0 * min(times[1:]),
         "peak, MB": peak(),
         "above that of the data, MB": peak() - before,
-        "of which q and its average, MB": held,
+        "of which q and its average, MB": state_megabytes,
         "windows": len(vi.elbo_trace),
     }
 
@@ -96,15 +96,17 @@ def learned(classes: int, together: int, passes: int) -> dict[str, Any]:
     for _ in range(draws):
         odds = expit(mean + np.sqrt(variance) * rng.standard_normal(mean.shape))
         total += odds / odds.sum(axis=1, keepdims=True) / draws
-    own = y[ROWS:].astype(int)
+    labels = y[ROWS:].astype(int)
     return {
         "CPU minutes": time.process_time() / 60.0,
         "peak, MB": peak(),
         "bound a row": float(np.mean(vi.elbo_trace[-3:])) / ROWS,
-        "test NLL": -float(np.mean(np.log(total[np.arange(TEST), own]))),
-        "test accuracy": float(np.mean(total.argmax(axis=1) == own)),
+        "test NLL": -float(np.mean(np.log(total[np.arange(TEST), labels]))),
+        "test accuracy": float(np.mean(total.argmax(axis=1) == labels)),
         "NLL of the generator": -float(np.mean(true[ROWS:])),
-        "of the shares alone": -float(np.mean(np.log(np.bincount(y[:ROWS].astype(int), minlength=classes)[own] + 1.0)))
+        "of the shares alone": -float(
+            np.mean(np.log(np.bincount(y[:ROWS].astype(int), minlength=classes)[labels] + 1.0))
+        )
         + float(np.log(ROWS + classes)),
     }
 
@@ -125,8 +127,8 @@ def main(kind: str) -> None:
     table = []
     for case in STEPS if kind == "steps" else LEARNED:
         command = [sys.executable, __file__, kind, json.dumps(list(case.values()))]
-        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-        table.append(case | json.loads(found))
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        table.append(case | json.loads(output))
         print(table[-1], flush=True)
     write_table(TITLES[kind], table, NOTES[kind], seed=0, part=kind)
 

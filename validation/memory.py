@@ -45,8 +45,8 @@ if __name__ == "__main__":
         rows = []
         for case in CASES:
             command = [sys.executable, __file__, json.dumps(case)]
-            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-            rows.append(case | json.loads(found))
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            rows.append(case | json.loads(output))
             print(rows[-1], flush=True)
         write_table(
             "Peak memory of gibbs at n = 5,000, 4 chains",

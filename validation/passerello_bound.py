@@ -32,9 +32,9 @@ def learned(name: str, seed: int, form: pgm.Inducing | pgm.Dense) -> tuple[float
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of values far out, and of inputs that are too few
-        found = pgm.fit(model, (X - X.mean(axis=0)) / X.std(axis=0), y, progress=False)
-    own = found.model.gps[0].form
-    return found.elbo, 0 if isinstance(own, pgm.Dense) else len(own.inputs)
+        result = pgm.fit(model, (X - X.mean(axis=0)) / X.std(axis=0), y, progress=False)
+    learned_form = result.model.gps[0].form
+    return result.elbo, 0 if isinstance(learned_form, pgm.Dense) else len(learned_form.inputs)
 
 
 rows: list[dict[str, object]] = []

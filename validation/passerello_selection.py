@@ -106,9 +106,9 @@ def summary(name: str, form: pgm.Inducing | pgm.Dense) -> dict[str, object]:
     """Medians over the splits, and the range of the ELBO."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of values far out, where classes are separable
-        found = np.array([learned(name, seed, form) for seed in range(options.splits)])
-    elbo, accuracy, loss, seconds = np.median(found, axis=0)
-    low, high = found[:, 0].min(), found[:, 0].max()
+        figures = np.array([learned(name, seed, form) for seed in range(options.splits)])
+    elbo, accuracy, loss, seconds = np.median(figures, axis=0)
+    low, high = figures[:, 0].min(), figures[:, 0].max()
     return {
         "ELBO": f"{elbo:.2f}",
         "ELBO, least to largest": f"{low:.2f} to {high:.2f}",

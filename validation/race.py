@@ -66,7 +66,7 @@ def first_time(curve: list[list[float]], level: float) -> list[float] | None:
 
 def splits(data: Dataset, case: Case) -> dict[str, Any]:
     """Two splits of the rows, standardised by the training rows, with the centres of k-means in them."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for seed, name in enumerate(("first", "second")):
         order = np.random.default_rng(seed).permutation(len(data.X))
         count = min(case.rows, 2 * len(order) // 3)
@@ -74,11 +74,11 @@ def splits(data: Dataset, case: Case) -> dict[str, Any]:
         location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
         X = (data.X - location) / np.where(scale > 0, scale, 1.0)
         centres = kmeans2(X[train], case.inducing, minit="++", seed=seed)[0]
-        parts = (X[train], data.y[train], X[test], data.y[test], centres)
-        found |= {
-            f"{name}_{field}": part for field, part in zip(("X", "y", "X_test", "y_test", "Z"), parts, strict=True)
+        fields = (X[train], data.y[train], X[test], data.y[test], centres)
+        arrays |= {
+            f"{name}_{field}": part for field, part in zip(("X", "y", "X_test", "y_test", "Z"), fields, strict=True)
         }
-    return found
+    return arrays
 
 
 def contestants(rows: int) -> list[tuple[str, float]]:
@@ -113,10 +113,12 @@ def race(name: str, python: str) -> dict[str, Any]:
                 # Who fails, or is stopped, has what it printed before; its error is shown.
                 ended = subprocess.run(command, env=environment, stdout=shown).returncode
                 shown.seek(0)
-                found = json.loads(["{}", *shown][-1])
+                outcome = json.loads(["{}", *shown][-1])
             cores.put(core)
-            print(name, method, rate or "", found.get("curve", [None])[-1], found.get("again", ""), ended, flush=True)
-            return {"contestant": method, "rate": rate, "curve": [], **_rounded(found)}
+            print(
+                name, method, rate or "", outcome.get("curve", [None])[-1], outcome.get("again", ""), ended, flush=True
+            )
+            return {"contestant": method, "rate": rate, "curve": [], **_rounded(outcome)}
 
         with ThreadPoolExecutor(cores.qsize()) as pool:
             runs = list(pool.map(run, contestants(rows)))
@@ -126,13 +128,13 @@ def race(name: str, python: str) -> dict[str, Any]:
     return {"data": setting, "runs": runs, "load": round(os.getloadavg()[0], 1)}
 
 
-def _rounded(found: object) -> object:
+def _rounded(value: object) -> object:
     """Numbers of five digits."""
-    if isinstance(found, dict):
-        return {key: _rounded(value) for key, value in found.items()}
-    if isinstance(found, list):
-        return [_rounded(value) for value in found]
-    return float(f"{found:.5g}") if isinstance(found, float) else found
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 class Standing(NamedTuple):
@@ -140,7 +142,7 @@ class Standing(NamedTuple):
 
     run: dict[str, Any]
     clock: float
-    whole: float
+    total: float
     compiled: float
 
     @property
@@ -151,8 +153,8 @@ class Standing(NamedTuple):
 
 def standing(run: dict[str, Any], level: float) -> Standing:
     """Where a run stands. What is compiled is known from a peer's first step, or from the same call on other rows."""
-    clock, whole = first_time(run["curve"], level) or (math.inf, math.inf)
-    return Standing(run, clock, whole, whole - max(0.0, run.get("compile", (0.0, 0.0))[1]))
+    clock, total = first_time(run["curve"], level) or (math.inf, math.inf)
+    return Standing(run, clock, total, total - max(0.0, run.get("compile", (0.0, 0.0))[1]))
 
 
 def level_of(runs: list[dict[str, Any]]) -> float:
@@ -163,14 +165,14 @@ def level_of(runs: list[dict[str, Any]]) -> float:
 def standings(runs: list[dict[str, Any]]) -> dict[str, Standing]:
     """Each contestant's better run: the first at the level, or else that with the smaller loss in the end."""
     level = level_of(runs)
-    found = sorted((standing(run, level) for run in runs), key=lambda one: (-one.whole, -one.last))
-    return {one.run["contestant"]: one for one in found}
+    ranked = sorted((standing(run, level) for run in runs), key=lambda one: (-one.total, -one.last))
+    return {one.run["contestant"]: one for one in ranked}
 
 
-def ratio(found: dict[str, Standing], part: str) -> float:
+def ratio(standings: dict[str, Standing], part: str) -> float:
     """Seconds of the fastest peer by those of the fastest call of the package; 0 where that is not there in the end."""
-    peers = [getattr(one, part) for name, one in found.items() if name in PEERS]
-    return min(peers) / min(getattr(one, part) for name, one in found.items() if name not in PEERS)
+    peers = [getattr(one, part) for name, one in standings.items() if name in PEERS]
+    return min(peers) / min(getattr(one, part) for name, one in standings.items() if name not in PEERS)
 
 
 def cell(one: Standing | None) -> str:
@@ -179,9 +181,9 @@ def cell(one: Standing | None) -> str:
         return ""
     if math.isinf(one.last):
         return "no result"
-    if math.isinf(one.whole):
+    if math.isinf(one.total):
         return f"never ({one.last:.4f})"
-    return f"{one.whole:.3g}, {one.compiled:.3g}" if one.whole != one.compiled else f"{one.whole:.3g}"
+    return f"{one.total:.3g}, {one.compiled:.3g}" if one.total != one.compiled else f"{one.total:.3g}"
 
 
 def write_tables(kept: dict[str, dict[str, Any]]) -> None:
@@ -189,11 +191,16 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
     rows, runs, versions = [], [], set()
     for name in (name for name in CASES if name in kept):
         data, level = kept[name]["data"], level_of(kept[name]["runs"])
-        found = standings(kept[name]["runs"])
+        standing_by_name = standings(kept[name]["runs"])
         row: dict[str, Any] = {"data": data, "level": f"{level:.4f}"}
-        row |= {who: cell(found.get(who)) for who in (*PEERS, *OBJECTIVES)}
+        row |= {who: cell(standing_by_name.get(who)) for who in (*PEERS, *OBJECTIVES)}
         rows.append(
-            row | {"ratio": ratio(found, "whole"), "compiled": ratio(found, "compiled"), "load": kept[name]["load"]}
+            row
+            | {
+                "ratio": ratio(standing_by_name, "total"),
+                "compiled": ratio(standing_by_name, "compiled"),
+                "load": kept[name]["load"],
+            }
         )
         for run in kept[name]["runs"]:
             one, end = standing(run, level), run["curve"][-1] if run["curve"] else [math.inf, math.inf, math.inf]
@@ -207,11 +214,11 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
                     "clock, s": end[0],
                     "processor, s": end[1],
                     "to the level, clock, s": one.clock,
-                    "to the level, processor, s": one.whole,
+                    "to the level, processor, s": one.total,
                     "to the level, compiled, s": one.compiled,
                 }
             )
-    whole, compiled = np.median([[row["ratio"], row["compiled"]] for row in rows], axis=0)
+    total, compiled = np.median([[row["ratio"], row["compiled"]] for row in rows], axis=0)
     slower = [sum(row[part] < 1.0 for row in rows) for part in ("ratio", "compiled")]
     notes = (
         "Seconds of the processor until the loss on held-out rows, in nats a row, is at most the level: the smallest "
@@ -225,7 +232,7 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         f"that is called again from its checkpoint, a window of {WINDOW} steps more each time. What `fit` compiles is "
         "what the same call on another split takes less in the same process, and `svi` what the same call takes less "
         "when it is made once more. Ratio: the fastest peer by the package's fastest; 0 where that "
-        f"is not there in the end. It is {whole:.2g} on the median set with compilation and {compiled:.2g} without, "
+        f"is not there in the end. It is {total:.2g} on the median set with compilation and {compiled:.2g} without, "
         f"and below 1 on {slower[0]} and {slower[1]} of {len(rows)} sets; the goal is 10, and never below 1. In all of "
         "them one RBF kernel with one lengthscale, variance 1 and lengthscale sqrt(d) to start from, mean 0, a "
         "logistic link; of classes a LogisticSoftmax here, robust maximum in GPflow and softmax in GPyTorch. The same "

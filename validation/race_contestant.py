@@ -57,8 +57,8 @@ def now() -> Times:
 def read(path: str, split: str) -> Case:
     """One of the two splits of a case."""
     with np.load(path) as arrays:
-        parts = [arrays[f"{split}_{name}"] for name in Case._fields[:5]]
-        return Case(*parts, *(arrays[name].item() for name in Case._fields[5:]))
+        arrays_of_case = [arrays[f"{split}_{name}"] for name in Case._fields[:5]]
+        return Case(*arrays_of_case, *(arrays[name].item() for name in Case._fields[5:]))
 
 
 def batches(case: Case) -> Iterator[np.ndarray]:
@@ -205,12 +205,12 @@ def gpytorch(case: Case, rate: float, seconds: float) -> dict[str, object]:
     def loss() -> float:
         model.eval()
         with torch.no_grad():
-            found = model(X_test)
+            latents = model(X_test)
             if several:
                 with gpytorch.settings.num_likelihood_samples(200):
-                    density = likelihood(found).probs.mean(0)[torch.arange(len(y_test)), y_test].log()
+                    density = likelihood(latents).probs.mean(0)[torch.arange(len(y_test)), y_test].log()
             else:
-                density = likelihood.log_marginal(y_test, found)
+                density = likelihood.log_marginal(y_test, latents)
         model.train()
         return -float(density.mean())
 
@@ -223,9 +223,11 @@ def sklearn(case: Case, rate: float, seconds: float) -> dict[str, object]:
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
     begin = now()
-    found = GaussianProcessClassifier(ConstantKernel(1.0) * RBF(case.lengthscale), random_state=0).fit(case.X, case.y)
+    classifier = GaussianProcessClassifier(ConstantKernel(1.0) * RBF(case.lengthscale), random_state=0).fit(
+        case.X, case.y
+    )
     spent = np.subtract(now(), begin)
-    density = np.log(found.predict_proba(case.X_test)[np.arange(len(case.y_test)), case.y_test.astype(int)])
+    density = np.log(classifier.predict_proba(case.X_test)[np.arange(len(case.y_test)), case.y_test.astype(int)])
     return {"curve": [[*spent, -float(density.mean())]]}
 
 
@@ -242,8 +244,8 @@ def model_of(case: Case, dense: bool = False) -> Any:
 def called(case: Case, call: Callable[[], Any]) -> list[float]:
     """Seconds of a call of the package, from its begin to its result, and the loss."""
     begin = now()
-    found = call()
-    return [*np.subtract(now(), begin), -float(np.mean(found.predict(case.X_test).log_density(case.y_test)))]
+    result = call()
+    return [*np.subtract(now(), begin), -float(np.mean(result.predict(case.X_test).log_density(case.y_test)))]
 
 
 def fit(case: Case, objective: str, dense: bool) -> list[float]:
@@ -314,9 +316,9 @@ def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
     warnings.simplefilter("ignore")
     if contestant in PEERS:
-        found = PEERS[contestant](read(path, "first"), float(rate), float(seconds))
-        found["versions"] = [f"{name} {version(name)}" for name in PACKAGES[contestant]]
-        print(json.dumps(found))
+        outcome = PEERS[contestant](read(path, "first"), float(rate), float(seconds))
+        outcome["versions"] = [f"{name} {version(name)}" for name in PACKAGES[contestant]]
+        print(json.dumps(outcome))
         return
     first, second = read(path, "first"), read(path, "second")
     if contestant.startswith("svi"):

@@ -142,17 +142,17 @@ def run_nuts(model: pgm.Model, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray
             runs.append(jax.block_until_ready(sampler.get_samples(group_by_chain=True)))
             times.append(time.perf_counter() - start)
         kept = runs[1:] if together else runs
-        found = {
+        draws = {
             name: np.concatenate([np.asarray(run[name]) for run in kept]) for name in ("f", *program.unknowns.names)
         }
         elapsed = times[1] if together else 4 * float(np.mean(times[1:]))
-        return found["f"], {name: found[name] for name in program.unknowns.names}, elapsed
+        return draws["f"], {name: draws[name] for name in program.unknowns.names}, elapsed
 
 
 def largest_score(one: np.ndarray, other: np.ndarray) -> float:
     """The largest difference of means or variances (chains, draws, n, latents), in joint standard errors."""
-    parts = [(x.mean(axis=(0, 1)), x.var(axis=(0, 1)), *standard_errors(x)) for x in (one, other)]
-    (m, v, dm, dv), (m2, v2, dm2, dv2) = parts
+    statistics = [(x.mean(axis=(0, 1)), x.var(axis=(0, 1)), *standard_errors(x)) for x in (one, other)]
+    (m, v, dm, dv), (m2, v2, dm2, dv2) = statistics
     return float(max(np.max(np.abs(m - m2) / np.hypot(dm, dm2)), np.max(np.abs(v - v2) / np.hypot(dv, dv2))))
 
 

@@ -36,15 +36,15 @@ def one_pass(prior, X, h, w, whitener, level):
 
     def cross(X):
         at_rows, at_inputs = X.astype(kernel), prior.Z.astype(kernel)
-        held = jax.tree.map(lambda part: jnp.asarray(part, kernel), prior.kernel)
-        return (held(at_inputs, at_rows) * prior.active[:, None]).astype(solves)
+        kernel_single = jax.tree.map(lambda part: jnp.asarray(part, kernel), prior.kernel)
+        return (kernel_single(at_inputs, at_rows) * prior.active[:, None]).astype(solves)
 
-    def told(X, h, w):
+    def statistics(X, h, w):
         A = whitener.astype(solves) @ cross(X)
         scaled = (A * jnp.sqrt(w)).astype(products)
         return (scaled @ scaled.T).astype(float), A.astype(float) @ h
 
-    P, pulled = summed(told, (jnp.eye(prior.rank), jnp.zeros(prior.rank)), prior.rank, X, h, w)
+    P, pulled = summed(statistics, (jnp.eye(prior.rank), jnp.zeros(prior.rank)), prior.rank, X, h, w)
     root = jnp.linalg.cholesky(P)
     centre = cho_solve((root, True), pulled)
     weights, half = whitener.T @ centre, solve_triangular(root, whitener, lower=True)

@@ -38,7 +38,7 @@ def run(rows: int, factor: str) -> dict[str, object]:
     y = (rng.random(rows) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(X[:, 0]) * X[:, 1]))).astype(float)
     inducing.HELD = rows * 2 * INPUTS if factor == "held" else 0
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.5), form=pgm.Inducing(X[:INPUTS])))
-    found = pgm.cavi(model, X, y)
+    output = pgm.cavi(model, X, y)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with jax.enable_x64(True):
         problem = problem_of(model, Data(X, y))
@@ -54,9 +54,9 @@ def run(rows: int, factor: str) -> dict[str, object]:
     return {
         "CPU s a pass": one_pass,
         "of the bare products": one_pass / bare,
-        "iterations": found.num_iterations,
-        "cavi, s": found.seconds,
-        "ELBO": found.elbo,
+        "iterations": output.num_iterations,
+        "cavi, s": output.seconds,
+        "ELBO": output.elbo,
         "peak, MB": peak,
     }
 
@@ -85,8 +85,8 @@ if __name__ == "__main__":
         table = []
         for case in CASES:
             command = [sys.executable, __file__, json.dumps(case)]
-            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-            table.append(case | json.loads(found))
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            table.append(case | json.loads(output))
             print(table[-1], flush=True)
         write_table(
             "A pass of cavi with 300 inducing inputs",

@@ -49,20 +49,20 @@ def run(path: str, count: int) -> dict[str, object]:
     kernel = pgm.RBF(2.0, np.full(COLUMNS, 4.0))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.0, form=pgm.Inducing(INDUCING)))
     cpu = time.process_time()
-    found = pgm.svi(model, pgm.ParquetRows(path, "y", standardise=True), train_hyperparameters=True)
+    result = pgm.svi(model, pgm.ParquetRows(path, "y", standardise=True), train_hyperparameters=True)
     cpu = time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rng, loss, truth = np.random.default_rng(1), 0.0, 0.0
     for _ in range(0, HELD_OUT, GROUP):
         X, y, f = simulated(rng, GROUP)
-        loss -= found.predict(X).log_density(y).sum() / HELD_OUT
+        loss -= result.predict(X).log_density(y).sum() / HELD_OUT
         truth += np.sum(np.logaddexp(0.0, f) - y * f) / HELD_OUT
     return {
         "rows": count,
         "CPU seconds": cpu,
-        "steps": found.fit.num_steps,
+        "steps": result.fit.num_steps,
         "peak, MB": peak,
-        "converged": found.converged,
+        "converged": result.converged,
         "test NLL": loss,
         "above the truth": loss - truth,
     }

@@ -34,39 +34,45 @@ def fold(name: str, number: int) -> dict[str, tuple[float, ...]]:
     The kernel is the paper's, one lengthscale for all columns, with what CAVI's bound learns.
     """
     data = load(SETS[name])
-    parts = np.array_split(np.random.default_rng(options.seed).permutation(len(data.X)), 10)
-    test = parts[number]
-    train = np.concatenate(parts[:number] + parts[number + 1 :])
+    folds = np.array_split(np.random.default_rng(options.seed).permutation(len(data.X)), 10)
+    test = folds[number]
+    train = np.concatenate(folds[:number] + folds[number + 1 :])
     X = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
-    given = X[train], data.y[train]
-    vi = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.0)), *given)
+    training = X[train], data.y[train]
+    vi = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.0)), *training)
     model = vi.model.fixed()
-    gaussian = pgm.gaussian_vi(model, *given)
+    gaussian = pgm.gaussian_vi(model, *training)
     results = {
         "X-GPC": vi,
         "corrected": pgm.correct(vi, method="perturbative"),
         "linear response": pgm.correct(vi),
         "variational Gaussian": gaussian,
         "the same, linear response": pgm.correct(gaussian),
-        "ground truth": pgm.gibbs(model, *given, num_samples=options.draws, num_warmup=200, seed=options.seed),
+        "ground truth": pgm.gibbs(model, *training, num_samples=options.draws, num_warmup=200, seed=options.seed),
     }
     mean, variance = results["ground truth"].predict_latent(X[test])
-    found = {}
+    figures_of_fold = {}
     for label, result in results.items():
         m, v = result.predict_latent(X[test])
         predictive = result.predict(X[test])
         wrong = np.mean((predictive.mean > 0.5) != (data.y[test] > 0.5))
         nll = -np.mean(predictive.log_density(data.y[test]))
-        found[label] = (np.mean(np.abs(m - mean)), np.mean(np.abs(v - variance)), wrong, nll, np.mean(variance))
-    print(name, number, found, flush=True)
-    return found
+        figures_of_fold[label] = (
+            np.mean(np.abs(m - mean)),
+            np.mean(np.abs(v - variance)),
+            wrong,
+            nll,
+            np.mean(variance),
+        )
+    print(name, number, figures_of_fold, flush=True)
+    return figures_of_fold
 
 
 rows = []
 for name in SETS:
     folds = [fold(name, number) for number in range(options.folds)]
     for label in folds[0]:
-        figures = np.mean([found[label] for found in folds], axis=0)
+        figures = np.mean([figures_of_fold[label] for figures_of_fold in folds], axis=0)
         row = {"data": name, "approximation": label}
         row |= {column: float(figure) for column, figure in zip(COLUMNS, figures, strict=False)}
         row["mean variance"] = float(figures[-1])

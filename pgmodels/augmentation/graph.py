@@ -12,7 +12,7 @@ from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.notation import Name, Tree, indexed
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.likelihoods.symbols import Latent, Latents, ParameterSymbol
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class AugmentedGraph:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""

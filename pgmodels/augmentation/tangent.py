@@ -101,7 +101,7 @@ def _reduces(expression: Expression) -> bool:
 def _indices(expression: Expression) -> Iterator[Expression]:
     """What latents are compared with: the y of f[y], which is there as the indicator of c = y."""
     if isinstance(expression, Comparison) and expression.operator == "==":
-        sides = (expression.left, expression.right)
+        sides = (expression.lhs, expression.rhs)
         for one, other in (sides, sides[::-1]):
             if isinstance(one, Positions) and not other.is_vector:
                 yield other

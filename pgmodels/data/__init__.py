@@ -1,1 +1,1 @@
-"""Reading and checking what users give: arrays, text and dates, options, rows in batches."""
+"""Reading and checking users' data: arrays, text and dates, options, batches of rows."""

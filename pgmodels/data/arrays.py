@@ -1,4 +1,4 @@
-"""What users give as arrays, read as doubles or refused with a remedy."""
+"""Conversion of users' arrays to float64, or an error with a remedy."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of
 
 
 def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
-    """A float64 array of any shape; what is missing (None, pandas.NA) is NaN in it.
+    """A float64 array of any shape; missing values (None, pandas.NA) are NaN.
 
-    Raises ValueError, naming the argument, for what is none or is not to be read as one without a decision: nothing,
-    sparse and masked arrays, dates, complex numbers, text, also that of numbers, rows of different lengths. The message
-    has the code that makes numbers of text and dates, a column of what has one dimension where ``as_column``, and by
-    the codes of training data where ``is_new``.
+    Raises ValueError, naming the argument, for values that are no array of numbers: None, sparse and masked arrays,
+    dates, complex numbers, text (also of numbers), rows of different lengths. For text and dates the message has code
+    that converts them: to a column if ``as_column`` and one-dimensional, and by the codes of the training data if
+    ``is_new``.
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
     if issparse(value):
-        raise ValueError(f"{name} is a sparse matrix; covariances need all of it: use {name}.toarray().")
+        raise ValueError(f"{name} is a sparse matrix; covariances need a dense one: use {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray):
         _check_unmasked(value, name)
         value = value.data
-    parts = [value[column] for column in value.columns] if is_polars_frame(value) else [value]
+    columns = [value[column] for column in value.columns] if is_polars_frame(value) else [value]
     try:
-        arrays = [np.asarray(part) for part in parts]
+        arrays = [np.asarray(column) for column in columns]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name} cannot be read as an array ({error}): give an array of numbers, all rows of one length."
@@ -34,16 +34,16 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
         raise ValueError(
             f"{name} holds complex numbers; use numpy.real({name}), or columns of real and imaginary parts."
         )
-    found = [part for part in map(_numbers_in, arrays) if part is not None]
-    if len(found) < len(arrays):
+    numeric = [array for array in map(_numbers_in, arrays) if array is not None]
+    if len(numeric) < len(arrays):
         raise ValueError(describe(value, name, as_column=as_column, is_new=is_new))
     if is_polars_frame(value):
-        return np.column_stack(found) if found else np.empty((len(value), 0))
-    return found[0]
+        return np.column_stack(numeric) if numeric else np.empty((len(value), 0))
+    return numeric[0]
 
 
 def check_finite(array: np.ndarray, name: str) -> None:
-    """Raise ValueError where an array holds NaN or an infinity, naming the first."""
+    """Raise ValueError, naming the first, if an array has NaN or infinite entries."""
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
         place = f"row {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
@@ -54,42 +54,42 @@ def check_finite(array: np.ndarray, name: str) -> None:
 
 
 def first_column(y: np.ndarray) -> np.ndarray:
-    """The first column of observations (n,) or (n, columns), which is what is predicted."""
+    """The first column of observations (n,) or (n, columns), the one that is predicted."""
     return y[:, 0] if y.ndim == 2 else y
 
 
 def column_names(value: Any) -> tuple[str, ...] | None:
-    """The names of a data frame's columns; None where it is none, or not all of them are text."""
+    """The column names of a data frame; None for other values, or if not all names are text."""
     names = getattr(value, "columns", None)
     if names is None or not hasattr(value, "__array__"):
         return None
-    found = tuple(names)
-    return found if found and all(isinstance(column, str) for column in found) else None
+    columns = tuple(names)
+    return columns if columns and all(isinstance(column, str) for column in columns) else None
 
 
 def check_column_names(value: Any, expected: tuple[str, ...] | None, name: str) -> None:
-    """Raise ValueError where a data frame's columns are not those that a result was learned from, in their order.
+    """Raise ValueError if a data frame's columns are not those of the training data, in the same order.
 
-    An array without names is taken as it is.
+    Arrays without names are accepted.
     """
     names = column_names(value)
     if names is None or expected is None or names == expected:
         return
     if sorted(names) == sorted(expected):
         raise ValueError(
-            f"{name} has the columns in another order than the X that the result was learned from: got "
+            f"{name} has the columns of the training X in another order: got "
             f"{list(names)}, expected {list(expected)}. Use {name}[{list(expected)}]."
         )
     missing = [column for column in expected if column not in names]
     extra = [column for column in names if column not in expected]
     raise ValueError(
-        f"{name} must have the columns of the X that the result was learned from, {list(expected)}; missing {missing}, "
-        f"not seen before {extra}. Give those columns, or an array where only the names differ."
+        f"{name} must have the columns of the training X, {list(expected)}; missing {missing}, unknown {extra}. "
+        "Give those columns, or an array if only the names differ."
     )
 
 
 def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:
-    """``values`` over ``scale``, and ``known`` where both are 0: of what has no variance, neither before nor after."""
+    """``values / scale``, and ``known`` where both are 0, as for quantities without variance."""
     values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
     return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
 
@@ -104,7 +104,7 @@ def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:
 
 
 def _numbers_in(array: np.ndarray) -> np.ndarray | None:
-    """An array as float64; None where something in it is no number."""
+    """An array as float64; None if an entry is not a number."""
     if array.dtype.kind in "biuf":
         return array.astype(np.float64, copy=False)
     if array.dtype.kind != "O":
@@ -122,11 +122,11 @@ def _numbers_in(array: np.ndarray) -> np.ndarray | None:
 
 
 def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places (m,) of the first of equal rows of X (n, d), in order, and which of these each row equals, (n,).
+    """Indices (m,) of the first occurrence of each distinct row of X (n, d), in order, and the inverse indices (n,).
 
-    Of no columns all rows are equal.
+    Without columns all rows are equal.
     """
-    # Where all rows differ one sum of each tells, in a tenth of the time.
+    # If all rows differ, a weighted sum of each shows it in a tenth of the time.
     sums = sum((np.sqrt(2.0 + column) * X[:, column] for column in range(X.shape[1])), np.zeros(len(X)))
     if np.all(np.diff(np.sort(sums)) > 0.0):
         return np.arange(len(X)), np.arange(len(X))

@@ -1,4 +1,4 @@
-"""Numbers that calls take as options, checked before any work."""
+"""Checks of numerical options, before any work."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def check_whole_number(value: Any, name: str, least: int) -> None:
-    """Raise ValueError where an option is not a whole number >= ``least``."""
+    """Raise ValueError if an option is not a whole number >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")
 
 
 def check_between(value: Any, name: str, low: float, high: float) -> None:
-    """Raise ValueError where an option is not a number strictly between two."""
+    """Raise ValueError if an option is not a number strictly between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not low < float(value) < high:
         limits = f"between {low:g} and {high:g}" if np.isfinite(high) else f"> {low:g}"
         raise ValueError(f"{name} must be a finite number {limits}; got {value!r}.")

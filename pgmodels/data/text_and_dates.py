@@ -1,6 +1,7 @@
-"""Text, dates and times among data: what they are, and code that makes numbers of them, to run as it stands.
+"""Text, dates and times in data: recognising them, and printing code that converts them to numbers.
 
-The code gives training data and new data the same numbers: levels are written out, and days are counted from one day.
+The code can be run unchanged, and converts training data and new data in the same way: levels are written out, and days
+are counted from a fixed day.
 """
 
 import numbers
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# So many levels are written out; more are computed, once, from the training data.
-_MOST_LEVELS = 50
+# Up to this many levels are written out; more are computed, once, from the training data.
+_MAX_LEVELS = 50
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
-# What pandas calls a missing entry; that of numbers is NaN, and of Python None.
+# Types of missing entries of Python and pandas; missing numbers are NaN.
 _MISSING = ("NoneType", "NAType", "NaTType")
 _DAYS = '(numpy.asarray({}, dtype="datetime64[us]") - numpy.datetime64("2000-01-01")) / numpy.timedelta64(1, "D")'
-# Periods count from their start, and times with a zone in UTC.
+# Periods are converted by their start, and times with a zone in UTC.
 _DAYS_OF_OBJECTS = (
     '((pandas.to_datetime([getattr(t, "start_time", t) for t in numpy.asarray({}, dtype=object)], utc=True, '
     'format="ISO8601") '
@@ -30,12 +31,12 @@ _FLOATS = "numpy.array([numpy.nan if pandas.isna(value) else float(value) for va
 
 
 def kind_of(entry: type) -> str:
-    """What entries of a type are: number, complex, text, date, duration, time, missing, or another object."""
+    """The kind of entries of a type: number, complex, text, date, duration, time, missing or object."""
     if entry.__name__ in _MISSING:
         return "missing"
     if entry.__name__ == "Period":
         return "date"
-    # Of NumPy's types, those of durations are whole numbers too.
+    # The order matters: NumPy's duration type is a subclass of its integer type.
     kinds = {
         "text": (str, bytes),
         "date": (date, np.datetime64),
@@ -48,21 +49,21 @@ def kind_of(entry: type) -> str:
 
 
 def is_polars_frame(value: Any) -> bool:
-    """Whether a value is a frame of polars, which as one array would have its dates as numbers."""
+    """Whether a value is a polars frame; converted as one array, its dates would become numbers."""
     return hasattr(value, "with_columns") and hasattr(value, "__array__")
 
 
 def as_array_code(value: Any, name: str) -> str:
-    """Code for a value as an array: its name, where it is one."""
+    """Code that converts a value to an array: its name if it is one."""
     if isinstance(value, np.ndarray):
         return name
     return f"{name}.to_numpy()" if hasattr(value, "to_numpy") else f"numpy.asarray({name})"
 
 
 def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
-    """What a value holds that is no number, and the code that makes numbers of it, where there is any.
+    """An error message: the entries of a value that are not numbers, and code that converts them if there is any.
 
-    ``as_column`` says that what has one dimension is to be a column, and ``is_new`` that training data came before.
+    ``as_column`` converts one-dimensional values to a column; ``is_new`` refers to the codes of the training data.
     """
     columns = list(_columns(value, name if name.isidentifier() else "values"))
     faults = [column for column in columns if column.kind not in ("number", "missing")]
@@ -73,7 +74,7 @@ def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
     place = worst.place if np.ndim(value) or worst.label is not None else ""
     if without:
         remedy = {
-            "mixed": "It stands among entries of another kind: give a number in its place, or drop the row.",
+            "mixed": "Other entries are of another kind: replace it by a number, or drop the row.",
             "complex": "Use numpy.real, or columns of real and imaginary parts.",
         }.get(worst.kind, "Give numbers.")
         return f"{_lead(worst, name)}{place}. {remedy}"
@@ -84,9 +85,9 @@ def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
 
 
 class _Column(NamedTuple):
-    """A column, or a value of one dimension, where ``label`` is None: its code, its entries, and what they are.
+    """A column, or a one-dimensional value if ``label`` is None: its code, its entries, and their kind.
 
-    ``row`` is the first that is no number, and ``levels`` those of a categorical.
+    ``row`` is the first entry that is not a number, and ``levels`` are those of a categorical.
     """
 
     label: Any
@@ -98,12 +99,12 @@ class _Column(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where the first entry stands that is no number."""
+        """The position, in words, of the first entry that is not a number."""
         return f" in row {self.row}" + ("" if self.label is None else f", column {self.label!r}")
 
     @property
     def first(self) -> Any:
-        """The first entry that is no number."""
+        """The first entry that is not a number."""
         return self.entries[self.row]
 
     @property
@@ -127,7 +128,7 @@ def _columns(value: Any, name: str) -> Iterator[_Column]:
             return
     array = np.asarray(value)
     if array.dtype.kind in "US":
-        # Numbers beside text would be text by now.
+        # NumPy has converted numbers beside text to text.
         array = np.asarray(value, dtype=object)
     if array.ndim == 1:
         yield _column(None, name, value, array)
@@ -135,7 +136,7 @@ def _columns(value: Any, name: str) -> Iterator[_Column]:
         for j in range(array.shape[1]):
             yield _column(j, f"{name}[:, {j}]", array[:, j])
     elif array.ndim == 0:
-        # One entry has no code: what it should be is not known.
+        # A scalar has no code: its intended shape is unknown.
         yield _Column(None, name, array.reshape(1), "object", 0, None)
 
 
@@ -146,7 +147,7 @@ def _column(label: Any, code: str, value: Any, array: Any = None) -> _Column:
 
 
 def _kind(entries: np.ndarray) -> tuple[str, int]:
-    """What entries (n,) are taken together, those that are missing left out, and the first that is no number."""
+    """The common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
     if entries.dtype.kind in "biuf":
         return "number", 0
     kinds = np.array([_kind_of_entry(entry) for entry in entries], dtype=object)
@@ -191,14 +192,14 @@ def _is_number(text: str | bytes) -> bool:
 
 
 def _levels(value: Any) -> list[Any] | None:
-    """The levels of a categorical in their order; None of anything else, and where it holds no list of them."""
-    found: Any = getattr(getattr(value, "dtype", None), "categories", None)
-    return list(found) if hasattr(found, "__len__") else None
+    """The levels of a categorical in order; None for other values and categoricals without a list of levels."""
+    categories: Any = getattr(getattr(value, "dtype", None), "categories", None)
+    return list(categories) if hasattr(categories, "__len__") else None
 
 
 def _lead(column: _Column, name: str) -> str:
     if column.kind in ("date", "duration", "time") or kind_of(type(column.first)) in ("date", "duration", "time"):
-        return f"{name} holds dates or times, whose unit is not to be guessed; got {str(column.first)!r}"
+        return f"{name} holds dates or times, and their unit is ambiguous; got {str(column.first)!r}"
     first = _bare(column.first)
     return f"{name} must be numeric; got {first!r} of type {type(first).__name__}"
 
@@ -206,15 +207,15 @@ def _lead(column: _Column, name: str) -> str:
 def _why(kind: str, is_new: bool) -> str:
     if kind == "text" and is_new:
         return (
-            "Text is never taken as a number. Code it by the codes of the training data, without which new data say "
-            "nothing; NaN, which is refused, is what they do not have"
+            "Text is never converted to numbers implicitly. Encode it by the codes of the training data; levels "
+            "without a code become NaN, which is refused"
         )
     return {
-        "text": "Text is never taken as a number. Code training data and new data by the same levels, put into the "
-        "order that is meant; NaN, which is refused, is what is not among them",
-        "numeric text": "Text is never taken as a number. Where it stands for one, read it as such; where it names "
-        "classes, code these",
-        "date": "Count days from one day, the same for training data and new data",
+        "text": "Text is never converted to numbers implicitly. Encode training data and new data by the same levels, "
+        "in a meaningful order; other levels become NaN, which is refused",
+        "numeric text": "Text is never converted to numbers implicitly. Convert it if it means numbers; if it names "
+        "classes, encode these",
+        "date": "Count days from a fixed day, the same for training data and new data",
         "duration": "Count them in days",
         "time": "Count hours from midnight",
     }[kind]
@@ -223,19 +224,19 @@ def _why(kind: str, is_new: bool) -> str:
 def _code(
     value: Any, columns: Sequence[_Column], faults: Sequence[_Column], as_column: bool, is_new: bool
 ) -> list[str]:
-    """Lines that put numbers in the place of a value."""
+    """Lines of code that replace a value by numbers."""
     name = columns[0].code.partition("[")[0]
     codes = {column.label: _codes(column) for column in faults if column.kind == "text"}
     lines = []
     if codes and not is_new:
-        written = codes.get(None) or "{" + ", ".join(f"{label!r}: {own}" for label, own in codes.items()) + "}"
+        written = codes.get(None) or "{" + ", ".join(f"{label!r}: {code}" for label, code in codes.items()) + "}"
         lines.append(f"codes = {written}  # once, for training data and new data alike")
     if columns[0].label is None:
-        made = _expression(columns[0])
-        return [*lines, f"{name} = numpy.reshape({made}, (-1, 1))" if as_column else f"{name} = {made}"]
+        converted = _expression(columns[0])
+        return [*lines, f"{name} = numpy.reshape({converted}, (-1, 1))" if as_column else f"{name} = {converted}"]
     if is_polars_frame(value):
-        made = ", ".join(f"polars.Series({column.label!r}, {_expression(column)})" for column in faults)
-        return [*lines, f"{name} = {name}.with_columns({made})"]
+        converted = ", ".join(f"polars.Series({column.label!r}, {_expression(column)})" for column in faults)
+        return [*lines, f"{name} = {name}.with_columns({converted})"]
     if hasattr(value, "iloc"):
         lines.append(f"{name} = {name}.copy()")
     elif np.asarray(value).dtype.kind in "Mm":
@@ -246,35 +247,35 @@ def _code(
 
 
 def _expression(column: _Column) -> str:
-    """Code for the numbers of a column, an array (n,)."""
+    """Code that converts a column to numbers (n,)."""
     if column.kind == "text":
-        own = "codes" if column.label is None else f"codes[{column.label!r}]"
-        return f"numpy.array([{own}.get(value, numpy.nan) for value in {column.code}])"
-    form = {
+        codes = "codes" if column.label is None else f"codes[{column.label!r}]"
+        return f"numpy.array([{codes}.get(value, numpy.nan) for value in {column.code}])"
+    template = {
         "date": _DAYS if column.is_plain else _DAYS_OF_OBJECTS,
         "duration": _DURATIONS if column.entries.dtype.kind == "m" else _DURATIONS_OF_OBJECTS,
         "time": _HOURS,
         "numeric text": _FLOATS,
     }[column.kind]
-    return form.format(column.code)
+    return template.format(column.code)
 
 
 def _codes(column: _Column) -> str:
-    """Code for the numbers of the levels of a column of text, in the order that they have."""
+    """Code of a dictionary from the levels of a text column, in order, to numbers."""
     if column.levels is not None:
         return level_codes(column.levels)
-    found = {entry for entry in column.entries if _kind_of_entry(entry) == "text"}
-    if len(found) > _MOST_LEVELS:
+    texts = {entry for entry in column.entries if _kind_of_entry(entry) == "text"}
+    if len(texts) > _MAX_LEVELS:
         levels = f"sorted({{value for value in {column.code} if isinstance(value, (str, bytes))}})"
         return f"{{level: float(code) for code, level in enumerate({levels})}}"
-    return level_codes(sorted(found, key=lambda level: (isinstance(level, bytes), level)))
+    return level_codes(sorted(texts, key=lambda level: (isinstance(level, bytes), level)))
 
 
 def level_codes(levels: Sequence[Any]) -> str:
-    """Code for a dictionary of the numbers 0, 1, ... by level."""
+    """Code of a dictionary from levels to the numbers 0, 1, ..."""
     return repr({_bare(level): float(code) for code, level in enumerate(levels)})
 
 
 def _bare(entry: Any) -> Any:
-    """An entry as Python writes it, not as a type of NumPy."""
+    """An entry as a Python object, not of a NumPy type."""
     return entry.item() if isinstance(entry, np.generic) else entry

@@ -21,8 +21,8 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
-from pgmodels.runtime import hooks as generic
-from pgmodels.runtime.atomic_io import written_whole
+from pgmodels.runtime import hooks
+from pgmodels.runtime.atomic_io import atomic_write
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import double_precision
 
@@ -99,15 +99,15 @@ class Comparison:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "comparison.csv"
-        with written_whole(path) as whole:
+        with atomic_write(path) as whole:
             self._frame.to_csv(whole)
         return path
 
     def __str__(self) -> str:
-        return generic.text(self)
+        return hooks.text(self)
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
     def plot(self, path: Any = None) -> Figure:
         """A matplotlib Figure of each result's marginals against the reference's; writes a PNG where path is given.
@@ -115,7 +115,7 @@ class Comparison:
         Posterior means and variances at the training data and, where test data were given, predictive probabilities
         (means, where y is not a class) there; see ``pgmodels.plot_marginals``.
         """
-        figure = generic.figure(self)
+        figure = hooks.figure(self)
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
@@ -135,7 +135,7 @@ class Comparison:
         ``seed``; under the name ``command``, how to run it again.
         Raises ValueError where class_names do not fit the classes.
         """
-        return generic.report(self, path, title=title, settings=settings or {}, class_names=class_names)
+        return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 
 
 @double_precision
@@ -302,7 +302,9 @@ def _test_metrics(
 ) -> tuple[dict[str, float], np.ndarray | None]:
     """The metrics on test data, and the probabilities or means predicted there."""
     try:
-        predictive: Predictive = result.predict(X, result.likelihood.support(result.model.num_latents).given(y))
+        predictive: Predictive = result.predict(
+            X, result.likelihood.support(result.model.num_latents).covariate_columns(y)
+        )
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None

@@ -13,7 +13,7 @@ from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estim
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.threads import one_thread_up_to
 
@@ -74,14 +74,14 @@ class Diagnosis:
         return pd.DataFrame({name: value.ravel() for name, value in columns.items()}, index=index)
 
     def __str__(self) -> str:
-        return generic.text(self)
+        return hooks.text(self)
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
     def plot(self) -> Figure:
         """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling's."""
-        return generic.figure(self)
+        return hooks.figure(self)
 
 
 def diagnose(

@@ -19,7 +19,7 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     is not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as of ``Draws.predict``.
     """
     size = draws.model.num_latents
-    predictive = draws.predict(X, draws.likelihood.support(size).given(y), seed)
+    predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)
     # Its parameters may be drawn together with the latents.
     likelihood, f = predictive.given, predictive.nodes.at(slice(None), 0)[0]
     values = predictive.support.values()

@@ -26,7 +26,7 @@ from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.threads import SMALL, num_cores, one_thread_if_small
-from pgmodels.runtime.warnings import unsaid
+from pgmodels.runtime.warnings import suppress_warnings
 from pgmodels.runtime.x64 import double_precision
 
 # Central intervals whose coverage is reported.
@@ -160,7 +160,7 @@ def simulate_calibration(
         raise ValueError("rows have weights, which data simulated from the model do not.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     support = model.likelihood.support(model.num_latents)
-    drawn = draw_observations(model.likelihood, f, support.given(y), np.random.default_rng(seed))
+    drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     # Latents that the prior knows say nothing of q: their variance is 0, and what its form adds to it.
@@ -192,7 +192,7 @@ def _replicate(
 
     # Which precision is used is a setting of each thread. What is no covariance is counted.
     @double_precision
-    @unsaid(CorrectionWarning)
+    @suppress_warnings(CorrectionWarning)
     def replicate(number: int) -> list[np.ndarray]:
         posterior, mean, variance, done = _find(model, Data(X, y[number]), prior, approximation)
         draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, number)

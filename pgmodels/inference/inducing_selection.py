@@ -7,7 +7,7 @@ import numpy as np
 from pgmodels.model import GP, Data, Model
 from pgmodels.priors.collection import columns
 from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 # The inducing inputs (M, d) of each group, None where a group has another form.
 Inputs = tuple[np.ndarray | None, ...]
@@ -26,7 +26,7 @@ SHARPEST = SHARPER**TURNS
 _NATS, _SHARE = 10.0, 0.25
 
 
-class InducingWarning(UserWarning):
+class InducingWarning(PgmodelsWarning):
     """More inducing inputs would tell more."""
 
 

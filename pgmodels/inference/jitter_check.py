@@ -2,7 +2,7 @@
 
 from pgmodels.model import Data, Model
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 # A neglected variance times the largest precision of a site: so much is wanted, and so much is warned of. A datum's
 # share of the ELBO is off by half of it, and by more where its residual is large.
@@ -11,7 +11,7 @@ _WANTED, _WARNED = 1e-7, 1e-2
 _NATS, _SHARE = 0.1, 1e-9
 
 
-class PrecisionWarning(UserWarning):
+class PrecisionWarning(PgmodelsWarning):
     """No form of the prior holds enough digits for what the data say."""
 
 

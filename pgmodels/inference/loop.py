@@ -108,10 +108,10 @@ def run_block(
     return jax.lax.while_loop(unfinished, advance, empty)
 
 
-def _few_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
-    return bool(problem.has_few_rows)
+def _many_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
+    return not problem.has_few_rows
 
 
-@partial(compiled, static_argnames="step", lightly=_few_rows)
+@partial(compiled, static_argnames="step", optimise=_many_rows)
 def _run_block(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> LoopState:
     return run_block(step, problem, state, tolerance, limit, BLOCK_LENGTH)

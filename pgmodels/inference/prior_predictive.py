@@ -10,7 +10,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter, Within
-from pgmodels.parameters.vector import ParameterVector, uncertain, with_values
+from pgmodels.parameters.vector import ParameterVector, with_priors, with_values
 from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes
@@ -42,11 +42,11 @@ def prior_predictive(
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
     model = with_inputs(model, choose_inputs(model, inputs))
-    unknowns = uncertain(model)
+    unknowns = with_priors(model)
     values = _draw_unknowns(unknowns, num_draws, seed)
     if values:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
-        f = np.asarray(_draw_each(model.bare(), unknowns.places, values, model.inputs(inputs), keys))
+        f = np.asarray(_draw_each(model.bare(), unknowns.leaf_indices, values, model.inputs(inputs), keys))
     else:
         f, _ = draw_latents(model.prior(inputs), num_draws, seed)
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
@@ -75,12 +75,12 @@ def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np
         return np.asarray(parameter.prior.sample(key, (num_draws,)))
     found: list[np.ndarray] = []
     for number in range(_ROUNDS):
-        drawn = parameter.given_prior.sample(jax.random.fold_in(key, number), (num_draws,))
+        drawn = parameter.declared_prior.sample(jax.random.fold_in(key, number), (num_draws,))
         found.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])
         if sum(map(len, found)) >= num_draws:
             return np.concatenate(found)[:num_draws]
     raise ValueError(
-        f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.held_prior!r}, "
+        f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
         f"{sum(map(len, found))} are within its constraint. Give it a prior on what the constraint leaves, such as "
         "numpyro.distributions.Dirichlet on a simplex, or hold it with pgm.Fixed."
     )

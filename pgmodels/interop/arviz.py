@@ -9,7 +9,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.numerics.quadrature import slices
-from pgmodels.parameters.vector import uncertain
+from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.correction import is_out_of_reach
@@ -18,9 +18,9 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Densities evaluated at a time: 16 MB an array.
@@ -32,11 +32,11 @@ _SAMPLERS = {
 }
 
 
-class InteropWarning(UserWarning):
+class InteropWarning(PgmodelsWarning):
     """A result is exported without one of its parts."""
 
 
-@generic.arviz.register(Result)
+@hooks.arviz.register(Result)
 @double_precision
 def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
@@ -97,7 +97,9 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(likelihood, f[:, kept], likelihood.support(f.shape[-1]).given(y), rng, values)
+        drawn = draw_observations(
+            likelihood, f[:, kept], likelihood.support(f.shape[-1]).covariate_columns(y), rng, values
+        )
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warn(f"posterior_predictive is left out: {error}", InteropWarning)
@@ -129,7 +131,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     return tree
 
 
-@generic.arviz.register(PriorPredictive)
+@hooks.arviz.register(PriorPredictive)
 def prior_to_arviz(draws: PriorPredictive) -> Any:
     """An xarray.DataTree of draws before data, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
     import arviz_base as az
@@ -225,7 +227,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
 def _log_prior(draws: Draws) -> np.ndarray:
     """The log prior density of each draw of the hyperparameters, (chains, draws); 0 where none were sampled."""
     total = np.zeros(draws.log_likelihood_trace.shape)
-    parameters = uncertain(draws.model).parameters if draws.hyperparameters else []
+    parameters = with_priors(draws.model).parameters if draws.hyperparameters else []
     for parameter, values in zip(parameters, draws.hyperparameters.values(), strict=True):
         density = np.asarray(parameter.prior.log_prob(as_array(values)))
         total += density.reshape(*total.shape, -1).sum(axis=-1)

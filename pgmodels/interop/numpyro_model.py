@@ -14,7 +14,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, trace
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import bare, is_parameter
-from pgmodels.parameters.vector import ParameterVector, is_uncertain, uncertain
+from pgmodels.parameters.vector import ParameterVector, is_sampled, with_priors
 from pgmodels.priors.dense import exact_root
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.jit import compiled
@@ -61,8 +61,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
     parameter has a prior but the formula may leave out a factor that depends on it.
     """
-    model, data = require_model(model).given(X, y)
-    program = Program(model.held_as(Auto()).resolve(data.X), data)
+    model, data = require_model(model).prepare(X, y)
+    program = Program(model.with_form(Auto()).resolve(data.X), data)
 
     def numpyro_model() -> None:
         if not jax.config.read("jax_enable_x64"):
@@ -85,7 +85,7 @@ class Program:
         inputs = model.inputs(data.X)
         self.copies = inputs.copies
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
-        self.prior = None if self.unknowns.places else model.prior(data.X, neglected=0.0)
+        self.prior = None if self.unknowns.leaf_indices else model.prior(data.X, neglected=0.0)
         # A factor that depends on nothing sampled is made here, once.
         self.factors: list[Any]
         if self.prior is not None:
@@ -93,7 +93,7 @@ class Program:
             self.factors = [_active(group, len(X)) for group, X in groups]
         else:
             pairs = zip(model.gps, self.inputs, strict=True)
-            self.factors = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), X).T for gp, X in pairs]
+            self.factors = [None if _is_sampled(gp.kernel) else _root(bare(gp.kernel), X).T for gp, X in pairs]
 
     def __call__(self) -> None:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -127,14 +127,14 @@ def _active(group: Any, count: int) -> Any:
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
 
 
-def _is_uncertain(kernel: Any) -> bool:
+def _is_sampled(kernel: Any) -> bool:
     leaves = jax.tree.leaves(kernel, is_leaf=is_parameter)
-    return any(is_parameter(leaf) and is_uncertain(leaf) for leaf in leaves)
+    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)
 
 
 def checked_unknowns(model: Model) -> ParameterVector:
     """What has a prior; ValueError where the likelihood's density may lack a factor that depends on it."""
-    unknowns = uncertain(model)
+    unknowns = with_priors(model)
     named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
         raise ValueError(

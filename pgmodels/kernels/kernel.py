@@ -16,7 +16,7 @@ from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
-from pgmodels.runtime.jit import compiled, double_by_hand
+from pgmodels.runtime.jit import compiled, double_outside_jit
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
 
@@ -38,7 +38,7 @@ class Kernel(Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in {"__call__", "diagonal"} & set(vars(cls)):
-            setattr(cls, name, double_by_hand(vars(cls)[name]))
+            setattr(cls, name, double_outside_jit(vars(cls)[name]))
 
     @property
     def is_known(self) -> bool:
@@ -285,7 +285,7 @@ def _between(kernel: Any, X: Array, Z: Array) -> Array:
     return kernel(X, Z)
 
 
-_lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), lightly=True)
+_lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), optimise=False)
 
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:

@@ -1,4 +1,4 @@
-"""The language of likelihoods: formulas, supports, the named likelihoods."""
+"""Likelihoods: formulas as expressions, supports, sampling, and the named likelihoods."""
 
 from pgmodels.likelihoods import algebra, infix
 from pgmodels.likelihoods.expression import Expression

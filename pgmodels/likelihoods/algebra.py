@@ -1,4 +1,4 @@
-"""Sums, products, powers and comparisons of formulas, simplified where that is an identity."""
+"""Sums, products, powers and comparisons of formulas, simplified only by identities."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from pgmodels.likelihoods.symbols import Constant, ParameterVector
 
 
 def as_expression(value: Any) -> Expression:
-    """Turn a number into a Constant and leave an expression as it is; an error for anything else."""
+    """A number as a Constant, an expression unchanged; TypeError or ValueError for anything else."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, ParameterVector):
         raise ValueError(
-            f"the formula reads {value.name} as one number, and it has {value.length} entries: give it one number, "
+            f"the formula uses {value.name} as one number, but it has {value.length} entries: give it one number, "
             f"read an entry as {value.name}[0], or put values that differ between data into columns of y."
         )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -68,8 +68,8 @@ def multiply(*operands: Operand) -> Expression:
             number *= factor.value
         else:
             base, exponent = (factor.base, factor.exponent) if isinstance(factor, Power) else (factor, Constant(1.0))
-            held = collected.get(base.key)
-            collected[base.key] = (base, exponent if held is None else add(held[1], exponent))
+            previous = collected.get(base.key)
+            collected[base.key] = (base, exponent if previous is None else add(previous[1], exponent))
     if number == 0.0:
         return Constant(0.0)
     factors: list[Expression] = []
@@ -89,7 +89,7 @@ def multiply(*operands: Operand) -> Expression:
 
 
 def power(base: Operand, exponent: Operand) -> Expression:
-    """A power; nested powers are merged only where that is an identity."""
+    """A power; nested powers are merged only if that is an identity."""
     base, exponent = as_expression(base), as_expression(exponent)
     if isinstance(exponent, Constant):
         if exponent.value == 0.0:
@@ -102,15 +102,15 @@ def power(base: Operand, exponent: Operand) -> Expression:
             return Constant(base.value**exponent.value)
     if isinstance(base, Constant) and base.value == 1.0:
         return base
-    whole = isinstance(exponent, Constant) and exponent.value == int(exponent.value)
-    if isinstance(base, Power) and (whole or base.base.nonnegative):
+    is_integer = isinstance(exponent, Constant) and exponent.value == int(exponent.value)
+    if isinstance(base, Power) and (is_integer or base.base.nonnegative):
         return power(base.base, multiply(base.exponent, exponent))
     if isinstance(base, Power) and base.is_even and isinstance(exponent, Constant):
-        # The root of a square is |z|, whose kink is known as one.
+        # The root of a square is |z|, whose kink other modules recognise.
         return power(absolute(base.base), multiply(base.exponent, exponent))
-    if isinstance(base, Product) and (whole or base.nonnegative):
+    if isinstance(base, Product) and (is_integer or base.nonnegative):
         return multiply(*(power(factor, exponent) for factor in base.children))
-    if isinstance(base, Call) and base.name == "exp" and not whole and exponent.latent_free:
+    if isinstance(base, Call) and base.name == "exp" and not is_integer and exponent.latent_free:
         return Call("exp", multiply(exponent, base.argument))
     return Power(base, exponent)
 
@@ -120,6 +120,6 @@ def absolute(x: Operand) -> Expression:
     return Call("abs", as_expression(x))
 
 
-def compare(operator: str, left: Operand, right: Operand) -> Expression:
+def compare(operator: str, lhs: Operand, rhs: Operand) -> Expression:
     """The indicator that is 1 where a comparison of two coefficients holds, else 0."""
-    return Comparison(operator, as_expression(left), as_expression(right))
+    return Comparison(operator, as_expression(lhs), as_expression(rhs))

@@ -1,4 +1,4 @@
-"""The density of observations by the formula of a likelihood."""
+"""Densities of observations under the formula of a likelihood."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -18,45 +18,45 @@ from pgmodels.runtime.x64 import as_array, double_precision
 
 @double_precision
 def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
-    """log p(y | f) of each datum by the formula, shape (..., n), for f (..., n, latents).
+    """log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
 
-    ``y`` is (..., n), or (..., n, columns) where the formula reads columns; its leading axes broadcast against f's.
+    ``y`` is (..., n), or (..., n, columns) if the formula reads columns; its leading axes broadcast against f's.
     """
-    return np.asarray(_log_density(*_given(likelihood, y, f)))
+    return np.asarray(_log_density(*_inputs(likelihood, y, f)))
 
 
 @double_precision
 def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray) -> np.ndarray:
     """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
 
-    ``y`` is (n,), or (..., 1, n) for several values at the same nodes; with columns, of one axis more.
+    ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
     """
-    return np.asarray(_log_integral(log_weights, *_given(likelihood, y, f)))
+    return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))
 
 
 def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
-    """Entries of parameters that the data choose but that there are not, and where (n,)."""
+    """Parameter entries whose index, computed from y, is out of range, and a mask (n,) of the rows."""
     if isinstance(formula, ParameterSymbol) and formula.children:
-        found = np.asarray(formula.children[0].evaluate(env))[..., 0]
-        beyond = ~np.isin(found, np.arange(formula.length))
-        if beyond.any():
-            yield formula, np.broadcast_to(beyond, np.shape(env.f)[:-1])
+        index = np.asarray(formula.children[0].evaluate(env))[..., 0]
+        invalid = ~np.isin(index, np.arange(formula.length))
+        if invalid.any():
+            yield formula, np.broadcast_to(invalid, np.shape(env.f)[:-1])
     for child in formula.children:
         yield from entries_out_of_range(child, env)
 
 
 def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:
-    """Coefficients beside a latent that have no finite value somewhere, and where (n,)."""
+    """Coefficients of latents that are not finite in some rows, and a mask (n,) of the rows."""
     for coefficient in coefficients(formula):
-        lacking = is_undefined(coefficient, np.asarray(log_or_value(coefficient, env)))
-        if lacking.any():
-            yield coefficient, np.broadcast_to(lacking, np.shape(env.f)[:-1])
+        undefined = is_undefined(coefficient, np.asarray(log_or_value(coefficient, env)))
+        if undefined.any():
+            yield coefficient, np.broadcast_to(undefined, np.shape(env.f)[:-1])
 
 
 def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expression]:
-    """What stands beside a latent and must be finite, such as log(y) in f + log(y).
+    """Terms added to latents, which must be finite, such as log(y) in f + log(y).
 
-    ``inside`` an argument of a function factors must be finite too; others are looked at in logarithms.
+    ``inside`` the argument of a function factors must be finite too; other factors are only used by their logarithms.
     """
     if formula.latent_free:
         return
@@ -68,19 +68,19 @@ def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expressi
 
 
 def log_or_value(coefficient: Expression, env: Environment) -> Array:
-    """The logarithm of a coefficient that is never negative, the value of another, (..., n, 1)."""
+    """The logarithm of a nonnegative coefficient, else its value, (..., n, 1)."""
     return coefficient.log_evaluate(env) if coefficient.nonnegative else coefficient.evaluate(env)
 
 
 def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
-    """Where a coefficient has no finite value, (..., n), by its ``log_or_value``."""
-    # The logarithm of 0 is no fault: indicators are 0.
+    """A mask (..., n) of the rows where a coefficient is not finite, from its ``log_or_value``."""
+    # A logarithm of -inf is allowed: indicators may be 0.
     zero = coefficient.nonnegative & (values < 0)
     return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
 
 
-def _given(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
-    """What the compiled functions take: the formula, and what it is evaluated at."""
+def _inputs(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
+    """The arguments of the compiled functions: the formula, and the arrays at which it is evaluated."""
     f = as_array(f)
     return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
 

@@ -1,4 +1,4 @@
-"""Mean and variance of an observation given its latents, by sums and quadrature over what it can be."""
+"""Mean and variance of an observation given its latents, by sums and quadrature over the support of y."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,24 +8,24 @@ import numpy as np
 from pgmodels.likelihoods.items import Items
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import Piece, outermost
-from pgmodels.likelihoods.sampling import MISSING, SamplingWarning, pieces_given, require_normalised
+from pgmodels.likelihoods.sampling import MISSING, SamplingWarning, conditional_pieces, require_normalised
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import double_precision
 
-# y = centre + scale * sinh(s): 5 % of the scale apart at the centre, 600,000 scales out at the ends. The trapezoid
-# rule is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
+# y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away. The trapezoid rule
+# is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
 _STANDARD = np.linspace(-14.0, 14.0, 512)
 _FAR = np.abs(_STANDARD) > 12.0
-# Moments of which more than this share lies far out are not what the points say.
+# If far points contribute more than this share of a moment, the moment is unreliable.
 _SHARE = 1e-3
-# Numbers of a list added up from its ends, until their probabilities sum to 1 up to _NEGLIGIBLE; then an integral takes
-# the rest.
+# Discrete values are summed from the ends of the support, in these numbers, until their probabilities sum to 1 up to
+# _NEGLIGIBLE; an integral covers the rest.
 _COUNT_LEVELS = (64, 512, 4096)
 _NEGLIGIBLE = 1e-12
 
 
 class _Points(NamedTuple):
-    """Numbers that y can be, their probabilities, both (points, rows), and which of them are far out."""
+    """Values of y and their probabilities, both (points, rows), and a mask (points,) of points far in the tails."""
 
     y: np.ndarray
     weight: np.ndarray
@@ -38,39 +38,39 @@ def expectations(
 ) -> tuple[np.ndarray, np.ndarray]:
     """E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
 
-    Arguments are those of ``draw_observations``. NaN where the tails are so heavy that the points do not tell. Warns
-    with SamplingWarning where they miss more than 1e-3 of the probability. Raises ValueError where the support of y is
-    not declared or the formula is not normalised over it.
+    Arguments are those of ``draw_observations``. NaN where the tails are too heavy for the points. Warns with
+    SamplingWarning if the points miss more than 1e-3 of the probability. Raises ValueError if the support of y is not
+    declared or the formula is not normalised over it.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]
     support = require_normalised(likelihood, size, "y has no mean and no variance")
     columns = support.num_columns - 1
-    given = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(n, columns)
-    listed, open_ended = pieces_given(likelihood, support, given, n)
-    items = Items(likelihood, f, given, parameters or {})
+    other_columns = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(n, columns)
+    listed, open_ended = conditional_pieces(likelihood, support, other_columns, n)
+    items = Items(likelihood, f, other_columns, parameters or {})
     pieces = listed if open_ended is None else [*listed, open_ended]
     every = np.arange(items.count)
     mean, variance, mass = items.by_chunk(every, lambda rows: _moments(items, pieces, rows))
     missing = np.max(np.abs(1.0 - mass), initial=0.0)
     if missing > MISSING:
         warn(
-            f"the mean and the variance of y of {likelihood.name} are sums over points whose probabilities add up to 1 "
-            f"but for {missing:.2g}: far tails, or detail finer than the points, are left out.",
+            f"the mean and the variance of y of {likelihood.name} are sums over points whose probabilities sum to 1 "
+            f"with an error of {missing:.2g}: far tails, or detail finer than the points, are missing.",
             SamplingWarning,
         )
     return mean.reshape(f.shape[:-1]), variance.reshape(f.shape[:-1])
 
 
 def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
-    """Mean and variance of some items, and the probability of the points that they are of, (3, rows)."""
-    found: list[_Points] = []
+    """Mean, variance and total probability of the points of some items, (3, rows)."""
+    groups: list[_Points] = []
     for piece in pieces:
-        elsewhere = sum((points.weight.sum(axis=0) for points in found), np.zeros(len(rows)))
-        found += _points(items, piece, rows, elsewhere)
-    y, weight, far = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        elsewhere = sum((points.weight.sum(axis=0) for points in groups), np.zeros(len(rows)))
+        groups += _points(items, piece, rows, elsewhere)
+    y, weight, far = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
     mass = weight.sum(axis=0)
-    # Far points may be too large for their squares, where their weights are 0.
+    # Squares of far points with weight 0 may overflow.
     y = np.where(weight > 0, y, 0.0)
     mean = _share(y, weight, far) / mass
     with np.errstate(over="ignore"):
@@ -79,11 +79,11 @@ def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
 
 
 def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """The weighted sum of values, NaN where too much of it lies far out."""
+    """The weighted sum of values, NaN where far points contribute too much."""
     sizes = np.abs(values) * weight
     total = sizes.sum(axis=0)
-    told = np.isfinite(total) & (sizes[far].sum(axis=0) <= _SHARE * total)
-    return np.where(told, (values * weight).sum(axis=0), np.nan)
+    reliable = np.isfinite(total) & (sizes[far].sum(axis=0) <= _SHARE * total)
+    return np.where(reliable, (values * weight).sum(axis=0), np.nan)
 
 
 def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray) -> list[_Points]:
@@ -91,15 +91,15 @@ def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray)
     if not piece.is_discrete:
         return [_interval(items, rows, low, high, elsewhere)]
     for level in _COUNT_LEVELS:
-        points, there, left, right = outermost(low, high, level)
-        counts = _listed(items, rows, points, there)
-        if (left >= right).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - _NEGLIGIBLE).all():
+        points, exists, lower, upper = outermost(low, high, level)
+        counts = _listed(items, rows, points, exists)
+        if (lower >= upper).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - _NEGLIGIBLE).all():
             return [counts]
-    return [counts, _interval(items, rows, left, right, elsewhere + counts.weight.sum(axis=0))]
+    return [counts, _interval(items, rows, lower, upper, elsewhere + counts.weight.sum(axis=0))]
 
 
-def _listed(items: Items, rows: np.ndarray, points: np.ndarray, there: np.ndarray) -> _Points:
-    return _Points(points, items.listed(rows, points, there), np.zeros(len(points), dtype=bool))
+def _listed(items: Items, rows: np.ndarray, points: np.ndarray, exists: np.ndarray) -> _Points:
+    return _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))
 
 
 def _interval(items: Items, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray) -> _Points:

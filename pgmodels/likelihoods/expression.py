@@ -1,7 +1,7 @@
-"""What a formula is: a tree that can be evaluated, printed and taken apart.
+"""Expressions: formulas as trees that can be evaluated, printed and analysed.
 
 A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called once,
-with symbols, and what it returns is an expression.
+with symbols, and returns an expression.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Environment:
 
 
 class Algebra(Protocol):
-    """What the operators of an expression are made with."""
+    """The constructors behind the operators of expressions."""
 
     def add(self, *operands: Operand) -> Expression: ...
 
@@ -48,16 +48,16 @@ class Algebra(Protocol):
 
     def absolute(self, x: Operand) -> Expression: ...
 
-    def compare(self, operator: str, left: Operand, right: Operand) -> Expression: ...
+    def compare(self, operator: str, lhs: Operand, rhs: Operand) -> Expression: ...
 
 
 class Expression(ABC):
     """A node of a formula.
 
-    ``evaluate`` returns (..., n, 1) for one value a datum and (..., n, latents) for a vector over the latents.
+    ``evaluate`` returns (..., n, 1) for one value per datum and (..., n, latents) for a vector over the latents.
     """
 
-    # Nodes are made and written by modules that need all kinds of them: ``pgmodels.likelihoods`` binds both.
+    # The modules that build and print nodes import all node classes: ``pgmodels.likelihoods`` sets these attributes.
     algebra: ClassVar[Algebra]
     writer: ClassVar[Callable[[Expression, int], Tree]]
 
@@ -73,7 +73,7 @@ class Expression(ABC):
 
     @cached_property
     def latent_free(self) -> bool:
-        """Whether the expression is a coefficient: a function of y and parameters alone."""
+        """Whether the expression is a coefficient: a function of y and parameters only."""
         return all(child.latent_free for child in self.children)
 
     @cached_property
@@ -83,17 +83,17 @@ class Expression(ABC):
 
     @cached_property
     def sign(self) -> int | None:
-        """1 or -1 where the expression cannot have the other sign, else None. Observations are presumed >= 0."""
+        """1 or -1 if the expression cannot have the other sign, else None. Observations are assumed to be >= 0."""
         return None
 
     @cached_property
     def nonnegative(self) -> bool:
-        """Whether the expression is >= 0 whatever the data are."""
+        """Whether the expression is >= 0 for all data."""
         return False
 
     @cached_property
     def extreme(self) -> bool:
-        """Whether the value may leave the range of doubles where its logarithm does not."""
+        """Whether the value may over- or underflow although its logarithm does not."""
         return any(child.extreme for child in self.children)
 
     @abstractmethod
@@ -101,17 +101,17 @@ class Expression(ABC):
         """The value at ``env``."""
 
     def log_evaluate(self, env: Environment) -> Array:
-        """The logarithm of the value, computed without overflow or cancellation where the structure allows it."""
+        """The logarithm of the value, without overflow or cancellation where the structure allows that."""
         return jnp.log(self.evaluate(env))
 
     def scaled(self, env: Environment) -> Scaled:
-        """The value, of either sign, as a factor and a logarithm, neither of which over- or underflows."""
+        """The value, of any sign, as a factor and a logarithm that do not over- or underflow."""
         if self.extreme and self.nonnegative:
             return Scaled.of_log(self.log_evaluate(env))
         return Scaled.of(self.evaluate(env))
 
     def notation(self, precedence: int = 0) -> Tree:
-        """The expression as it is written, in brackets where what is around it binds as tightly as ``precedence``."""
+        """The notation tree, in brackets if the context binds as tightly as ``precedence``."""
         return type(self).writer(self, precedence)
 
     def text(self) -> str:
@@ -129,14 +129,14 @@ class Expression(ABC):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"the formula branches on {self.text()!r}, which has no value while the formula is read: write it with "
+            f"the formula branches on {self.text()!r}, which has no value while the formula is traced: write it with "
             "powers of indicators, such as pgm.sigmoid(f) ** (y == 1), instead of if, and, or, min, max."
         )
 
     __iter__ = None
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
-        """A NumPy number leaves its operators to the expression; NumPy's functions are refused."""
+        """Operators with a NumPy scalar give an expression; NumPy's functions raise TypeError."""
         operation = _OPERATORS.get(ufunc.__name__)
         several = any(isinstance(x, np.ndarray) and x.ndim for x in inputs)
         if operation is not None and method == "__call__" and not several:
@@ -218,13 +218,13 @@ class Expression(ABC):
 
 def _foreign(what: str, expression: Expression) -> str:
     return (
-        f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is read: use "
+        f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is traced: use "
         "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf "
         "and pgm.gamma."
     )
 
 
-# NumPy's names of the operators that a number on the left hands over.
+# NumPy's names of the operators, which a NumPy scalar on the left-hand side delegates to the expression.
 _OPERATORS: dict[str, Callable[..., Expression]] = {
     "add": operator.add,
     "subtract": operator.sub,

@@ -1,4 +1,4 @@
-"""The functions that likelihoods are written with."""
+"""Functions for the formulas of likelihoods."""
 
 import math
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def normal_cdf(z: Operand) -> Expression:
 
 
 def normal_pdf(x: Operand, mean: Operand, scale: Operand) -> Expression:
-    """The normal density of ``x`` with a mean and a standard deviation."""
+    """The normal density of ``x`` with mean ``mean`` and standard deviation ``scale``."""
     scale = as_expression(scale)
     deviation = add(x, multiply(-1.0, mean))
     squared = multiply(power(deviation, 2.0), power(scale, -2.0))
@@ -69,7 +69,7 @@ def prod(x: Operand | Iterable[Operand]) -> Expression:
 
 def _reduce(operator: str, x: Any) -> Expression:
     if isinstance(x, (list, tuple)) or (not isinstance(x, Expression) and isinstance(x, Iterable)):
-        parts = [_reduce(operator, part) for part in x]
-        return add(*parts) if operator == "sum" else multiply(*parts)
+        terms = [_reduce(operator, term) for term in x]
+        return add(*terms) if operator == "sum" else multiply(*terms)
     expression = as_expression(x)
     return Reduction(operator, expression) if expression.is_vector else expression

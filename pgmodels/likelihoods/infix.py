@@ -1,4 +1,4 @@
-"""How expressions are written in infix notation: which signs, in which order, and where brackets are needed."""
+"""Infix notation of expressions: signs, order of terms and factors, and brackets."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _ROOTS = (
 
 
 def write(expression: Expression, precedence: int = 0) -> Tree:
-    """A number or an operation as a tree; symbols write themselves."""
+    """The notation tree of a number or an operation; symbols have a method ``notation``."""
     match expression:
         case Constant():
             return _constant(expression, precedence)
@@ -47,11 +47,11 @@ def write(expression: Expression, precedence: int = 0) -> Tree:
         case Call():
             return _call(expression, precedence)
         case Comparison():
-            return bracketed(line(expression.left, _SIGNS[expression.operator], expression.right), "[]")
+            return bracketed(line(expression.lhs, _SIGNS[expression.operator], expression.rhs), "[]")
         case Reduction():
             written = over("Σ" if expression.operator == "sum" else "Π", "c", expression.argument.notation(2))
             return tree(written, precedence)
-    raise NotImplementedError(f"{type(expression).__name__} is a symbol: it needs a method notation of its own.")
+    raise NotImplementedError(f"{type(expression).__name__} is a symbol: its class must define the method notation.")
 
 
 def _constant(constant: Constant, precedence: int) -> Tree:
@@ -63,13 +63,13 @@ def _sum(expression: Sum, precedence: int) -> Tree:
     number, rest = _common_number(expression)
     if number != 1.0:
         return _ratio(number, [rest], [], precedence)
-    # A positive term leads: y - f, not -f + y.
+    # A positive term comes first: y - f, not -f + y.
     lead = next((i for i, child in enumerate(expression.children) if split_number(child)[0] > 0), 0)
-    parts: list[Expression | str] = [expression.children[lead]]
+    terms: list[Expression | str] = [expression.children[lead]]
     for child in expression.children[:lead] + expression.children[lead + 1 :]:
-        coefficient, part = split_number(child)
-        parts += ["-", multiply(-coefficient, part)] if coefficient < 0 else ["+", child]
-    return tree(line(*parts), precedence)
+        coefficient, rest = split_number(child)
+        terms += ["-", multiply(-coefficient, rest)] if coefficient < 0 else ["+", child]
+    return tree(line(*terms), precedence)
 
 
 def _product(product: Product, precedence: int) -> Tree:
@@ -108,7 +108,7 @@ def _ratio(number: float, above: list[Expression], below: list[Expression], prec
     above = sorted(above, key=lambda factor: (isinstance(factor, Reduction), not isinstance(factor, ParameterSymbol)))
     divided = bool(under or below)
     top: list[Tree] = [numerator] if numerator != Number("1") or not above else []
-    # What follows a sum over the latents would be read as summed too.
+    # A factor after a sum over the latents would be read as part of the summand.
     open_ended = [isinstance(f, Reduction) and f is above[-1] and not divided for f in above]
     top += [factor.notation(1 if last else 2) for factor, last in zip(above, open_ended, strict=True)]
     single = len(under) + len(below) == 1
@@ -127,7 +127,7 @@ def _over(above: Sequence[Tree], below: Sequence[Tree]) -> Tree:
 
 
 def _plain(value: float) -> tuple[str, str] | None:
-    """A number as numerator and denominator, where it is short that way."""
+    """A number as numerator and denominator, or None if that is not short."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value)), ""
     for denominator in (2, 3, 4, 6, 8):
@@ -142,16 +142,16 @@ def _fraction(value: float) -> tuple[Number, list[Tree]]:
     plain, root = _plain(value), []
     for root_value, written in _ROOTS:
         eighths = 8.0 * value * root_value
-        whole = round(eighths)
-        if plain is None and whole and math.isclose(eighths, whole, rel_tol=1e-14):
-            plain = _plain(whole / 8.0)
+        rounded = round(eighths)
+        if plain is None and rounded and math.isclose(eighths, rounded, rel_tol=1e-14):
+            plain = _plain(rounded / 8.0)
             root = [] if plain is None else [written]
     numerator, denominator = (f"{value:.6g}", "") if plain is None else plain
     return Number(numerator), [*([Number(denominator)] if denominator else []), *root]
 
 
 def _common_number(expression: Expression) -> tuple[float, Expression]:
-    """Write a sum whose terms share the size of their coefficients as that number times a sum."""
+    """Write a sum whose coefficients have one absolute value as that number times a sum."""
     if not isinstance(expression, Sum):
         return 1.0, expression
     coefficients = [split_number(child)[0] for child in expression.children]

@@ -1,4 +1,4 @@
-"""A likelihood: a formula with parameters, and what its observations can be."""
+"""Likelihoods: a formula with parameters and a support."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ Symbols = tuple[tuple[str, bool, int | None], ...]
 
 
 class Likelihood(Module):
-    """p(y | f) for one datum, given by a formula.
+    """p(y | f) of one datum as a formula.
 
-    ``parameters`` holds a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the
-    number of latent GPs where the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas
-    of E[y | f] and Var[y | f], needed where the support is not a short list of values. ``sampler`` draws y with NumPy.
+    ``parameters`` has a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the number
+    of latent GPs if the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas of E[y | f]
+    and Var[y | f], needed if the support is not a short list of values. ``sampler`` draws y with NumPy.
     """
 
     parameters: dict[str, Parameter]
@@ -51,9 +51,9 @@ class Likelihood(Module):
         return trace(self.function, size, self.symbols)
 
     def support(self, size: int) -> Support:
-        """What y can be: as declared, else what the formula allows.
+        """The support of y: as declared, else inferred from the formula.
 
-        Class indices where it reads f[y], a real number where it is Gaussian in y.
+        Class indices if the formula reads f[y], real numbers if it is Gaussian in y.
         """
         if isinstance(self.function, Weighted):
             return Given(self.unweighted.support(size), Positive())
@@ -69,7 +69,7 @@ class Likelihood(Module):
 
     @property
     def unweighted(self) -> "Likelihood":
-        """The likelihood of a row by itself, whatever its weight."""
+        """The likelihood without weights."""
         return replace(self, function=self.function.formula) if isinstance(self.function, Weighted) else self
 
     def weighted(self, size: int) -> "Likelihood":
@@ -77,9 +77,9 @@ class Likelihood(Module):
         return replace(self, function=Weighted(self.unweighted.function, self.unweighted.support(size).num_columns))
 
     def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
-        """E[y | f] and Var[y | f], shapes (..., n): by their formulas, or those of a formula that is Gaussian in y.
+        """E[y | f] and Var[y | f], shapes (..., n), by their formulas or for a formula that is Gaussian in y.
 
-        None where the likelihood gives none.
+        None if the likelihood has neither.
         """
         env = Environment(y, f, self.values)
         if self.conditional_mean is not None and self.conditional_variance is not None:
@@ -92,7 +92,7 @@ class Likelihood(Module):
         return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
 
     def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
-        """Mean and variance (..., n) of y by a formula that is Gaussian in it."""
+        """Mean and variance (..., n) of y for a formula that is Gaussian in y."""
         return gaussian_moments(self.unweighted.formula(f.shape[-1]), Environment(y, f, self.values))
 
     def is_gaussian(self, size: int) -> bool:
@@ -100,13 +100,13 @@ class Likelihood(Module):
         return is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line
 
     def draws_exactly(self, size: int) -> bool:
-        """Whether y can be drawn without the distribution function of the formula being inverted."""
+        """Whether y can be drawn without numerical inversion of its distribution function."""
         return self.sampler is not None or self.is_gaussian(size)
 
     def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """A draw by the sampler of the first column of each datum of y, (n,) or (n, columns), for latents (n, L).
+        """A draw by the sampler of the first column of y for each datum, with y (n,) or (n, columns), latents (n, L).
 
-        Raises ValueError where the sampler does not return a number for each.
+        Raises ValueError if the sampler does not return one number per datum.
         """
         assert self.sampler is not None
         n, size = f.shape
@@ -119,7 +119,7 @@ class Likelihood(Module):
         drawn = np.asarray(self.sampler(rng, y.T, f[:, 0] if size == 1 else f.T, **values))
         if drawn.shape != (n,):
             raise ValueError(
-                f"the sampler of {self.name} must return a number for each datum, shape ({n},); got {drawn.shape}."
+                f"the sampler of {self.name} must return one number per datum, shape ({n},); got {drawn.shape}."
             )
         return drawn.astype(np.float64)
 
@@ -142,19 +142,19 @@ class Likelihood(Module):
 
     @property
     def symbols(self) -> Symbols:
-        """The parameters' names, whether each is positive, and how many numbers it has: None where it is one number."""
+        """Name, positivity and length of each parameter; the length of a scalar is None."""
         return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
-        inside = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
+        arguments = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
-            inside = [str(self.declared_support.num_classes)]
-        return f"{self.name}({', '.join(inside)})"
+            arguments = [str(self.declared_support.num_classes)]
+        return f"{self.name}({', '.join(arguments)})"
 
 
 class LikelihoodFamily:
-    """What ``pgm.likelihood`` makes of a formula: call it, with parameter values if it has any, for a Likelihood."""
+    """The result of the decorator ``pgm.likelihood``: call it with parameter values to get a Likelihood."""
 
     def __init__(
         self,
@@ -167,20 +167,20 @@ class LikelihoodFamily:
     ):
         arguments = _read_arguments(function, "the formula")
         if (mean is None) != (variance is None):
-            given, missing = ("mean", "variance") if variance is None else ("variance", "mean")
+            declared, missing = ("mean", "variance") if variance is None else ("variance", "mean")
             raise ValueError(
-                f"the likelihood {function.__name__} declares {given}= without {missing}=: give the formulas of "
-                "E[y | f] and Var[y | f] together, or none."
+                f"the likelihood {function.__name__} declares {declared}= without {missing}=: give the formulas of "
+                "E[y | f] and Var[y | f] together, or neither."
             )
         for name, formula in (("mean", mean), ("variance", variance)):
             if formula is None:
                 continue
-            own = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
-            if sorted(own) != sorted(argument.name for argument in arguments[2:]):
+            others = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
+            if sorted(others) != sorted(argument.name for argument in arguments[2:]):
                 raise ValueError(
                     f"{name}= of the likelihood {function.__name__} must take y, f and the parameters of the formula "
                     f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); it takes "
-                    f"({', '.join(own) or 'none'}) after the first two."
+                    f"({', '.join(others) or 'none'}) after the first two."
                 )
         if sampler is not None:
             taken = list(inspect.signature(sampler).parameters) if callable(sampler) else []
@@ -203,23 +203,23 @@ class LikelihoodFamily:
         self.__doc__ = function.__doc__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        itself = pack_function(self)
-        if isinstance(itself, Named):
-            return _revive_family, (itself,)
+        reference = pack_function(self)
+        if isinstance(reference, Named):
+            return _restore_family, (reference,)
         function, *others = pack_functions(self.function, self.mean, self.variance, self.sampler)
         mean, variance, sampler = others
-        return _revive_family, (None, function, self.support, mean, variance, self.num_latents, sampler)
+        return _restore_family, (None, function, self.support, mean, variance, self.num_latents, sampler)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
-        """The likelihood with the given parameter values; numbers are start values for ``fit``."""
+        """The likelihood with these parameter values; numbers are start values for ``fit``."""
         names = [argument.name for argument in self.arguments]
         if len(args) > len(names):
             raise ValueError(f"{self.__name__} takes {len(names)} parameters ({', '.join(names)}); got {len(args)}.")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        unknown = sorted(set(given) - set(names))
+        values = dict(zip(names, args, strict=False)) | kwargs
+        unknown = sorted(set(values) - set(names))
         if unknown:
             raise ValueError(f"{self.__name__} has no parameter {unknown[0]!r}; it has {', '.join(names) or 'none'}.")
-        parameters = {argument.name: self._parameter(argument, given) for argument in self.arguments}
+        parameters = {argument.name: self._parameter(argument, values) for argument in self.arguments}
         return Likelihood(
             parameters,
             name=self.__name__,
@@ -231,12 +231,12 @@ class LikelihoodFamily:
             sampler=self.sampler,
         )
 
-    def _parameter(self, argument: inspect.Parameter, given: dict[str, Any]) -> Parameter:
+    def _parameter(self, argument: inspect.Parameter, values: dict[str, Any]) -> Parameter:
         default = argument.default
         declared = default if isinstance(default, Parameter) else Parameter(None)
         if not isinstance(default, Parameter) and default is not inspect.Parameter.empty:
             declared = as_declared(default, None, argument.name, positive=False)
-        value = given.get(argument.name, declared)
+        value = values.get(argument.name, declared)
         if value is None or (isinstance(value, Parameter) and value.value is None):
             raise ValueError(
                 f"{self.__name__} needs a value for {argument.name}: {self.__name__}({argument.name}=...)."
@@ -245,8 +245,8 @@ class LikelihoodFamily:
         if np.ndim(parameter.value) > 1 or np.size(parameter.value) == 0:
             raise ValueError(
                 f"{argument.name} of {self.__name__} must be one number or a list of numbers; got an array of shape "
-                f"{np.shape(parameter.value)}. A matrix is given as a parameter for each row; values that differ "
-                "between data are columns of y, or entries that a column of y chooses, as in "
+                f"{np.shape(parameter.value)}. Declare a matrix as one parameter per row; put values that differ "
+                "between data into columns of y, or index the entries by a column of y, as in "
                 f"{argument.name}[y[1]]."
             )
         return parameter
@@ -255,13 +255,13 @@ class LikelihoodFamily:
         return f"<likelihood {self.__name__}>"
 
 
-# First and second arguments that give a swap away.
+# Argument names that reveal swapped arguments.
 _LATENT_NAMES = ("f", "latent", "latents")
 _OBSERVED_NAMES = ("y", "observation", "observed")
 
 
 def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
-    """The arguments of a formula, or ValueError where the first two cannot be y and f, or one has no name."""
+    """The arguments of a formula, or ValueError if the first two cannot be y and f, or one is unnamed."""
     if not callable(function):
         raise ValueError(f"{what} of a likelihood must be a function of y and f; got {function!r}.")
     name = getattr(function, "__name__", type(function).__name__)
@@ -291,13 +291,13 @@ def likelihood(
 ) -> Any:
     """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
 
-    ``y`` is the observation (``y[0]``, ``y[1]`` where it has columns), ``f`` the latent value or the vector of them.
-    Parameters are real numbers unless their default says ``positive=True`` or has a ``constraint``.
-    The formula is written with pgm.sigmoid, pgm.exp, pgm.sum and so on; a factor free of f may be left out.
-    ``support`` declares what y can be (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and for predictions;
+    ``y`` is the observation (``y[0]``, ``y[1]`` if it has columns), ``f`` the latent value or the vector of latents.
+    Parameters are real numbers unless their default has ``positive=True`` or a ``constraint``.
+    The formula uses pgm.sigmoid, pgm.exp, pgm.sum and so on; factors that do not depend on f may be omitted.
+    ``support`` declares the support of y (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and predictions;
     ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f]. ``sampler(rng, y, f, parameter)`` draws y (n,)
-    with a NumPy generator, exactly where the formula's distribution function would be inverted numerically: ``f`` is
-    (n,) or (latents, n), ``y`` has its columns first, a number for each of n draws.
+    with a NumPy generator, instead of numerical inversion of the formula's distribution function: ``f`` is (n,) or
+    (latents, n), and ``y`` is (n,) or (columns, n).
     """
     if function is None:
         return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents, sampler)
@@ -307,16 +307,16 @@ def likelihood(
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
 ) -> list[Named | PickledByValue | None]:
-    """The functions of a likelihood as they travel: in a module they are found in the family, which has their name."""
+    """The functions of a likelihood to be pickled: those of a module by name, as attributes of the family."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
-    owner = getattr(function, "__qualname__", "")
-    return [f and pack_function(f, f"{owner}.{role}") for role, f in roles.items()]
+    family = getattr(function, "__qualname__", "")
+    return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
 
 
-def _revive_family(itself: Named | None, *parts: Any) -> LikelihoodFamily:
-    if itself is not None:
-        return itself.value
-    return LikelihoodFamily(*(part.value if isinstance(part, (Named, PickledByValue)) else part for part in parts))
+def _restore_family(reference: Named | None, *arguments: Any) -> LikelihoodFamily:
+    if reference is not None:
+        return reference.value
+    return LikelihoodFamily(*(a.value if isinstance(a, (Named, PickledByValue)) else a for a in arguments))
 
 
 @lru_cache(maxsize=512)
@@ -330,7 +330,7 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     try:
         return as_expression(function(Observation(), f, **parameters))
     except TypeError as error:
-        # Functions of JAX and of other libraries name the symbol that they were given, and no remedy.
+        # Errors of JAX and other libraries name the symbol's type, and no remedy.
         if "pgmodels.likelihoods" not in str(error):
             raise
         raise TypeError(

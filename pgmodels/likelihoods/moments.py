@@ -1,4 +1,4 @@
-"""Mean and variance of an observation given its latents, of a formula that is Gaussian in it."""
+"""Mean and variance of y given the latents, for formulas that are Gaussian in y."""
 
 import jax
 import jax.numpy as jnp
@@ -10,28 +10,28 @@ from pgmodels.likelihoods.symbols import Constant, Observation
 
 
 def is_gaussian(formula: Expression) -> bool:
-    """Whether a formula is exp of a quadratic in y (its first column), times factors free of it."""
+    """Whether a formula is exp of a quadratic in y (its first column) times factors that do not depend on y."""
     return _degree_of_log(formula) == 2
 
 
 def gaussian_moments(formula: Expression, env: Environment) -> tuple[Array, Array]:
-    """Mean and variance (..., n) of y by such a formula: log p has the slope m/s² at 0, and the curvature -1/s²."""
+    """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
     y = jnp.asarray(env.y, dtype=env.f.dtype)
     first = jnp.zeros(y.shape) if y.ndim == 1 else y.at[..., 0].set(0.0)
-    along = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
+    direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
 
     def log_density(y: Array) -> Array:
         return formula.log_evaluate(Environment(y, env.f, env.parameters))[..., 0]
 
     def slope(y: Array) -> Array:
-        return jax.jvp(log_density, (y,), (along,))[1]
+        return jax.jvp(log_density, (y,), (direction,))[1]
 
-    potential, curvature = jax.jvp(slope, (first,), (along,))
+    potential, curvature = jax.jvp(slope, (first,), (direction,))
     return -potential / curvature, -1.0 / curvature
 
 
 def _degree_of_log(formula: Expression) -> int | None:
-    """The degree of log p as a polynomial in y, None where it is none."""
+    """The degree of log p as a polynomial in y, None if it is not one."""
     if not _reads_y(formula):
         return 0
     if isinstance(formula, Product):
@@ -44,7 +44,7 @@ def _degree_of_log(formula: Expression) -> int | None:
 
 
 def _degree(expression: Expression) -> int | None:
-    """The degree of an expression as a polynomial in y, None where it is none."""
+    """The degree of an expression as a polynomial in y, None if it is not one."""
     if not _reads_y(expression):
         return 0
     if isinstance(expression, Observation):
@@ -65,7 +65,7 @@ def _largest(degrees: list[int | None]) -> int | None:
 
 
 def _reads_y(expression: Expression) -> bool:
-    """Whether an expression reads y, of several columns the first."""
+    """Whether an expression reads y, or its first column if it has several."""
     if isinstance(expression, Observation):
         return expression.column in (None, 0)
     return any(map(_reads_y, expression.children))

@@ -1,4 +1,4 @@
-"""The named likelihoods. Each is a formula; nothing here knows how inference is done."""
+"""The named likelihoods, each a formula independent of inference."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 from pgmodels.parameters.parameter import Parameter
 
-# What has no default value is given by the caller.
+# A parameter without a default value: required.
 _POSITIVE = Parameter(None, positive=True)
 
 
@@ -78,7 +78,7 @@ def _stick_breaking(y: Expression, f: Expression) -> Expression:
 
 
 def LogisticSoftmax(num_classes: int) -> Likelihood:
-    """A class 0 to num_classes - 1 with probability σ(f_y) / Σ_c σ(f_c); one latent a class.
+    """A class 0 to num_classes - 1 with probability σ(f_y) / Σ_c σ(f_c); one latent per class.
 
     Source: Galy-Fajou et al. 2019, equation 5.
     """
@@ -120,7 +120,7 @@ def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _PO
     sampler=samplers.laplace,
 )
 def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
-    """y = f + Laplace noise of the given scale."""
+    """y = f + Laplace noise with scale ``scale``."""
     return exp(-abs(y - f) / scale) / (2 * scale)
 
 

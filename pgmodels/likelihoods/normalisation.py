@@ -1,4 +1,4 @@
-"""Whether a formula is a density of y: its sum over all that an observation can be."""
+"""Numerical check that a formula is normalised: its sum or integral over the support of y is 1."""
 
 from typing import Any
 
@@ -11,40 +11,40 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import LogDensity, Piece, cover, steps
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Heavy tails beyond the points leave up to 1e-3; a missing factor leaves much more.
+# Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
 _TOLERANCE = 5e-3
-# So many numbers a step apart are added up one by one, beyond them their sum is an integral; points of an integral.
+# The number of discrete values that are summed before an integral takes over, and of the points of an integral.
 _LENGTH = 4096
 _STANDARD = np.linspace(-20.0, 20.0, _LENGTH)
-# At so many choices of latents, of what is given in y, and of the parameters.
-_CHOICES = 3
+# The number of test points: latents, other columns of y, and parameters.
+_TEST_POINTS = 3
 
 
 @double_precision
 def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
-    """Whether the formula sums or integrates to 1 over its support; None where the support is not declared.
+    """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
 
-    Of rows with weights, whether that of a row by itself does. Checked numerically at a few asymmetric latent values,
-    with other columns of y as in the support's examples, and, if ``for_all_parameters``, at other values of the
-    parameters too: a formula may happen to be normalised at one.
+    Weights are ignored. The check is numerical, at a few asymmetric latent values, with other columns of y from the
+    support's examples, and, if ``for_all_parameters``, at other parameter values too: a formula may happen to be
+    normalised at one.
     """
     likelihood = likelihood.unweighted
     support = likelihood.support(size)
     rng = np.random.default_rng(3)
-    observed = support.examples(rng, _CHOICES)
+    observed = support.examples(rng, _TEST_POINTS)
     if not support.pieces(observed):
         return None
-    for step in range(_CHOICES):
-        given = _moved(likelihood, step) if for_all_parameters else likelihood
+    for step in range(_TEST_POINTS):
+        tested = _shifted(likelihood, step) if for_all_parameters else likelihood
         y, f = observed[step : step + 1], rng.normal(0.2, 0.8, size)
-        total = sum(_mass(given, piece, y, f) for piece in support.pieces(y))
+        total = sum(_mass(tested, piece, y, f) for piece in support.pieces(y))
         if not abs(total - 1.0) < _TOLERANCE:
             return False
     return True
 
 
-def _moved(likelihood: Likelihood, step: int) -> Likelihood:
-    """The likelihood with each parameter moved within what it can be, its entries by different amounts."""
+def _shifted(likelihood: Likelihood, step: int) -> Likelihood:
+    """The likelihood with parameters shifted within their constraints, each entry by a different amount."""
     values = {}
     for name, parameter in likelihood.parameters.items():
         start = parameter.transform.inv(as_array(parameter.value))
@@ -54,10 +54,10 @@ def _moved(likelihood: Likelihood, step: int) -> Likelihood:
 
 
 def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) -> float:
-    """The sum of a piece in the place of one datum y, (1,) or (1, columns), at latents f."""
+    """The sum or integral over a piece of the support for one datum y, (1,) or (1, columns), at latents f."""
 
     def log_density(first: np.ndarray) -> np.ndarray:
-        # One shape for all calls: the formula is compiled once.
+        # One shape for all calls, so that the formula is compiled once.
         padded = np.pad(first, ((0, _LENGTH - len(first)), (0, 0)), mode="edge")
         log_p = density.log_density(likelihood, piece.columns(padded, y), f[None, None, :])
         return np.broadcast_to(log_p, padded.shape)[: len(first)]
@@ -65,8 +65,8 @@ def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) ->
     low, high = piece.ends(1)
     if not piece.is_discrete:
         return _integral(log_density, low, high, _centre(likelihood, y, f, low, high))
-    points, there = steps(low, high, _LENGTH)
-    total = float(np.exp(logsumexp(np.where(there, log_density(points), -np.inf))))
+    points, exists = steps(low, high, _LENGTH)
+    total = float(np.exp(logsumexp(np.where(exists, log_density(points), -np.inf))))
     beyond = points[-1] + 0.5
     return total + (_integral(log_density, beyond, high, None) if (beyond < high).all() else 0.0)
 
@@ -78,8 +78,8 @@ def _integral(log_density: LogDensity, low: np.ndarray, high: np.ndarray, centre
 
 
 def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
-    """The declared mean of a datum that can be any real number, else None."""
+    """The declared mean of y if its support is the real line, else None."""
     if np.isfinite(low).any() or np.isfinite(high).any():
         return None
-    given = likelihood.moments(as_array(y), as_array(f)[None], len(f))
-    return None if given is None else np.asarray(given[0])
+    moments = likelihood.moments(as_array(y), as_array(f)[None], len(f))
+    return None if moments is None else np.asarray(moments[0])

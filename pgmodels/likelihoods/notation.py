@@ -1,7 +1,7 @@
-"""How formulas are written: a tree of symbols and words, from which both plain text and MathML are made.
+"""Notation trees of formulas: symbols and words, printed as plain text or MathML.
 
-The functions put one together from parts. A part is an expression, a number, a tree, or a string: a sign such as ``=``,
-else a name. Parts that bind less tightly than what is around them are put in brackets.
+The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
+Operands that bind less tightly than their context are put in brackets.
 """
 
 import re
@@ -13,7 +13,7 @@ SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|",
 
 
 class Tree:
-    """A node of a formula as it is written."""
+    """A node of a notation tree."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Number(Tree):
 
 @dataclass(frozen=True)
 class Operator(Tree):
-    """An operator, a relation or a separator; ``prefix`` where nothing is to the left of it."""
+    """An operator, a relation or a separator; ``prefix`` if it has no left operand."""
 
     text: str
     prefix: bool
@@ -47,12 +47,12 @@ class Operator(Tree):
 
 @dataclass(frozen=True)
 class Apart(Tree):
-    """What separates formulas that share a line."""
+    """A separator of formulas in one line."""
 
 
 @dataclass(frozen=True)
 class Big(Tree):
-    """Σ, Π or ∫ with what stands below it, and above it; what it ranges over follows among the factors."""
+    """Σ, Π or ∫ with lower and upper limits; its operand follows among the factors."""
 
     symbol: str
     below: Tree | None = None
@@ -130,14 +130,14 @@ class Chain(Tree):
 
 
 class Notated(Protocol):
-    """What writes itself as a tree, in brackets where it must be."""
+    """An object with a notation tree."""
 
     def notation(self, precedence: int = 0) -> Tree: ...
 
 
 Part: TypeAlias = Tree | Notated | str | int
 APART = Apart()
-# The loosest binding around a tree that it needs no brackets in.
+# The highest precedence of a context in which a tree needs no brackets.
 _BINDS: dict[type[Tree], int] = {Chain: 0, Fraction: 1, Factors: 2, Powered: 3}
 
 
@@ -147,7 +147,7 @@ def words(text: str) -> Words:
 
 
 def tree(part: Part, precedence: int = 0) -> Tree:
-    """A part as a tree, in brackets where what is around it binds as tightly as ``precedence``."""
+    """The tree of an operand, in brackets if the context binds as tightly as ``precedence``."""
     if isinstance(part, str):
         return Name(part)
     if isinstance(part, int):
@@ -159,41 +159,41 @@ def tree(part: Part, precedence: int = 0) -> Tree:
 
 
 def _is_open(part: Part) -> bool:
-    """Whether what follows would be read as summed too."""
+    """Whether following factors would be read as part of a sum or product."""
     return isinstance(part, Factors) and any(isinstance(item, Big) and item.symbol != "∫" for item in part.items)
 
 
-def line(*parts: Part) -> Chain:
-    """Signs, formulas and words one after the other."""
+def line(*operands: Part) -> Chain:
+    """A sequence of signs, formulas and words."""
     items: list[Tree] = []
-    for i, part in enumerate(parts):
+    for i, part in enumerate(operands):
         if isinstance(part, str) and part in SIGNS:
             items.append(Operator(part, prefix=not items or isinstance(items[-1], (Operator, Words))))
             continue
-        beside = _is_sign(parts[i - 1 : i], "+-·") or _is_sign(parts[i + 1 : i + 2], "·")
-        found = tree(part, 1 if beside else 0)
-        items += found.items if isinstance(found, Chain) else (found,)
+        is_term = _is_sign(operands[i - 1 : i], "+-·") or _is_sign(operands[i + 1 : i + 2], "·")
+        operand = tree(part, 1 if is_term else 0)
+        items += operand.items if isinstance(operand, Chain) else (operand,)
     return Chain(tuple(items))
 
 
-def _is_sign(parts: Sequence[Part], signs: str) -> bool:
-    return any(isinstance(part, str) and part in signs for part in parts)
+def _is_sign(operands: Sequence[Part], signs: str) -> bool:
+    return any(isinstance(part, str) and part in signs for part in operands)
 
 
-def listed(*parts: Part, sign: str = ",") -> Chain:
-    """Parts with a sign between them."""
-    return line(*[piece for part in parts for piece in (sign, part)][1:])
+def listed(*operands: Part, sign: str = ",") -> Chain:
+    """Operands with a sign between them."""
+    return line(*[piece for part in operands for piece in (sign, part)][1:])
 
 
 def bracketed(part: Part, brackets: str = "()") -> Bracketed:
-    """A part in brackets."""
+    """An operand in brackets."""
     return Bracketed(brackets[0], tree(part), brackets[1])
 
 
-def factors(*parts: Part) -> Tree:
-    """A product as it stands, not simplified."""
-    found = _flat(*(tree(part, 1 if part is parts[-1] and _is_open(part) else 2) for part in parts))
-    return found[0] if len(found) == 1 else Factors(found)
+def factors(*operands: Part) -> Tree:
+    """A product, not simplified."""
+    items = _flat(*(tree(part, 1 if part is operands[-1] and _is_open(part) else 2) for part in operands))
+    return items[0] if len(items) == 1 else Factors(items)
 
 
 def fraction(above: Part, below: Part) -> Fraction:
@@ -212,7 +212,7 @@ def inverse_power(base: Part, exponent: Part = 1) -> Powered:
 
 
 def indexed(name: str, index: Part | None) -> Tree:
-    """name[index]; the name alone where there is no index."""
+    """name[index], or the name if the index is None."""
     return Name(name) if index is None else Indexed(Name(name), tree(index))
 
 
@@ -242,7 +242,7 @@ def over(symbol: str, index: Part, what: Part) -> Factors:
 
 
 def integral(integrand: Part, variable: Part, *limits: Part) -> Factors:
-    """∫ integrand dvariable, between the limits where they are given."""
+    """∫ integrand dvariable, with optional limits."""
     big = Big("∫", *(tree(limit) for limit in limits))
     return Factors((big, *_flat(tree(integrand, 1)), Differential(tree(variable))))
 
@@ -253,7 +253,7 @@ def _flat(*trees: Tree) -> tuple[Tree, ...]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """A name and what stands below it: the number or the letter of ω2 or B_i, the sign of σ̃₊, or nothing."""
+    """A name and its subscript: the number or letter of ω2 or B_i, the sign of σ̃₊, or an empty string."""
     if text[-1] in "₊₋":
         return text[:-1], "+" if text[-1] == "₊" else "−"
     match = re.fullmatch(r"([^\W\d_])(?:(\d+)|_([^\W\d_]))", text)
@@ -264,5 +264,5 @@ def names_in(part: Tree) -> set[str]:
     """The names in a tree."""
     if isinstance(part, Name):
         return {part.text}
-    inside = (child for value in vars(part).values() for child in (value if isinstance(value, tuple) else (value,)))
-    return set().union(*(names_in(child) for child in inside if isinstance(child, Tree)))
+    children = (child for value in vars(part).values() for child in (value if isinstance(value, tuple) else (value,)))
+    return set().union(*(names_in(child) for child in children if isinstance(child, Tree)))

@@ -67,12 +67,12 @@ class Sum(Expression):
     def nonnegative(self) -> bool:
         if all(child.nonnegative for child in self.children):
             return True
-        # An interval is presumed to have its ends in order, as observations are presumed >= 0.
+        # The ends of an interval are assumed to be ordered, as observations are assumed to be >= 0.
         return self.difference is not None and self.difference.weight.nonnegative and not self.latent_free
 
     @cached_property
     def difference(self) -> Difference | None:
-        """The sum as a difference of values of σ or of Φ whose arguments are apart by a coefficient, else None."""
+        """The sum as a difference of values of σ or Φ whose arguments differ by a coefficient, else None."""
         links = [link for child in self.children if (link := _link_in(child)) is not None]
         rest = [child for child in self.children if _link_in(child) is None]
         algebra = self.algebra
@@ -107,7 +107,7 @@ class Sum(Expression):
 
 
 def _link_in(term: Expression) -> tuple[Expression, Call] | None:
-    """A term as weight times σ or Φ, None where it is none."""
+    """A term as weight times σ or Φ, None if it is not of this form."""
     factors = term.children if isinstance(term, Product) else (term,)
     links = [factor for factor in factors if isinstance(factor, Call) and factor.name in ("sigmoid", "normal_cdf")]
     if len(links) != 1 or not all(factor.latent_free for factor in factors if factor is not links[0]):
@@ -116,7 +116,7 @@ def _link_in(term: Expression) -> tuple[Expression, Call] | None:
 
 
 def _distributed(expression: Expression) -> Expression:
-    """A coefficient times a sum as a sum of products, so that what two arguments share cancels."""
+    """A coefficient times a sum as a sum of products, so that common terms of two arguments cancel."""
     sums = [factor for factor in expression.children if isinstance(factor, Sum) and not factor.latent_free]
     if not isinstance(expression, Product) or len(sums) != 1:
         return expression
@@ -125,25 +125,25 @@ def _distributed(expression: Expression) -> Expression:
 
 
 def _log_difference(difference: Difference, env: Environment) -> Array:
-    """The logarithm of F(upper) - F(lower), far out in either tail too."""
+    """The logarithm of F(upper) - F(lower), accurate in both tails."""
     lower = difference.lower.evaluate(env)
     if difference.upper is None or difference.gap is None:
         return _LOGARITHMS[difference.name](-lower)
     upper = difference.upper.evaluate(env)
     if difference.name == "sigmoid":
         # σ(a) - σ(b) = σ(a) σ(-b) (1 - exp(b - a))
-        apart = jnp.log(-jnp.expm1(-difference.gap.evaluate(env)))
-        return jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + apart
+        log_gap = jnp.log(-jnp.expm1(-difference.gap.evaluate(env)))
+        return jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + log_gap
     return log_normal_interval(lower, upper)
 
 
 def log_normal_interval(lower: Array, upper: Array) -> Array:
-    """log(Φ(upper) - Φ(lower)) for lower < upper, either of which may be infinite, far out in either tail too."""
+    """log(Φ(upper) - Φ(lower)) for lower < upper, which may be infinite; accurate in both tails."""
     reflected = lower + upper > 0
     low, high = jnp.where(reflected, -upper, lower), jnp.where(reflected, -lower, upper)
     log_high = jsp.log_ndtr(jnp.where(jnp.isfinite(high), high, 0.0))
     log_high = jnp.where(jnp.isfinite(high), log_high, 0.0)
-    # What lies below -∞ is nothing: its derivative must not be computed either.
+    # Below -∞ there is no mass, and its derivative, which would be NaN, must not be computed.
     bounded = jnp.isfinite(low)
     log_low = jsp.log_ndtr(jnp.where(bounded, low, -1.0))
     ratio = jnp.where(bounded, log_low - log_high, -1.0)
@@ -170,14 +170,14 @@ class Product(Expression):
         return all(child.nonnegative for child in self.children)
 
     def evaluate(self, env: Environment) -> Array:
-        # One may be too large for a double where another is as small.
+        # One factor may overflow where another underflows.
         if sum(child.extreme for child in self.children) > 1:
             return self.scaled(env).value
         return math.prod((child.evaluate(env) for child in self.children[1:]), start=self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
         logs = [child.log_evaluate(env) for child in self.children if child.nonnegative]
-        # Factors of either sign may be negative in pairs.
+        # An even number of factors may be negative.
         signed = [child.scaled(env) for child in self.children if not child.nonnegative]
         logs += [product(signed).log] if signed else []
         return sum(logs[1:], logs[0])
@@ -204,7 +204,7 @@ class Power(Expression):
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether it is the power by an even number, whose base may have any sign."""
+        """Whether the exponent is an even number, so that the base may have any sign."""
         return isinstance(self.exponent, Constant) and self.exponent.value % 2 == 0
 
     @cached_property
@@ -276,17 +276,17 @@ class Call(Expression):
 class Comparison(Expression):
     """An indicator: 1 where the comparison of two coefficients holds, else 0."""
 
-    def __init__(self, operator: str, left: Expression, right: Expression):
-        if not (left.latent_free and right.latent_free):
+    def __init__(self, operator: str, lhs: Expression, rhs: Expression):
+        if not (lhs.latent_free and rhs.latent_free):
             raise ValueError(
-                f"a formula compares latent values ({left.text()} {operator} {right.text()}): comparisons are "
+                f"a formula compares latent values ({lhs.text()} {operator} {rhs.text()}): comparisons are "
                 "indicators of the data, and must be free of f. For a kink write abs, as in pgm.exp(-abs(y - f)) "
                 "or (f + abs(f)) / 2 for max(f, 0); for a smooth step pgm.sigmoid or pgm.normal_cdf."
             )
         self.operator = operator
-        self.left = left
-        self.right = right
-        self.children = (left, right)
+        self.lhs = lhs
+        self.rhs = rhs
+        self.children = (lhs, rhs)
 
     def _label(self) -> Hashable:
         return self.operator
@@ -300,8 +300,8 @@ class Comparison(Expression):
         return True
 
     def evaluate(self, env: Environment) -> Array:
-        left, right = self.left.evaluate(env), self.right.evaluate(env)
-        return _COMPARISONS[self.operator](left, right).astype(jnp.result_type(float))
+        lhs, rhs = self.lhs.evaluate(env), self.rhs.evaluate(env)
+        return _COMPARISONS[self.operator](lhs, rhs).astype(jnp.result_type(float))
 
 
 class Reduction(Expression):

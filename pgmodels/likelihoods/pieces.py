@@ -1,4 +1,4 @@
-"""The numbers that an observation can be: intervals and runs of whole steps, and points that cover them."""
+"""Pieces of a support: intervals and sequences of unit steps, and quadrature points that cover them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_expit
 
-# Coordinates of an interval in which the density of an observation is looked for at first: y itself from -1e43 to 1e43,
-# the logarithm of its distance from an end, the logit of its place between two ends.
+# The range in which the mode of a density is searched first, in coordinates of an interval: y itself (-1e43 to 1e43),
+# the log distance from one end, or the logit of the relative position between two ends.
 _WIDE = 100.0
 _LOGIT_REACH = 36.0  # σ(36) is the last that differs from 1 in double precision
-# After the first look, each of so many closer ones divides the distance of the points by half of their number.
-_LOOKS, _CLOSER = 8, 64
+# The number of refinements of the search, and of points in each.
+_REFINEMENTS, _POINTS = 8, 64
 _LARGEST = 1e300
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
@@ -20,11 +20,10 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of what an observation can be: the interval from ``low`` to ``high``, or low, low + 1, ..., high.
+    """A piece of a support: the interval from ``low`` to ``high``, or if ``is_discrete`` low, low + 1, ..., high.
 
-    ``is_discrete`` says which. Of an observation with columns it is the first that takes these numbers, and ``others``
-    are the columns after it: what they are in the datum, where left out. Ends may be infinite; ends and others are
-    numbers, or arrays with an entry for each datum.
+    If y has several columns, these are the values of the first, and ``others`` are the columns after it; None means
+    those of the datum. Ends may be infinite; ends and others are numbers, or arrays with an entry for each datum.
     """
 
     low: Any
@@ -38,7 +37,7 @@ class Piece:
         return low, high
 
     def inside(self, n: int) -> np.ndarray:
-        """A number of the piece for each of n data, (n,): the least of a list, one between the ends of an interval."""
+        """A value in the piece for each of n data, (n,): the smallest of a sequence, or one inside an interval."""
         low, high = self.ends(n)
         below, above = np.isfinite(low), np.isfinite(high)
         if self.is_discrete:
@@ -53,32 +52,33 @@ class Piece:
         return (first >= low) & (first <= high) & (not self.is_discrete or (first - low) % 1.0 == 0.0)
 
     def columns(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Observations (points, n) or (points, n, columns) with ``first`` (points, n) in the place of those in y."""
+        """Observations (points, n) or (points, n, columns) with ``first`` (points, n) as the first column of y."""
         if y.ndim == 1:
             return first
         others = y[:, 1:] if self.others is None else np.broadcast_to(self.others, y[:, 1:].shape)
         return np.concatenate([first[..., None], np.broadcast_to(others, (*first.shape, others.shape[-1]))], axis=-1)
 
 
-def steps(low: np.ndarray, high: np.ndarray, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """low, low + 1, ... up to high, ``most`` of them at most: points (points, n), and which of them there are."""
-    length = np.max(np.minimum(high - low, most - 1.0), initial=0.0)
+def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of those that exist."""
+    length = np.max(np.minimum(high - low, max_points - 1.0), initial=0.0)
     points = low + np.arange(length + 1.0)[:, None]
     return np.minimum(points, high), points <= high
 
 
-def outermost(low: np.ndarray, high: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
-    """Up to ``most`` steps up from low and down from high, where that is finite, and the interval that they leave.
+def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.ndarray, ...]:
+    """Up to ``max_points`` unit steps up from low and down from high, if that is finite, and the interval in between.
 
-    Points (points, n), which of them there are, and the ends of the interval, (n,) each: low >= high of an empty one.
+    Returns points (points, n), a mask of those that exist, and the ends of the interval, (n,) each, with low >= high if
+    it is empty.
     """
-    points, there = steps(low, high, most)
-    last = low + most - 1.0
+    points, exists = steps(low, high, max_points)
+    last = low + max_points - 1.0
     beyond = np.max(high - last, initial=0.0, where=np.isfinite(high))
-    top = high - np.arange(min(beyond, float(most)))[:, None]
+    top = high - np.arange(min(beyond, float(max_points)))[:, None]
     inside = np.isfinite(top) & (top > last)
-    points, there = np.concatenate([points, np.where(inside, top, low)]), np.concatenate([there, inside])
-    return points, there, last + 0.5, high - most + 0.5
+    points, exists = np.concatenate([points, np.where(inside, top, low)]), np.concatenate([exists, inside])
+    return points, exists, last + 0.5, high - max_points + 0.5
 
 
 def cover(
@@ -89,11 +89,11 @@ def cover(
     centre: Any = None,
     mass: Any = 1.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points of intervals, dense where the density is high and out to its far tails: y, log p, log dy/ds (points, n).
+    """Quadrature points of intervals, dense near the mode and out to the far tails: y, log p, log dy/ds (points, n).
 
-    In a coordinate that is y itself, log|y - end| or the logit of y between its ends, the points are
-    centre + scale sinh(s) with s the ``standard`` ones, the scale by the mass and the density's height at the centre,
-    the centre where it is highest unless it is given. Points rounded onto an end have log p = log dy/ds = -inf.
+    In the coordinate y, log|y - end| or the logit of y between its ends, the points are centre + scale sinh(s) with s
+    from ``standard``. The centre is the mode by default, and the scale follows from the mass and the density at the
+    centre. Points rounded onto an end have log p = log dy/ds = -inf.
     """
 
     def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -106,31 +106,31 @@ def cover(
         return log_p + log_slope
 
     if centre is None:
-        centre, height = _highest(log_mass, low, high, len(standard))
+        centre, height = _mode(log_mass, low, high, len(standard))
     else:
         centre = np.broadcast_to(centre, low.shape)
         height = log_mass(centre[None, :])[0]
-    # The deviation of a Gaussian with this height and mass, in logarithms, for densities may over- and underflow.
+    # The log standard deviation of a Gaussian with this height and mass; densities themselves may over- or underflow.
     log_scale = np.clip(np.nan_to_num(np.log(0.4 * mass) - height, neginf=0.0, posinf=0.0), -600.0, 600.0)
     s = standard[:, None]
     y, log_p, log_slope = evaluate(centre + np.exp(log_scale) * np.sinh(s))
     return y, log_p, log_slope + log_scale + np.log(np.cosh(s))
 
 
-def _highest(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the density of the coordinates is highest, and its logarithm there, (n,), by ``count`` points at a time."""
+def _mode(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mode of the density in the coordinate and its log density, (n,), by grid search with ``count`` points."""
     line, columns = np.linspace(-1.0, 1.0, count)[:, None], np.arange(len(low))
     below, above = np.isfinite(low), np.isfinite(high)
     points = np.select(
         [below & above, below | above], [_LOGIT_REACH * line, _WIDE * line], default=np.sinh(_WIDE * line)
     )
-    around = np.gradient(points, axis=0)
-    line = np.linspace(-1.0, 1.0, _CLOSER)[:, None]
-    for _ in range(_LOOKS):
+    spacing = np.gradient(points, axis=0)
+    line = np.linspace(-1.0, 1.0, _POINTS)[:, None]
+    for _ in range(_REFINEMENTS):
         best = log_mass(points).argmax(axis=0)
-        t, step = points[best, columns], around[best, columns]
+        t, step = points[best, columns], spacing[best, columns]
         points = t + step * line
-        around = np.broadcast_to(step * (line[1] - line[0]), points.shape)
+        spacing = np.broadcast_to(step * (line[1] - line[0]), points.shape)
     height = log_mass(points)
     best = height.argmax(axis=0)
     return points[best, columns], height[best, columns]
@@ -146,5 +146,5 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
         )
         between = np.log(width) + log_expit(t) + log_expit(-t)
     log_slope = np.select([below & above, below | above], [between, t], default=0.0)
-    # What is rounded onto an end, or beyond all numbers, counts for nothing.
+    # Points rounded onto an end or to infinity have weight 0.
     return np.clip(y, -_LARGEST, _LARGEST), np.where((y > low) & (y < high), log_slope, -np.inf)

@@ -1,11 +1,11 @@
-"""Exact draws of the named likelihoods with NumPy's generators; latents and parameters as the formulas read them."""
+"""Exact samplers of the named likelihoods with NumPy's generators; arguments are those of ``pgm.likelihood``."""
 
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_expit, ndtr
 
-# From here on the normal distribution is the Poisson to 1e-8 of its deviation, and NumPy's sampler ends at 9e18.
+# Above this rate the Poisson distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
 _LARGE_RATE = 1e15
 
 Generator = np.random.Generator

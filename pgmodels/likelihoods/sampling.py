@@ -1,4 +1,4 @@
-"""Draws of observations: by a likelihood's sampler, or from its formula alone."""
+"""Draws of observations, by a likelihood's sampler or by inversion of its formula's distribution function."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,22 +10,23 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.likelihoods.pieces import Piece, outermost, steps
 from pgmodels.likelihoods.supports import Support, Undeclared
+from pgmodels.runtime.warnings import PgmodelsWarning
 from pgmodels.runtime.x64 import double_precision
 
-# Numbers of a list that are added up from its ends, and whether an integral takes the rest; so long until the
-# probabilities sum to 1, by a list alone up to _NEGLIGIBLE.
+# Stages for discrete values: how many are summed from the ends of the support, and whether an integral covers the rest.
+# Stages follow until the probabilities sum to 1, without an integral up to _NEGLIGIBLE.
 _STAGES = ((64, False), (512, False), (512, True), (4096, True))
 _NEGLIGIBLE = 1e-7
-# Numbers that a list may have and be evaluated at once.
+# The maximum length of a discrete piece that is evaluated completely.
 _SHORT = _STAGES[-1][0]
-# Probability that may be missing; linear interpolation of a density leaves 2e-4.
+# The tolerated error of the total probability; linear interpolation of a density has an error of 2e-4.
 MISSING = 1e-3
-# y = centre + scale * sinh(s): 5 % of the scale apart at the centre, 600,000 scales out at the ends.
+# y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away.
 _STANDARD = np.linspace(-14.0, 14.0, 512)
 
 
-class SamplingWarning(UserWarning):
-    """Moments of y are approximate: the points that they are sums over leave out some probability."""
+class SamplingWarning(PgmodelsWarning):
+    """Moments of y are approximate: they are sums over points that miss some probability."""
 
 
 @double_precision
@@ -38,28 +39,28 @@ def draw_observations(
 ) -> np.ndarray:
     """One y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
 
-    Of the first column of y where it has several; ``covariates`` (n, num_given) holds those that it is given, None
-    where there are none: times to an event are given nothing, and are not cut short. ``parameters`` holds likelihood
-    parameters that differ from draw to draw, to broadcast against f. By the likelihood's sampler, by the mean and the
-    variance of a formula that is Gaussian in y, else by inverting the formula's distribution function numerically.
-    Raises ValueError where that misses more than 1e-3 of the probability, where the support of y is not declared, the
-    formula is not normalised over it, or other columns of y are drawn with the first.
+    If y has several columns, its first column is drawn given ``covariates`` (n, num_covariates), None if there are
+    none; times to an event are drawn uncensored. ``parameters`` are likelihood parameters that differ by draw, and
+    broadcast against f. Draws are by the likelihood's sampler, by mean and variance of a formula that is Gaussian in y,
+    else by numerical inversion of the formula's distribution function. Raises ValueError if that misses more than 1e-3
+    of the probability, if the support of y is not declared or the formula not normalised over it, or if other columns
+    of y would have to be drawn too.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]
     exact = likelihood.sampler is not None
     support = likelihood.support(size) if exact else require_normalised(likelihood, size, "y cannot be drawn")
-    given = None
+    other_columns = None
     if support.num_columns > 1:
         known = np.empty((n, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64)
-        given = support.others(known.reshape(n, support.num_given))
-    items = Items(likelihood, f, given, parameters or {})
+        other_columns = support.others(known.reshape(n, support.num_covariates))
+    items = Items(likelihood, f, other_columns, parameters or {})
     if exact:
         return items.draw(rng).reshape(f.shape[:-1])
     if likelihood.is_gaussian(size):
         mean, variance = items.gaussian_moments()
         return (mean + np.sqrt(variance) * rng.standard_normal(items.count)).reshape(f.shape[:-1])
-    listed, inverted = pieces_given(likelihood, support, given, n)
+    listed, inverted = conditional_pieces(likelihood, support, other_columns, n)
     u, every = rng.random(items.count), np.arange(items.count)
     drawn, elsewhere = np.full(items.count, np.nan), np.zeros(items.count)
     if listed:
@@ -75,43 +76,43 @@ def draw_observations(
 
 
 def require_normalised(likelihood: Likelihood, size: int, lacking: str) -> Support:
-    """The support, over which the formula is normalised, or ValueError saying what is therefore ``lacking``."""
+    """The support if the formula is normalised over it, or ValueError with the consequence ``lacking``."""
     support = likelihood.support(size)
     if isinstance(support, Undeclared):
         raise ValueError(
-            f"{likelihood.name} does not say what y can be, so {lacking}: declare it, as in "
+            f"{likelihood.name} has no declared support of y, so {lacking}: declare it, as in "
             "@pgm.likelihood(support=pgm.Counts())."
         )
     if is_normalised(likelihood, size) is not True:
         raise ValueError(
-            f"the formula of {likelihood.name} does not sum to 1 over y, so {lacking}: write it with the factors free "
-            "of f that it leaves out."
+            f"the formula of {likelihood.name} does not sum to 1 over y, so {lacking}: include its factors that do not "
+            "depend on f."
         )
     return support
 
 
-def pieces_given(
-    likelihood: Likelihood, support: Support, given: np.ndarray | None, n: int
+def conditional_pieces(
+    likelihood: Likelihood, support: Support, other_columns: np.ndarray | None, n: int
 ) -> tuple[list[Piece], Piece | None]:
-    """What the first column of n data can be, the others given: pieces to list, and one that may be too long for it."""
-    # A time that is waited for without end: what would be censored lies at infinity.
-    y = np.full(n, np.inf) if given is None else np.column_stack([np.full(n, np.inf), given])
+    """The support of the first column of n data given the others: discrete pieces, and one that may be too long."""
+    # A time with infinite follow-up: the censored piece lies at infinity.
+    y = np.full(n, np.inf) if other_columns is None else np.column_stack([np.full(n, np.inf), other_columns])
     pieces = [piece for piece in support.pieces(y) if np.isfinite(piece.ends(n)[0]).any() or not piece.is_discrete]
     for piece in pieces:
-        if given is None or piece.others is None:
+        if other_columns is None or piece.others is None:
             continue
-        others = np.broadcast_to(piece.others, given.shape)
-        for row, column in np.argwhere(given != others)[:1]:
+        required = np.broadcast_to(piece.others, other_columns.shape)
+        for row, column in np.argwhere(other_columns != required)[:1]:
             raise ValueError(
-                f"y of {likelihood.name} cannot be drawn where y[{column + 1}] is {given[row, column]:g}, as in row "
-                f"{row}: it is drawn where that is {others[row, column]:g}."
+                f"y of {likelihood.name} cannot be drawn where y[{column + 1}] is {other_columns[row, column]:g}, as "
+                f"in row {row}: it is drawn where that is {required[row, column]:g}."
             )
     lengths = [np.max(high - low) if piece.is_discrete else np.inf for piece in pieces for low, high in [piece.ends(n)]]
     inverted = [piece for piece, length in zip(pieces, lengths, strict=True) if length == np.inf]
     if len(inverted) > 1:
         raise ValueError(
-            f"y of {likelihood.name} cannot be drawn from {len(inverted)} pieces without an end or of real numbers: "
-            "one of them can be drawn from, beside lists of numbers."
+            f"y of {likelihood.name} cannot be drawn: its support has {len(inverted)} unbounded or continuous pieces, "
+            "and at most one is possible beside finite lists of numbers."
         )
     if not inverted and max(lengths) >= _SHORT:
         inverted = [pieces[int(np.argmax(lengths))]]
@@ -120,12 +121,12 @@ def pieces_given(
 
 
 def _draw_listed(items: Items, listed: list[Piece], alone: bool, rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Draws of numbers that are listed, and their probability; NaN where y is not among them, unless they are alone."""
+    """Draws from discrete pieces, and their probability; NaN where y is in another piece, if there is one."""
     grids, masses = [], []
     for piece in listed:
-        points, there = steps(*items.ends(piece, rows))
+        points, exists = steps(*items.ends(piece, rows))
         grids.append(points)
-        masses.append(items.listed(rows, points, there))
+        masses.append(items.listed(rows, points, exists))
     grid, p = np.concatenate(grids), np.concatenate(masses)
     total = p.sum(axis=0)
     index = _pick(p, u if alone else np.minimum(u / np.maximum(total, 1e-300), 1.0))
@@ -134,43 +135,46 @@ def _draw_listed(items: Items, listed: list[Piece], alone: bool, rows: np.ndarra
 
 
 def _pick(p: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """The index at which the cumulative sum of p (points, rows), scaled to end at 1, passes u."""
+    """The index at which the normalised cumulative sum of p (points, rows) exceeds u."""
     cumulative = np.cumsum(p, axis=0)
-    # u < 1, so that an entry of probability zero at the end is never reached.
+    # Since u < 1, a last entry of probability zero is never chosen.
     return (cumulative <= u * cumulative[-1]).sum(axis=0)
 
 
 def _invert(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
-    """Draws of a piece for some rows, by u of all; ``elsewhere`` is the probability of what is not in the piece."""
-    drawn, mass, waiting = np.full(items.count, np.nan), np.full(items.count, np.nan), rows
-    for most, between in _STAGES if piece.is_discrete else ((0, True),):
+    """Draws from a piece for some rows, from uniform ``u`` of all; ``elsewhere`` is the probability of other pieces."""
+    drawn, mass, remaining = np.full(items.count, np.nan), np.full(items.count, np.nan), rows
+    for max_points, between in _STAGES if piece.is_discrete else ((0, True),):
 
-        def draw(rows: np.ndarray, most: int = most, between: bool = between) -> np.ndarray:
-            return _draw_at(items, piece, most, between, rows, u[rows], elsewhere[rows])
+        def draw(rows: np.ndarray, max_points: int = max_points, between: bool = between) -> np.ndarray:
+            return _draw_at(items, piece, max_points, between, rows, u[rows], elsewhere[rows])
 
-        drawn[waiting], mass[waiting] = items.by_chunk(waiting, draw)
+        drawn[remaining], mass[remaining] = items.by_chunk(remaining, draw)
         limit = MISSING if between else _NEGLIGIBLE
-        waiting = waiting[~(np.abs(1.0 - mass[waiting]) <= limit)]
-        if not waiting.size:
+        remaining = remaining[~(np.abs(1.0 - mass[remaining]) <= limit)]
+        if not remaining.size:
             break
     _require_mass(items, rows, mass[rows])
     return drawn[rows]
 
 
 def _draw_at(
-    items: Items, piece: Piece, most: int, between: bool, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray
+    items: Items, piece: Piece, max_points: int, between: bool, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray
 ) -> np.ndarray:
-    """Draws of a piece, and all probability, (2, rows): a list of ``most`` from its ends, and the interval between."""
+    """Draws from a piece and the total probability, (2, rows).
+
+    A discrete piece is summed over ``max_points`` values from its ends, and ``between`` integrates over the rest.
+    """
     low, high = items.ends(piece, rows)
     p, columns = np.empty((0, len(rows))), np.arange(len(rows))
-    left, right = low, high
+    lower, upper = low, high
     if piece.is_discrete:
-        points, there, left, right = outermost(low, high, most)
-        p = items.listed(rows, points, there)
+        points, exists, lower, upper = outermost(low, high, max_points)
+        p = items.listed(rows, points, exists)
     if not between:
         return np.stack([points[np.minimum(_pick(p, u), len(p) - 1), columns], p.sum(axis=0) + elsewhere])
-    grid, log_p, log_slope = items.interval(rows, left, right, _STANDARD, p.sum(axis=0) + elsewhere)
-    # Of the coordinate in which the points are equally far apart: the sum of the cells is then exact for smooth laws.
+    grid, log_p, log_slope = items.interval(rows, lower, upper, _STANDARD, p.sum(axis=0) + elsewhere)
+    # The density of the coordinate with equally spaced points, for which the trapezoid rule is exact for smooth laws.
     density = np.exp(log_p + log_slope)
     mass = np.concatenate([p, 0.5 * (density[1:] + density[:-1]) * (_STANDARD[1] - _STANDARD[0])])
     total = mass.sum(axis=0)
@@ -179,15 +183,15 @@ def _draw_at(
     share = np.clip((u * total - before) / np.maximum(mass[index, columns], 1e-300), 0.0, 1.0)
     cell = np.maximum(index - len(p), 0)
     (p_low, p_high), (low_end, high_end) = ((v[cell, columns], v[cell + 1, columns]) for v in (density, grid))
-    drawn = _within(p_low, p_high, low_end, high_end, share)
+    drawn = _invert_cell(p_low, p_high, low_end, high_end, share)
     if piece.is_discrete:
-        drawn = np.clip(low + np.round(drawn - low), left + 0.5, right - 0.5)
+        drawn = np.clip(low + np.round(drawn - low), lower + 0.5, upper - 0.5)
         drawn = np.where(index < len(p), points[np.minimum(index, len(p) - 1), columns], drawn)
     return np.stack([drawn, total + elsewhere])
 
 
 def _require_mass(items: Items, rows: np.ndarray, mass: np.ndarray) -> None:
-    """Raise ValueError where the probabilities of what y can be do not sum to 1."""
+    """Raise ValueError if the probabilities over the support of y do not sum to 1."""
     missing = np.abs(1.0 - mass)
     bad = np.flatnonzero(~(missing <= MISSING))
     if bad.size:
@@ -195,14 +199,14 @@ def _require_mass(items: Items, rows: np.ndarray, mass: np.ndarray) -> None:
         f = ", ".join(f"{value:.4g}" for value in items.f[rows[worst]])
         raise ValueError(
             f"y of {items.likelihood.name} cannot be drawn at {bad.size} of {len(rows)} values of the latents, such as "
-            f"{f}: its probabilities sum to {mass[worst]:.4g} there, not to 1, at the numbers at which the formula is "
-            "evaluated. The formula is rounded off at values so large, or has several narrow peaks far apart: give it "
-            "a sampler, @pgm.likelihood(sampler=...), a function of a NumPy generator, y and f that draws y."
+            f"{f}: its probabilities sum to {mass[worst]:.4g} there, not to 1, at the points where the formula is "
+            "evaluated. The formula loses precision at such large values, or has several narrow modes far apart: give "
+            "it a sampler, @pgm.likelihood(sampler=...), a function of a NumPy generator, y and f that draws y."
         )
 
 
-def _within(p: np.ndarray, q: np.ndarray, low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """The point below which ``share`` of a cell's mass lies, the density going from p to q linearly."""
+def _invert_cell(p: np.ndarray, q: np.ndarray, low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The quantile ``share`` of a cell whose density is linear from p to q."""
     root = np.sqrt(p**2 + share * (q**2 - p**2))
-    part = np.where(p + root > 0, share * (p + q) / np.maximum(p + root, 1e-300), share)
-    return low + (high - low) * np.clip(part, 0.0, 1.0)
+    position = np.where(p + root > 0, share * (p + q) / np.maximum(p + root, 1e-300), share)
+    return low + (high - low) * np.clip(position, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Numbers as a factor times an exponential, so that products and sums of them neither over- nor underflow."""
+"""Numbers as a factor times an exponential, whose products and sums do not over- or underflow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-# A factor of zero keeps its slope, as large as a double can be.
+# Limits the exponent of a factor of zero, whose derivative is then finite.
 _LARGEST_EXPONENT = 700.0
 
 
 class Scaled(NamedTuple):
-    """factor · exp(logarithm); the factor has the sign, is 0 where the number is, and keeps the slope of a value."""
+    """factor · exp(logarithm); the factor has the sign of the number and carries its derivative."""
 
     factor: Array
     logarithm: Array
@@ -35,12 +35,12 @@ class Scaled(NamedTuple):
 
     @property
     def value(self) -> Array:
-        """The number itself."""
-        return self.factor * jnp.exp(_reachable(self.factor, self.logarithm))
+        """The number."""
+        return self.factor * jnp.exp(_limited(self.factor, self.logarithm))
 
     @property
     def log(self) -> Array:
-        """Its logarithm: -inf of 0, NaN of a negative number."""
+        """The logarithm: -inf for 0, NaN for a negative number."""
         return jnp.log(self.factor) + self.logarithm
 
     def power(self, exponent: float) -> Scaled:
@@ -49,7 +49,7 @@ class Scaled(NamedTuple):
         return Scaled(factor, exponent * self.logarithm)
 
     def power_of_any(self, exponent: Array) -> Scaled:
-        """The power to an array: whole numbers where the base may be negative. 0 ** 0 is 1."""
+        """The power to an array, of whole numbers where the base is negative. 0 ** 0 is 1."""
         zero, off = self.factor == 0, exponent == 0
         odd = jnp.where(exponent == jnp.round(exponent), jnp.where(exponent % 2 == 0, 1.0, -1.0), jnp.nan)
         factor = jnp.where(off, 1.0, jnp.where(zero, jnp.where(exponent > 0, 0.0, jnp.inf), 1.0))
@@ -65,19 +65,19 @@ def product(numbers: Sequence[Scaled]) -> Scaled:
 
 def total(numbers: Sequence[Scaled]) -> Scaled:
     """The sum of numbers."""
-    parts = (jnp.stack(jnp.broadcast_arrays(*part)) for part in zip(*numbers, strict=True))
-    summed = total_along(Scaled(*jnp.broadcast_arrays(*parts)), 0)
-    return Scaled(*(part[0] for part in summed))
+    stacked = (jnp.stack(jnp.broadcast_arrays(*arrays)) for arrays in zip(*numbers, strict=True))
+    summed = total_along(Scaled(*jnp.broadcast_arrays(*stacked)), 0)
+    return Scaled(summed.factor[0], summed.logarithm[0])
 
 
 def total_along(numbers: Scaled, axis: int) -> Scaled:
-    """The sum along an axis, which is kept."""
+    """The sum along an axis, which is kept with length 1."""
     factor, logarithm = numbers
     top = jnp.max(jnp.where(factor == 0, -jnp.inf, logarithm), axis=axis, keepdims=True)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    terms = factor * jnp.exp(_reachable(factor, logarithm - top))
+    terms = factor * jnp.exp(_limited(factor, logarithm - top))
     return Scaled.of(jnp.sum(terms, axis=axis, keepdims=True), top)
 
 
-def _reachable(factor: Array, logarithm: Array) -> Array:
+def _limited(factor: Array, logarithm: Array) -> Array:
     return jnp.where(factor == 0, jnp.minimum(logarithm, _LARGEST_EXPONENT), logarithm)

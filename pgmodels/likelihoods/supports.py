@@ -1,4 +1,4 @@
-"""What an observation can be: checks with a remedy, the numbers to sum over, and examples to test with."""
+"""Supports of observations: checks with a remedy, the values to sum or integrate over, and examples for tests."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ _SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
 class Support(ABC):
-    """The set that an observation lies in. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
+    """The set of possible observations. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
 
-    A support of one's own says how y is ``check``-ed, what its ``pieces`` are, and gives ``examples``. Two are equal
-    where their fields are, which must be hashable.
+    A user-defined support implements ``check``, ``pieces`` and ``examples``. Supports of one class are equal if their
+    fields are, which must be hashable.
     """
 
     num_columns: int = 1
 
     @property
     def is_discrete(self) -> bool:
-        """Whether an observation is one of a list of numbers, however long."""
+        """Whether the support is discrete: a finite or infinite sequence of numbers."""
         return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
 
     @property
     def is_whole_line(self) -> bool:
-        """Whether an observation can be any real number."""
+        """Whether the support is the real line."""
         pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
         ends = [end for piece in pieces for end in (piece.low, piece.high)]
         return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
 
     def __repr__(self) -> str:
-        # Of a function its name: its own words have its address, and differ between processes.
+        # The name of a function: its repr has an address, which differs between processes.
         written = {name: getattr(value, "__qualname__", repr(value)) for name, value in vars(self).items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in written.items())})"
 
@@ -46,55 +46,52 @@ class Support(ABC):
         return hash((type(self), tuple(sorted(vars(self).items()))))
 
     @property
-    def num_given(self) -> int:
-        """How many of the last columns are no observation of their own, but what the first is given, as trials are."""
+    def num_covariates(self) -> int:
+        """The number of last columns of y that are covariates of the first, such as trials, not observations."""
         return self.num_columns - 1
 
-    def given(self, y: np.ndarray) -> np.ndarray | None:
-        """The columns (n, num_given) that the first is given in observations y; None where there are none."""
-        return y[:, self.num_columns - self.num_given :] if self.num_given else None
+    def covariate_columns(self, y: np.ndarray) -> np.ndarray | None:
+        """The covariate columns (n, num_covariates) of observations y; None if there are none."""
+        return y[:, self.num_columns - self.num_covariates :] if self.num_covariates else None
 
-    def others(self, given: np.ndarray) -> np.ndarray:
-        """The columns after the first (n, num_columns - 1) of an observation to predict, by those that are given."""
-        return given
+    def others(self, covariates: np.ndarray) -> np.ndarray:
+        """The columns after the first (n, num_columns - 1) of an observation to predict, given its covariates."""
+        return covariates
 
-    def check_given(self, given: np.ndarray) -> None:
-        """Raise ValueError, naming covariates, where no observation could have these columns (n, num_given)."""
-        pieces = self.pieces(np.column_stack([np.zeros(len(given)), given]))
+    def check_covariates(self, covariates: np.ndarray) -> None:
+        """Raise ValueError, naming covariates, where no observation can have these columns (n, num_covariates)."""
+        pieces = self.pieces(np.column_stack([np.zeros(len(covariates)), covariates]))
         if not pieces:
             return
         try:
-            self.check(np.column_stack([pieces[0].inside(len(given)), given]))
+            self.check(np.column_stack([pieces[0].inside(len(covariates)), covariates]))
         except ValueError as error:
-            raise ValueError(f"covariates must hold columns of y after the first as y can have them: {error}") from None
+            raise ValueError(f"covariates must be valid values of y's columns after the first: {error}") from None
 
-    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
-        """Observations that say no more than that the first column is above ``first`` (n,); None where none do."""
+    def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray | None:
+        """Observations of the event that the first column exceeds ``first`` (n,); None if y cannot express that."""
         return None
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Observations (..., n) or (..., n, num_columns) with ``first`` (..., n) as y would have recorded it."""
+        """Observations (..., n) or (..., n, num_columns) with ``first`` (..., n) recorded as in y, such as censored."""
         if self.num_columns == 1:
             return first
         return np.concatenate([first[..., None], np.broadcast_to(y[:, 1:], (*first.shape, y.shape[1] - 1))], axis=-1)
 
     @abstractmethod
     def check(self, y: np.ndarray) -> None:
-        """Raise ValueError, naming the first offending row and the remedy, where y lies outside the support."""
+        """Raise ValueError, naming the first invalid row and the remedy, if y is outside the support."""
 
     @abstractmethod
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """All that could have been observed in the place of each datum of y, whose probabilities add up to 1.
-
-        A column that the first is given, as trials are, stays as it is in y.
-        """
+        """The possible observations of each datum, whose probabilities sum to 1, given the covariate columns of y."""
 
     @abstractmethod
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Some observations in the support, shape (n,) or (n, num_columns)."""
+        """Random observations in the support, shape (n,) or (n, num_columns)."""
 
     def values(self) -> np.ndarray | None:
-        """All values that an observation can take, where they are few and the same for every datum."""
+        """All possible values of an observation, or None if they are many or differ between data."""
         return None
 
 
@@ -158,7 +155,7 @@ class Classes(Support):
             raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
 
     def unseen(self, y: np.ndarray) -> list[int]:
-        """The classes of which there is no observation."""
+        """The classes without an observation in y."""
         return sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -202,8 +199,8 @@ class SuccessesOfTrials(Support):
                 f"{bad[0]}. {remedy}"
             )
 
-    def check_given(self, given: np.ndarray) -> None:
-        check_whole(given[:, 0], "trials", "covariates")
+    def check_covariates(self, covariates: np.ndarray) -> None:
+        check_whole(covariates[:, 0], "trials", "covariates")
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         return [Piece(0, y[:, 1], is_discrete=True)]
@@ -227,7 +224,7 @@ class Real(Support):
 
 
 class AnyNumber(Real):
-    """A number that nothing is known of; the examples are positive, so that they may be scales and exposures."""
+    """Any number; the examples are positive, so that they may be scales or exposures."""
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.gamma(2.0, 0.8, n)
@@ -241,7 +238,7 @@ class Positive(Support):
         if bad.size:
             raise ValueError(
                 f"y must hold real numbers > 0; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support "
-                "that has them, such as pgm.Real() or pgm.Clipped(0.0)."
+                "that includes them, such as pgm.Real() or pgm.Clipped(0.0)."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -252,7 +249,7 @@ class Positive(Support):
 
 
 class Clipped(Support):
-    """A real number that stops at ``low`` and at ``high``, which many data may equal: a Tobit model's y."""
+    """A real number censored at ``low`` and ``high``, which are recorded as these values: a Tobit model's y."""
 
     def __init__(self, low: float = -np.inf, high: float = np.inf):
         if not low < high or np.isinf([low, high]).all():
@@ -278,31 +275,31 @@ class Clipped(Support):
 
 
 class Censored(Support):
-    """A time > 0, and 1 where it ended then or 0 where it went on beyond: y of shape (n, 2).
+    """A time > 0 and an event indicator, 1 for an event and 0 for right censoring: y of shape (n, 2).
 
-    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the probability to go on beyond it where it is 0.
+    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the survival probability where it is 0.
     """
 
     num_columns = 2
 
     @property
-    def num_given(self) -> int:
-        """None: whether a time is cut short is observed with it, and what is predicted is the time to the event."""
+    def num_covariates(self) -> int:
+        """0: the event indicator is observed with the time, and predictions are of the time to the event."""
         return 0
 
-    def others(self, given: np.ndarray) -> np.ndarray:
-        return np.ones((len(given), 1))
+    def others(self, covariates: np.ndarray) -> np.ndarray:
+        return np.ones((len(covariates), 1))
 
-    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray:
+    def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         return np.column_stack([first, np.zeros(len(first))])
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Times that were cut short are again where they are longer; it is not known when others would have been."""
+        """Censors at the censored times of y; the censoring times of observed events are unknown."""
         end = np.where(y[:, 1] == 0, y[:, 0], np.inf)
         return np.stack([np.minimum(first, end), (first <= end).astype(float)], axis=-1)
 
     def check(self, y: np.ndarray) -> None:
-        # Some code events as 1 and 2, which makes no times of them.
+        # Events may be coded as 1 and 2, so that a second column of 2 does not mean swapped columns.
         others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
         if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
             raise ValueError(
@@ -312,8 +309,8 @@ class Censored(Support):
         bad = np.flatnonzero(y[:, 0] <= 0)
         if bad.size:
             raise ValueError(
-                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that was cut short at its "
-                "start says nothing: drop such a row. An event there was rounded down: give what is left of the unit."
+                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that is censored at 0 "
+                "has no information: drop such a row. An event at 0 was rounded down: use a fraction of the time unit."
             )
         bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
         if bad.size:
@@ -330,14 +327,14 @@ class Censored(Support):
 
 
 class Given(Support):
-    """An observation, and columns after it that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
+    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
 
     def __init__(self, observed: Support, *covariates: Support):
-        parts = (observed, *covariates)
-        if not covariates or not all(isinstance(part, Support) for part in parts):
+        supports = (observed, *covariates)
+        if not covariates or not all(isinstance(support, Support) for support in supports):
             raise ValueError(
-                "Given takes the support of what is observed and that of each column after it, as in "
-                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {parts!r}."
+                "Given takes the support of the observation and that of each covariate column, as in "
+                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {supports!r}."
             )
         if any(part.num_columns != 1 for part in covariates):
             raise ValueError(f"each covariate of Given is one column; got {covariates!r}.")
@@ -348,22 +345,22 @@ class Given(Support):
 
     @property
     def num_columns(self) -> int:  # type: ignore[override]
-        """The columns of what is observed and of what it is given."""
+        """The number of columns of the observation and the covariates."""
         return self.observed.num_columns + len(self.covariates)
 
     @property
-    def num_given(self) -> int:
-        """What the observed is given by itself, and the columns after it."""
-        return self.observed.num_given + len(self.covariates)
+    def num_covariates(self) -> int:
+        """The number of covariates of the observed support and of this one."""
+        return self.observed.num_covariates + len(self.covariates)
 
-    def others(self, given: np.ndarray) -> np.ndarray:
-        own, after = self._split(given)
-        return np.column_stack([self.observed.others(own), after])
+    def others(self, covariates: np.ndarray) -> np.ndarray:
+        inner, outer = self._split(covariates)
+        return np.column_stack([self.observed.others(inner), outer])
 
-    def beyond(self, first: np.ndarray, given: np.ndarray) -> np.ndarray | None:
-        own, after = self._split(given)
-        observed = self.observed.beyond(first, own)
-        return None if observed is None else np.column_stack([observed, after])
+    def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray | None:
+        inner, outer = self._split(covariates)
+        observed = self.observed.beyond(first, inner)
+        return None if observed is None else np.column_stack([observed, outer])
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
         observed = self.observed.recorded(first, self._observed(y))
@@ -371,22 +368,22 @@ class Given(Support):
         after = y[:, self.observed.num_columns :]
         return np.concatenate([observed, np.broadcast_to(after, (*first.shape, after.shape[1]))], axis=-1)
 
-    def check_given(self, given: np.ndarray) -> None:
-        own, after = self._split(given)
-        if own.shape[1]:
-            self.observed.check_given(own)
-        for j, part in enumerate(self.covariates):
+    def check_covariates(self, covariates: np.ndarray) -> None:
+        inner, outer = self._split(covariates)
+        if inner.shape[1]:
+            self.observed.check_covariates(inner)
+        for j, support in enumerate(self.covariates):
             try:
-                part.check(after[:, j])
+                support.check(outer[:, j])
             except ValueError as error:
                 raise ValueError(
-                    f"covariates must hold in column {own.shape[1] + j} what y[{self.observed.num_columns + j}] can "
-                    f"be: {error}"
+                    f"covariates must hold in column {inner.shape[1] + j} valid values of "
+                    f"y[{self.observed.num_columns + j}]: {error}"
                 ) from None
 
-    def _split(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the observed is given by itself, and the columns after it."""
-        return given[:, : self.observed.num_given], given[:, self.observed.num_given :]
+    def _split(self, covariates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The covariates of the observed support, and those of this one."""
+        return covariates[:, : self.observed.num_covariates], covariates[:, self.observed.num_covariates :]
 
     def _observed(self, y: np.ndarray) -> np.ndarray:
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
@@ -397,7 +394,7 @@ class Given(Support):
         except ValueError as error:
             if self.observed.num_columns > 1:
                 raise
-            # What the message does with y is for that column.
+            # The message's remedy for y applies to this column.
             raise ValueError(f"column 0 of y: {error}") from None
         for j, part in enumerate(self.covariates, self.observed.num_columns):
             try:
@@ -406,15 +403,15 @@ class Given(Support):
                 raise ValueError(f"column {j} of y: {error}") from None
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        given = y[:, self.observed.num_columns :]
-        return [self._with(piece, given) for piece in self.observed.pieces(self._observed(y))]
+        covariates = y[:, self.observed.num_columns :]
+        return [self._with(piece, covariates) for piece in self.observed.pieces(self._observed(y))]
 
-    def _with(self, piece: Piece, given: np.ndarray) -> Piece:
-        """A piece of what is observed with the columns that it is given."""
+    def _with(self, piece: Piece, covariates: np.ndarray) -> Piece:
+        """A piece of the observed support, extended by covariate columns."""
         if piece.others is None:
             return piece
-        others = np.broadcast_to(piece.others, (len(given), self.observed.num_columns - 1))
-        return replace(piece, others=np.concatenate([others, given], axis=1))
+        others = np.broadcast_to(piece.others, (len(covariates), self.observed.num_columns - 1))
+        return replace(piece, others=np.concatenate([others, covariates], axis=1))
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return np.column_stack([part.examples(rng, n) for part in (self.observed, *self.covariates)])
@@ -424,7 +421,7 @@ class Given(Support):
 
 
 class Undeclared(Support):
-    """The support of a formula that declares none: whatever the formula itself allows."""
+    """The support of a formula without a declared support: the values that the formula allows."""
 
     def __init__(self, num_columns: int = 1):
         self.num_columns = num_columns
@@ -436,7 +433,7 @@ class Undeclared(Support):
         return []
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Candidates of every kind; the caller keeps those that the formula allows."""
+        """Candidates of several kinds; the caller keeps those that the formula allows."""
         shape = (n, self.num_columns)
         kinds = [rng.integers(0, 2, shape), rng.poisson(2.0, shape), rng.normal(0.3, 1.5, shape)]
         chosen: Any = rng.integers(0, len(kinds), (n, 1))

@@ -1,4 +1,4 @@
-"""The symbols and numbers that formulas are made of."""
+"""The leaves of formulas: numbers, observations, parameters and latents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.notation import Name, Tree, indexed
 from pgmodels.runtime.x64 import as_array
 
-# The parameter with the positions of the latents in ``f``, (latents,) or (n, latents), where they are some of all.
+# The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
 POSITIONS = "positions of f"
-# Among more latents than these one is looked up by its place, among fewer added up from all, most of them times zero;
-# for several observations beside the same latents that would be as many copies of all.
+# Up to this many latents, f[y] is a masked sum over all latents, beyond it a gather. With several observations per row
+# of latents the masked sum would copy all latents for each.
 _FEW = 16
 
 
@@ -53,7 +53,7 @@ class Observation(Expression):
 
     def __getitem__(self, column: int) -> Observation:
         if self.column is not None:
-            raise ValueError(f"{self.text()} is one number a datum and cannot be indexed again.")
+            raise ValueError(f"{self.text()} is one number per datum and cannot be indexed again.")
         if isinstance(column, bool) or not isinstance(column, (int, np.integer)) or column < 0:
             raise ValueError(f"a column of y is a whole number >= 0; got y[{column!r}].")
         return Observation(int(column))
@@ -74,7 +74,7 @@ class Observation(Expression):
 
 
 class ParameterSymbol(Expression):
-    """A parameter of the likelihood, or an entry of ``length`` numbers: ``cuts[0]``, or ``rate[y[1]]`` by the data."""
+    """A parameter of the likelihood, or an entry of a vector of ``length``: ``cuts[0]``, ``rate[y[1]]``."""
 
     def __init__(self, name: str, positive: bool, entry: int | Expression | None = None, length: int = 1):
         self.name, self.positive, self.entry, self.length = name, positive, entry, length
@@ -100,15 +100,15 @@ class ParameterSymbol(Expression):
         if isinstance(self.entry, int):
             return value[..., self.entry : self.entry + 1]
         chosen = self.entry.evaluate(env) == jnp.arange(self.length)
-        found = jnp.sum(jnp.where(chosen, value, 0.0), axis=-1, keepdims=True)
-        return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), found, jnp.nan)
+        entry = jnp.sum(jnp.where(chosen, value, 0.0), axis=-1, keepdims=True)
+        return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), entry, jnp.nan)
 
     def notation(self, precedence: int = 0) -> Tree:
         return Name(self.name) if self.entry is None else indexed(self.name, self.entry)
 
 
 class ParameterVector:
-    """A parameter of several numbers, which a formula reads by entry: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
+    """A vector parameter, of which a formula uses entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
 
     def __init__(self, name: str, positive: bool, length: int):
         self.name, self.positive, self.length = name, positive, length
@@ -192,7 +192,7 @@ class Latent(Expression):
 
     @property
     def index(self) -> int | None:
-        """What the latent is told apart by where it is written."""
+        """The index in the notation; None if there is one latent."""
         return None if self.size == 1 else self.position
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -230,7 +230,7 @@ class Latents(Expression):
 
 
 class Selected(Expression):
-    """The latent that the data select: ``f[y]``."""
+    """The latent with an index from the data: ``f[y]``."""
 
     latent_free = False  # type: ignore[assignment]
 
@@ -248,9 +248,8 @@ class Selected(Expression):
             return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
         place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
         rank = max(place.ndim, env.f.ndim)
-        f, place = (part.reshape(*[1] * (rank - part.ndim), *part.shape) for part in (env.f, place))
-        found = jnp.take_along_axis(f, place, axis=-1)
-        return jnp.where(place == index, found, 0.0)
+        f, place = (array.reshape(*[1] * (rank - array.ndim), *array.shape) for array in (env.f, place))
+        return jnp.where(place == index, jnp.take_along_axis(f, place, axis=-1), 0.0)
 
     def notation(self, precedence: int = 0) -> Tree:
         return indexed("f", self.index)

@@ -1,4 +1,4 @@
-"""Weights of rows: a formula to the power of one more column of y."""
+"""Row weights: the formula to the power of an additional column of y."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pgmodels.likelihoods.symbols import Observation
 
 @dataclass(frozen=True)
 class Weighted:
-    """A formula to the power of the column of y after the ``num_columns`` that it reads."""
+    """A formula to the power of the weight, the column of y after the formula's ``num_columns``."""
 
     formula: Callable[..., Expression]
     num_columns: int
@@ -24,15 +24,15 @@ class Weighted:
         return self.formula.__name__
 
     def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
-        own = y[0] if self.num_columns == 1 else y
-        return self.formula(own, f, **parameters) ** y[self.num_columns]
+        observation = y[0] if self.num_columns == 1 else y
+        return self.formula(observation, f, **parameters) ** y[self.num_columns]
 
 
-def check_weights(given: Any, num_rows: int) -> np.ndarray:
-    """Weights as a float64 array (n,); ValueError where they are not one number >= 0 a row, or none is above 0."""
-    weights = as_numbers(given, "weights")
+def check_weights(value: Any, num_rows: int) -> np.ndarray:
+    """Weights as a float64 array (n,); ValueError unless they are one number >= 0 per row, not all 0."""
+    weights = as_numbers(value, "weights")
     if weights.shape != (num_rows,):
-        hint = f" Use {as_array_code(given, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
+        hint = f" Use {as_array_code(value, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
         raise ValueError(
             f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.{hint}"
         )
@@ -40,8 +40,8 @@ def check_weights(given: Any, num_rows: int) -> np.ndarray:
     if bad.size:
         raise ValueError(
             f"weights must be finite and >= 0; got {weights[bad[0]]:g} in row {bad[0]}. A weight is how often a row "
-            "counts: 0 leaves it out."
+            "counts: a row of weight 0 is ignored."
         )
     if not weights.any():
-        raise ValueError("weights are all 0, which leaves every row out: give some of them a weight above 0.")
+        raise ValueError("weights are all 0, so that every row is ignored: give some of them a weight above 0.")
     return weights

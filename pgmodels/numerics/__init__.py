@@ -1,1 +1,1 @@
-"""Numerical methods that know nothing of Gaussian processes."""
+"""General numerical methods, independent of Gaussian processes."""

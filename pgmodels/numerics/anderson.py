@@ -1,4 +1,4 @@
-"""Anderson acceleration: the next sites of a fixed-point iteration from its last few, not from the very last alone."""
+"""Anderson acceleration of a fixed-point iteration over sites: extrapolates from the last few iterates."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,17 +10,17 @@ from jaxtyping import Array, Bool, Float
 if TYPE_CHECKING:
     from pgmodels.priors.base import Sites
 
-# Moves that are remembered, and what is added to the squares of their residuals, relative to all of them together:
-# moves soon point the same way, and their weights would be rounding.
+# The number of differences that are kept, and the ridge of the least-squares problem relative to the trace of its
+# normal matrix: differences soon become nearly collinear, and their weights would be rounding errors.
 _DEPTH, _RIDGE = 5, 1e-10
-# The share of a precision aimed at that is kept at least, where precisions may not be negative.
-_LEAST = 0.1
+# The smallest ratio of an extrapolated precision to that of the image, where precisions may not be negative.
+_MIN_RATIO = 0.1
 
 
 class History(NamedTuple):
-    """The last sites' image under the map and how far it was from them, and how these two changed before.
+    """The latest image under the map and its residual, and the last differences of these two.
 
-    ``latest`` is zero where no sites are known, and moves that are not known are zero.
+    ``latest`` is zero before the first iterate, and so are missing differences.
     """
 
     latest: Float[Array, "2 size"]
@@ -28,18 +28,18 @@ class History(NamedTuple):
 
     @property
     def started(self) -> Bool[Array, ""]:
-        """Whether any sites are known."""
+        """Whether there is an iterate."""
         return jnp.any(self.latest != 0)
 
     def after(self, sites: Iterable[Array], image: Iterable[Array]) -> "History":
-        """With more sites and their image, or other arrays."""
+        """The history with another iterate and its image added."""
         vector = _flat(image)
         latest = jnp.stack([vector, vector - _flat(sites)])
         move = jnp.where(self.started, latest - self.latest, 0.0)
         return History(latest, jnp.concatenate([self.moves[1:], move[None]]))
 
     def combined(self) -> Float[Array, " size"]:
-        """The image of the combination whose residual is smallest; the last image where no move is known.
+        """The combination of images whose residual is smallest; the latest image if there are no differences.
 
         Source: Walker and Ni 2011, equation 2.3.
         """
@@ -51,28 +51,28 @@ class History(NamedTuple):
         return vector - weights @ self.moves[:, 0]
 
     def extrapolated(self, image: "Sites") -> "Sites":
-        """``combined`` as sites, with precisions that stay positive where those of the last image are."""
-        found = self.combined()
+        """``combined`` as sites; uncoupled precisions are kept positive."""
+        vector = self.combined()
         size = image.potential.size
-        precision = found[size:].reshape(image.precision.shape)
+        precision = vector[size:].reshape(image.precision.shape)
         if not image.coupled:
-            precision = jnp.maximum(precision, _LEAST * image.precision)
-        return image._replace(potential=found[:size].reshape(image.potential.shape), precision=precision)
+            precision = jnp.maximum(precision, _MIN_RATIO * image.precision)
+        return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
 
-    def apart(self) -> "History":
-        """The moves alone, for sites of another map that is much like this one."""
+    def without_iterate(self) -> "History":
+        """The differences alone, for the iterates of a similar map."""
         return History(jnp.zeros_like(self.latest), self.moves)
 
-    def kept(self, keep: Bool[Array, ""]) -> "History":
-        """The same, or one without a past."""
-        return History(*(jnp.where(keep, part, 0.0) for part in self))
+    def masked(self, keep: Bool[Array, ""]) -> "History":
+        """This history if ``keep``, else an empty one."""
+        return History(*(jnp.where(keep, array, 0.0) for array in self))
 
 
 def empty_history(sites: Iterable[Array]) -> History:
-    """Of an iteration that starts."""
-    size = sum(part.size for part in sites)
+    """The history before the first iterate."""
+    size = sum(array.size for array in sites)
     return History(jnp.zeros((2, size)), jnp.zeros((_DEPTH, 2, size)))
 
 
 def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
-    return jnp.concatenate([part.ravel() for part in sites])
+    return jnp.concatenate([array.ravel() for array in sites])

@@ -1,10 +1,10 @@
-"""Nodes and weights of quadrature, and work in pieces that fit into memory."""
+"""Quadrature nodes and weights, and chunk sizes that fit into memory."""
 
 import numpy as np
 from scipy.special import ndtri, roots_hermitenorm
 
-# Values evaluated at a time: 32 MB an intermediate array.
-VALUES = 4_000_000
+# Values per chunk: 32 MB for an intermediate array.
+CHUNK_VALUES = 4_000_000
 
 
 def gauss_hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -13,14 +13,14 @@ def gauss_hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights (count,) on (-1, 1), whose length is 2."""
+    """Nodes and weights (count,) on (-1, 1); the weights sum to 2."""
     return np.polynomial.legendre.leggauss(count)
 
 
 def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (count^size, size) and weights of a standard normal: a grid of ``count`` on (-8, 8) along each dimension.
+    """Nodes (count^size, size) and weights of a standard normal: a grid of ``count`` points on (-8, 8) per dimension.
 
-    Exact to rounding for what is smooth, and of second order in the spacing at kinks.
+    Exact to rounding for smooth integrands, and of second order in the spacing for integrands with kinks.
     """
     line = np.linspace(-8.0, 8.0, count)
     density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
@@ -29,12 +29,12 @@ def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sobol_normals(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
-    """Scrambled Sobol points of a standard normal, (count, size), all of one weight; ``count`` is a power of two."""
+    """Scrambled Sobol points of a standard normal, (count, size), equally weighted; ``count`` is a power of two."""
     return ndtri(sobol_uniforms(size, count, seed))
 
 
 def sobol_uniforms(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
-    """The same of the unit cube."""
+    """Scrambled Sobol points of the unit cube, (count, size)."""
     from scipy.stats import qmc
 
     return qmc.Sobol(size, seed=seed).random(count)
@@ -48,28 +48,28 @@ def normal_nodes(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return nodes[:, None], weights / weights.sum()
 
 
-def at_a_time(width: int, values: int = VALUES) -> int:
-    """How many entries, each of so many values, are evaluated at a time."""
+def chunk_length(width: int, values: int = CHUNK_VALUES) -> int:
+    """The number of entries per chunk, for entries of ``width`` values each."""
     return max(1, values // width)
 
 
-def slices(count: int, width: int, values: int = VALUES) -> list[slice]:
-    """Slices of ``count`` entries, as many of them as are evaluated at a time."""
-    step = at_a_time(width, values)
+def slices(count: int, width: int, values: int = CHUNK_VALUES) -> list[slice]:
+    """Slices of ``count`` entries, ``chunk_length`` each."""
+    step = chunk_length(width, values)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two that is not below ``count``: sizes rounded up to it share few programs."""
+    """The smallest power of two >= ``count``: sizes rounded up to it share compiled programs."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def equal_chunks(rows: np.ndarray, length: int) -> list[np.ndarray]:
-    """Rows in chunks of one length; the last is filled up by repeating its last row, which is to be dropped again."""
+    """Rows in chunks of one length; the last is padded by repeating its last row, which the caller drops."""
     padded = np.pad(rows, (0, -len(rows) % length), mode="edge")
     return [padded[start : start + length] for start in range(0, len(padded), length)]
 
 
-def padded_chunks(rows: np.ndarray, width: int, values: int = VALUES) -> list[np.ndarray]:
-    """Equal chunks of as many rows as are evaluated at a time, or a power of two: few shapes are compiled."""
-    return equal_chunks(rows, min(at_a_time(width, values), power_of_two(len(rows))))
+def padded_chunks(rows: np.ndarray, width: int, values: int = CHUNK_VALUES) -> list[np.ndarray]:
+    """Equal chunks of ``chunk_length`` rows, or a power of two if that is less: few shapes are compiled."""
+    return equal_chunks(rows, min(chunk_length(width, values), power_of_two(len(rows))))

@@ -1,15 +1,15 @@
-"""The square root, with a derivative at 0."""
+"""A square root whose derivative at 0 is 0."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 
-# The value has no choice in it: XLA mistakes one of two nested ones (jaxlib 0.10.1, 0.10.2, as they are installed: with
-# lengthscales by column, the covariance of a row with itself lost up to half of the variance).
+# The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
+# lengthscales per column, the covariance of a row with itself lost up to half of the variance).
 @jax.custom_jvp
 def safe_sqrt(squared: Array) -> Array:
-    """The square root, with derivative 0 at 0: that of a distance in a lengthscale, and what is known has no moment."""
+    """The square root with derivative 0 at 0, as of a distance with respect to a lengthscale."""
     return jnp.sqrt(squared)
 
 

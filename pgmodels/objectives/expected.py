@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.numerics.quadrature import at_a_time, gauss_hermite, gauss_legendre, normal_nodes, trapezoid_normal
+from pgmodels.numerics.quadrature import chunk_length, gauss_hermite, gauss_legendre, normal_nodes, trapezoid_normal
 from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.objectives.base import Objective, sites_from
 from pgmodels.runtime.x64 import as_array
@@ -128,7 +128,7 @@ class Quadrature(Objective):
         Minus infinity where most of the weight is where that is not finite.
         """
         value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
-        piece = min(at_a_time(m.size * self.size), len(nodes))
+        piece = min(chunk_length(m.size * self.size), len(nodes))
         if piece == len(nodes):
             return _unless_lost(value(nodes, weights))
         missing = -len(nodes) % piece

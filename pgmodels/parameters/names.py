@@ -1,4 +1,4 @@
-"""What the parameters of a model are called: as short as tells them apart, each by a name of its own."""
+"""Names of a model's parameters: unique, and as short as possible."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,77 +13,77 @@ if TYPE_CHECKING:
     from pgmodels.model import Model
 
 
-# What samplers and ArviZ call latents, observations and dimensions.
-_TAKEN = ("f", "y", "chain", "draw", "datum", "latent", "column")
+# Names that samplers and ArviZ use for latents, observations and dimensions.
+_RESERVED = ("f", "y", "chain", "draw", "datum", "latent", "column")
 
 
-class _Place(NamedTuple):
-    """Where a parameter stands: before which latents, in the how many-th of which kind of thing, by which path."""
+class _Location(NamedTuple):
+    """Location of a parameter: latent prefix, class and number of its component, field name, pytree path."""
 
     latents: str
-    kind: str
+    component: str
     number: str
-    own: str
+    field: str
     path: str
 
     @property
     def names(self) -> list[str]:
-        """What it may be called, the shortest first."""
-        what = [self.own, f"{self.kind}.{self.own}", f"{self.kind}{self.number}.{self.own}"]
-        return [*(f"{self.latents}{name}" for name in what), self.path]
+        """The candidate names, shortest first."""
+        fields = [self.field, f"{self.component}.{self.field}", f"{self.component}{self.number}.{self.field}"]
+        return [*(f"{self.latents}{name}" for name in fields), self.path]
 
 
 def parameter_names(model: "Model") -> dict[int, str]:
-    """The names of all parameters of a model, by their places among its leaves.
+    """The names of all parameters of a model, by leaf index.
 
-    ``lengthscale`` and ``mean``, ``scale`` of a likelihood; where a model has several GPs, ``f[1].lengthscale`` of
-    latent 1 and ``f[0:3].lengthscale`` of the first three. Where that names several, what it belongs to goes before it:
-    ``RBF.variance``, ``likelihood.variance``; and its number, from 0, where there are several of these, as in
-    ``RBF[1].variance``.
+    ``lengthscale``, ``mean``, or ``scale`` of a likelihood; with several GPs, ``f[1].lengthscale`` for latent 1 and
+    ``f[0:3].lengthscale`` for the first three latents. Ambiguous names are prefixed with their component, as in
+    ``RBF.variance`` and ``likelihood.variance``, and with its index if there are several, as in ``RBF[1].variance``.
     """
-    places = _places(model)
-    levels = dict.fromkeys(places, 0)
+    locations = _locations(model)
+    levels = dict.fromkeys(locations, 0)
     while True:
-        names = {i: place.names[levels[i]] for i, place in places.items()}
+        names = {i: location.names[levels[i]] for i, location in locations.items()}
         counts = Counter(names.values())
-        shared = [i for i, name in names.items() if counts[name] > 1 or name in _TAKEN]
+        shared = [i for i, name in names.items() if counts[name] > 1 or name in _RESERVED]
         if not shared:
             return names
         levels |= {i: levels[i] + 1 for i in shared}
 
 
 def names_by_path(model: "Model") -> dict[str, str]:
-    """The names by where parameters stand, as in ``likelihood.scale`` and ``gps[1].kernel.variance``.
+    """The names by pytree path, such as ``likelihood.scale`` and ``gps[1].kernel.variance``.
 
-    Without ``gps[0].`` where the model has one GP.
+    In a model of one GP, paths have no ``gps[0].``.
     """
-    names, places = parameter_names(model), _places(model)
+    names, locations = parameter_names(model), _locations(model)
     first = "gps[0]." if len(model.gps) == 1 else ""
-    return {place.path.removeprefix(first): names[i] for i, place in places.items()}
+    return {location.path.removeprefix(first): names[i] for i, location in locations.items()}
 
 
-def _places(model: "Model") -> dict[int, _Place]:
+def _locations(model: "Model") -> dict[int, _Location]:
     paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
-    before = _latents(model)
-    owners: dict[tuple[str, str], list[str]] = {}
-    found = {}
+    prefixes = _latent_prefixes(model)
+    components: dict[tuple[str, str], list[str]] = {}
+    locations = {}
     for i, (path, leaf) in enumerate(paths):
         if not is_parameter(leaf):
             continue
-        own = jax.tree_util.keystr(path[-1:]).strip(".[]'")
+        field = jax.tree_util.keystr(path[-1:]).strip(".[]'")
         if path[0] == jax.tree_util.GetAttrKey("likelihood"):
-            found[i] = _Place("", "likelihood", "", own, f"likelihood.{own}")
+            locations[i] = _Location("", "likelihood", "", field, f"likelihood.{field}")
             continue
-        latents, owner = before[path[1].idx], jax.tree_util.keystr(path[:-1])
-        kind = type(_at(model, path[:-1])).__name__
-        same = owners.setdefault((latents, kind), [])
-        same += [] if owner in same else [owner]
-        found[i] = _Place(latents, kind, f"[{same.index(owner)}]", own, jax.tree_util.keystr(path).lstrip("."))
-    return found
+        latents, component_path = prefixes[path[1].idx], jax.tree_util.keystr(path[:-1])
+        component = type(_at(model, path[:-1])).__name__
+        same = components.setdefault((latents, component), [])
+        same += [] if component_path in same else [component_path]
+        number = f"[{same.index(component_path)}]"
+        locations[i] = _Location(latents, component, number, field, jax.tree_util.keystr(path).lstrip("."))
+    return locations
 
 
-def _latents(model: "Model") -> list[str]:
-    """What goes before the names of each GP's parameters."""
+def _latent_prefixes(model: "Model") -> list[str]:
+    """The prefix of the parameter names of each GP."""
     if len(model.gps) == 1:
         return [""]
     ends = accumulate(gp.size for gp in model.gps)
@@ -92,7 +92,7 @@ def _latents(model: "Model") -> list[str]:
 
 
 def _at(node: Any, path: Sequence[Any]) -> Any:
-    """What stands at a path of a pytree."""
+    """The node at a path of a pytree."""
     for key in path:
         if isinstance(key, jax.tree_util.GetAttrKey):
             node = getattr(node, key.name)

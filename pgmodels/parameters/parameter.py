@@ -1,4 +1,4 @@
-"""Hyperparameters of kernels, means and likelihoods: a value, whether it is learned, and its prior."""
+"""Hyperparameters of kernels, means and likelihoods: a value, its constraint and prior, and whether it is trainable."""
 
 from typing import Any
 
@@ -33,10 +33,10 @@ class Fixed:
         return f"Fixed({write_value(self.value)})"
 
 
-class Prior(Picklable):
-    """A NumPyro distribution or constraint as one object, equal to another with the same numbers.
+class Hashable(Picklable):
+    """A hashable wrapper of a NumPyro distribution or constraint, equal to another with the same numbers.
 
-    A static field of a module must be hashable and hold no arrays in sight.
+    Static fields of a pytree must be hashable, and must not expose arrays.
     """
 
     def __init__(self, distribution: Any):
@@ -44,18 +44,18 @@ class Prior(Picklable):
         self.signature = digest(distribution)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Prior) and self.signature == other.signature
+        return isinstance(other, Hashable) and self.signature == other.signature
 
     def __hash__(self) -> int:
         return hash(self.signature)
 
     def __repr__(self) -> str:
-        held = self.distribution
-        return write_distribution(held) if isinstance(held, Distribution) else write_constraint(held)
+        wrapped = self.distribution
+        return write_distribution(wrapped) if isinstance(wrapped, Distribution) else write_constraint(wrapped)
 
 
 class Within(Distribution):
-    """A distribution on what a constraint leaves of its support, up to a constant."""
+    """A distribution restricted to a constraint; its density is unnormalised."""
 
     pytree_data_fields = ("base", "constraint")
 
@@ -76,20 +76,20 @@ class Within(Distribution):
 class Parameter(Module):
     """A hyperparameter: a number, or an array.
 
-    ``value`` is the current value (a start value for ``fit``), ``None`` where it is to come from the data.
-    ``positive`` constrains it to positive values: left out, it is so of a kernel, and real of a formula and of a mean.
-    ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it. ``constraint`` is one of
-    NumPyro's in the place of ``positive``, such as ``constraints.ordered_vector`` or ``constraints.simplex``: fits and
-    draws stay within it, and a prior on more is taken on what it leaves.
+    ``value`` is the current value (a start value for ``fit``), or ``None`` if it is to be set from the data.
+    ``positive`` constrains it to positive values; by default parameters of kernels are positive, and those of formulas
+    and means real. ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it.
+    ``constraint`` is a NumPyro constraint instead of ``positive``, such as ``constraints.ordered_vector`` or
+    ``constraints.simplex``: fits and draws satisfy it, and a prior with a larger support is restricted to it.
     """
 
     value: Any
-    # None where it was not said, until what it is of says it.
+    # None if unspecified: decided where the parameter is used.
     positive: bool | None = eqx.field(static=True, default=None)
     fixed: bool = eqx.field(static=True, default=False)
-    held_prior: Prior | None = eqx.field(static=True, default=None)
-    held_constraint: Prior | None = eqx.field(static=True, default=None)
-    # How many numbers a list of them has, None for one number.
+    hashable_prior: Hashable | None = eqx.field(static=True, default=None)
+    hashable_constraint: Hashable | None = eqx.field(static=True, default=None)
+    # The length of a vector, None for a scalar.
     length: int | None = eqx.field(static=True, default=None)
 
     def __init__(
@@ -107,24 +107,24 @@ class Parameter(Module):
             )
         self.value, self.fixed = value, fixed
         self.positive = positive if constraint is None else _is_positive(constraint)
-        self.held_prior = None if prior is None else Prior(prior)
-        self.held_constraint = None if constraint is None else Prior(constraint)
+        self.hashable_prior = None if prior is None else Hashable(prior)
+        self.hashable_constraint = None if constraint is None else Hashable(constraint)
         self.length = len(value) if getattr(value, "ndim", 0) == 1 else None
 
     @property
     def prior(self) -> Any:
-        """The distribution over the value, None where there is none."""
-        return None if self.held_prior is None else self.held_prior.distribution
+        """The prior distribution of the value, or None."""
+        return None if self.hashable_prior is None else self.hashable_prior.distribution
 
     @property
-    def given_prior(self) -> Any:
-        """The prior as it was given, before the constraint: what a user reads."""
+    def declared_prior(self) -> Any:
+        """The prior as the user declared it, not restricted to the constraint."""
         return self.prior.base if isinstance(self.prior, Within) else self.prior
 
     @property
     def constraint(self) -> Constraint | None:
-        """The constraint that was asked for, None where there is none but perhaps a sign."""
-        return None if self.held_constraint is None else self.held_constraint.distribution
+        """The constraint that the user declared, or None; a sign is in ``positive``."""
+        return None if self.hashable_constraint is None else self.hashable_constraint.distribution
 
     @property
     def support(self) -> Constraint:
@@ -149,29 +149,29 @@ class Parameter(Module):
         """A copy with another value; it may be an array of draws of the value."""
         return eqx.tree_at(lambda p: p.value, self, value, is_leaf=lambda node: node is None)
 
-    def held(self) -> "Parameter":
-        """A copy that stays at its value."""
+    def as_fixed(self) -> "Parameter":
+        """A copy that is fixed at its value."""
         return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
 
     def bare(self) -> "Parameter":
-        """A copy with the value alone: what compiled code sees, so that priors never cause a recompilation."""
+        """A copy with the value alone, for compiled code: priors then never cause a recompilation."""
         return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
-        """As it may be typed: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)``; in full where that says too little."""
+        """As a user would type it: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)`` or ``Parameter(...)``."""
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """See ``__repr__``; ``with_sign`` where a number by itself would be real."""
-        value, prior = write_value(self.value), self.given_prior
+        """See ``__repr__``; ``with_sign`` where a plain number would be read as real."""
+        value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"
         if prior is not None and self.constraint is None and not self.fixed and _is_centre(self.value, prior):
             return write_distribution(prior)
-        said = [] if prior is None or self.fixed else [f"prior={write_distribution(prior)}"]
-        said += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
-        said += ["positive=True"] if with_sign and self.positive and not said and not self.fixed else []
-        return f"Parameter({', '.join([value, *said])})" if said else value
+        options = [] if prior is None or self.fixed else [f"prior={write_distribution(prior)}"]
+        options += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
+        options += ["positive=True"] if with_sign and self.positive and not options and not self.fixed else []
+        return f"Parameter({', '.join([value, *options])})" if options else value
 
 
 def is_parameter(node: Any) -> bool:
@@ -189,8 +189,8 @@ def as_parameter(
 ) -> Parameter:
     """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
 
-    Raises ValueError where it is not finite, not positive although it must be, outside its constraint, or missing, and
-    where a prior has no density on such values.
+    Raises ValueError if it is missing, not finite, not positive although it must be, or outside its constraint, or if
+    its prior has no density over such values.
     """
     if isinstance(value, Parameter) and value.constraint is not None:
         constraint = value.constraint
@@ -199,10 +199,10 @@ def as_parameter(
     if isinstance(value, Parameter):
         positive = positive or bool(value.positive)
         if value.prior is None:
-            given = as_parameter(value.value, name, positive=positive, from_data=from_data)
+            inner = as_parameter(value.value, name, positive=positive, from_data=from_data)
         else:
-            given = _with_prior(value.value, value.prior, name, positive)
-        return Parameter(given.value, positive=positive, fixed=value.fixed or given.fixed, prior=given.prior)
+            inner = _with_prior(value.value, value.prior, name, positive)
+        return Parameter(inner.value, positive=positive, fixed=value.fixed or inner.fixed, prior=inner.prior)
     if isinstance(value, Fixed):
         return Parameter(as_parameter(value.value, name, positive=positive).value, positive=positive, fixed=True)
     if isinstance(value, Distribution):
@@ -225,21 +225,21 @@ def as_parameter(
 
 
 def as_declared(value: Any, declared: Parameter | None, name: str, positive: bool = True) -> Parameter:
-    """Read a hyperparameter for an argument or a field, whose default may be a Parameter that says what values it has.
+    """Read a hyperparameter of an argument or field whose default may be a Parameter that declares its constraint.
 
-    Where that does not say their sign, ``positive`` does. Without a default a Parameter or a distribution says so
-    itself, and numbers are as ``positive`` says but for those that are Fixed. Raises ValueError as ``as_parameter``
-    does.
+    If the default declares no sign, ``positive`` applies. Without a default, the sign is that of a Parameter or
+    distribution itself; numbers follow ``positive``, except Fixed ones, which may be negative. Raises ValueError as
+    ``as_parameter`` does.
     """
     if declared is not None:
         if isinstance(value, Distribution) and declared.constraint is not None:
-            # A prior says nothing of where in the constraint to start.
+            # A prior alone gives no start value that satisfies the constraint.
             value = Parameter(declared.value, prior=value)
-        said = positive if declared.positive is None else declared.positive
+        declared_positive = positive if declared.positive is None else declared.positive
         return as_parameter(
             value,
             name,
-            positive=declared.constraint is None and (said or _says_positive(value)),
+            positive=declared.constraint is None and (declared_positive or _implies_positive(value)),
             from_data=declared.value is None,
             constraint=declared.constraint,
         )
@@ -250,8 +250,8 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
     return as_parameter(value, name, positive=positive and not isinstance(value, Fixed))
 
 
-def _says_positive(value: Any) -> bool:
-    """Whether what is given for a hyperparameter leaves it no number below 0: a prior, or a value that stays."""
+def _implies_positive(value: Any) -> bool:
+    """Whether a prior or a fixed value allows positive numbers only."""
     prior = value.prior if isinstance(value, Parameter) else value
     if isinstance(prior, Distribution):
         return _is_positive(prior.support)
@@ -260,7 +260,7 @@ def _says_positive(value: Any) -> bool:
 
 
 def _is_positive(constraint: Constraint) -> bool:
-    """Whether a constraint leaves positive numbers alone."""
+    """Whether a constraint allows positive numbers only."""
     if constraint.event_dim and not hasattr(constraint, "base_constraint"):
         return constraint in (simplex, positive_ordered_vector)
     bound = getattr(getattr(constraint, "base_constraint", constraint), "lower_bound", -np.inf)
@@ -268,26 +268,27 @@ def _is_positive(constraint: Constraint) -> bool:
 
 
 def _constrained(value: Any, name: str, constraint: Constraint, positive: bool) -> Parameter:
-    """A parameter within a constraint, its prior on what that leaves."""
+    """A parameter with a constraint, its prior restricted to that."""
     if positive and not _is_positive(constraint):
-        raise ValueError(f"{name} must be positive, and its constraint {constraint} leaves other numbers too.")
-    given = value if isinstance(value, Parameter) else Parameter(value)
-    bare_value = given.value.value if isinstance(given.value, Fixed) else given.value
+        raise ValueError(f"{name} must be positive, and its constraint {constraint} allows other numbers too.")
+    declared = value if isinstance(value, Parameter) else Parameter(value)
+    bare_value = declared.value.value if isinstance(declared.value, Fixed) else declared.value
     start = as_parameter(bare_value, name, positive=False).value
     if start.ndim < constraint.event_dim or not np.all(constraint(start)):
         raise ValueError(f"{name} must satisfy {constraint}; got {start.tolist()}.")
-    prior = given.prior
+    prior = declared.prior
     if prior is not None and prior.support != constraint:
         prior = Within(_with_prior(start, prior, name, positive=False).prior, constraint)
     if prior is not None and prior.shape() != start.shape:
         raise ValueError(f"{name}: the start value has shape {start.shape} and its prior {prior.shape()}.")
-    return Parameter(start, fixed=given.fixed or isinstance(given.value, Fixed), prior=prior, constraint=constraint)
+    fixed = declared.fixed or isinstance(declared.value, Fixed)
+    return Parameter(start, fixed=fixed, prior=prior, constraint=constraint)
 
 
 def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
-    """A parameter with a prior of its own shape, at a start value or at the prior's centre.
+    """A parameter with a prior of the same shape, at a start value or at the prior's centre.
 
-    Raises ValueError where the prior has no density over arrays of such values, or none at the start value.
+    Raises ValueError if the prior has no density over arrays of this shape, or none at the start value.
     """
     _check_prior(prior, name, positive)
     with jax.enable_x64(True):
@@ -300,7 +301,7 @@ def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
                 "shape, or one of them as one number."
             ) from error
         if shape != prior.shape():
-            # One value for each entry: sampled independently, by every engine.
+            # Entries are independent a priori.
             prior = prior.expand(shape[: len(shape) - prior.event_dim])
         start = np.broadcast_to(start, shape).copy()
         if not np.all(prior.support(start)):
@@ -309,7 +310,7 @@ def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
 
 
 def _check_prior(prior: Any, name: str, positive: bool) -> None:
-    """Raise ValueError for a prior that is not a density over numbers, each by itself, that the parameter can take."""
+    """Raise ValueError for a prior that is not a continuous density over independent values of the parameter."""
     kind = type(prior).__name__
     if not isinstance(prior, Distribution):
         raise ValueError(
@@ -317,7 +318,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
             f"got {prior!r}."
         )
     if isinstance(prior, Delta):
-        raise ValueError(f"the prior of {name} is a Delta, which holds it: use pgm.Fixed({prior.v}) instead.")
+        raise ValueError(f"the prior of {name} is a Delta, which fixes it: use pgm.Fixed({prior.v}) instead.")
     support = prior.support
     while isinstance(support, type(independent(real, 0))):
         support = support.base_constraint
@@ -327,15 +328,15 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
         )
     if support.event_dim > 0:
         raise ValueError(
-            f"the prior of {name} is {kind}, whose entries constrain each other ({support}): use a distribution of "
-            "one number, or of several without a joint constraint; or say so of the parameter of a likelihood, as in "
-            "pgm.Parameter(value, constraint=numpyro.distributions.constraints.simplex)."
+            f"the prior of {name} is {kind}, with a joint constraint on its entries ({support}): use a scalar "
+            "distribution or one of independent entries; a parameter of a likelihood may have the constraint itself, "
+            "as in pgm.Parameter(value, constraint=numpyro.distributions.constraints.simplex)."
         )
     try:
         biject_to(support)
     except NotImplementedError as error:
         raise ValueError(
-            f"the prior of {name} is {kind}, on {support}, to which NumPyro knows no transform: use a distribution on "
+            f"the prior of {name} is {kind}, on {support}, for which NumPyro has no transform: use a distribution on "
             "the real or the positive numbers, or on an interval."
         ) from error
     if positive and not np.all(np.asarray(getattr(support, "lower_bound", -np.inf)) >= 0):
@@ -346,7 +347,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
 
 
 def _is_centre(value: Any, prior: Distribution) -> bool:
-    """Whether a value is where a prior would start."""
+    """Whether a value is the prior's centre, where it would start."""
     if value is None or isinstance(value, jax.core.Tracer):
         return False
     with jax.enable_x64(True):
@@ -357,13 +358,13 @@ def _is_centre(value: Any, prior: Distribution) -> bool:
 
 
 def _median(prior: Distribution) -> Any:
-    """The prior's median, by one program where JAX traces its quantile function: operation by operation takes a second.
+    """The prior's median, compiled if JAX can trace its quantile function: uncompiled it takes a second.
 
-    Raises NotImplementedError or ImportError where there is none.
+    Raises NotImplementedError or ImportError if there is no quantile function.
     """
     try:
         return _compiled_median(prior)
-    except (TypeError, AttributeError):  # of a distribution of one's own
+    except (TypeError, AttributeError):  # a user-defined distribution
         return prior.icdf(jnp.full(prior.shape(), 0.5))
 
 
@@ -373,7 +374,7 @@ def _compiled_median(prior: Distribution) -> jax.Array:
 
 
 def _centre(prior: Distribution, name: str) -> np.ndarray:
-    """The prior's median where it has a quantile function, its mean otherwise: the value before anything is learned."""
+    """The prior's median if it has a quantile function, else its mean: the start value."""
     remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
     try:
         value = _median(prior)

@@ -1,4 +1,4 @@
-"""The uncertain values of a model: hyperparameters, means and likelihood parameters, as one unconstrained vector."""
+"""Parameters of a model, chosen by a condition, as one unconstrained vector."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class ParameterVector(Picklable):
-    """The values of a model that ``chosen`` picks, by name, on the natural scale or unconstrained.
+    """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
 
-    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` holds the names of the likelihood's parameters
-    among them by what the formula calls them.
+    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` maps the formula's name of each parameter of the
+    likelihood among them to its name here.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):
         self.model = model
         paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
         self.leaves = [leaf for _, leaf in paths]
-        self.places = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
+        self.leaf_indices = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
         names = parameter_names(model)
-        self.names = [names[i] for i in self.places]
+        self.names = [names[i] for i in self.leaf_indices]
         self.of_likelihood = {
             paths[i][0][-1].key: name
-            for i, name in zip(self.places, self.names, strict=True)
+            for i, name in zip(self.leaf_indices, self.names, strict=True)
             if isinstance(paths[i][0][-1], jax.tree_util.DictKey)
         }
-        self.shapes = [np.shape(self.leaves[i].value) for i in self.places]
+        self.shapes = [np.shape(self.leaves[i].value) for i in self.leaf_indices]
         self.free_shapes = [free_shape(p) for p in self.parameters]
         self.splits = np.cumsum([int(np.prod(shape)) for shape in self.free_shapes])[:-1]
 
@@ -48,91 +48,90 @@ class ParameterVector(Picklable):
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:
-        """Names, places, shapes, priors and constraints: unknowns with equal signatures share compiled code."""
+        """Names, leaf indices, shapes, priors and constraints: vectors with equal signatures share compiled code."""
         entries = []
-        for name, place, shape, p in zip(self.names, self.places, self.shapes, self.parameters, strict=True):
-            entries.append((name, place, shape, p.positive, p.held_prior, p.held_constraint))
+        for name, index, shape, p in zip(self.names, self.leaf_indices, self.shapes, self.parameters, strict=True):
+            entries.append((name, index, shape, p.positive, p.hashable_prior, p.hashable_constraint))
         return tuple(entries)
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters picked, in order."""
-        return [self.leaves[i] for i in self.places]
+        """The chosen parameters, in order."""
+        return [self.leaves[i] for i in self.leaf_indices]
 
     def start(self) -> np.ndarray:
         """The current values, unconstrained."""
-        parts = [p.transform.inv(as_array(p.value)) for p in self.parameters]
-        return np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
+        values = [p.transform.inv(as_array(p.value)) for p in self.parameters]
+        return np.concatenate([np.ravel(value) for value in values]) if values else np.zeros(0)
 
     def constrain(self, vector: Any) -> list[Any]:
-        """The values of an unconstrained vector."""
+        """The constrained values of an unconstrained vector."""
         return constrain(self.parameters, vector)
 
     def log_prior(self, values: list[Any]) -> Any:
-        """The log prior density of the values, over those that have a prior."""
+        """The log prior density of constrained values, summed over the parameters that have a prior."""
         pairs = zip(self.parameters, values, strict=True)
         return sum((jnp.sum(p.prior.log_prob(v)) for p, v in pairs if p.prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Any) -> Any:
-        """The log prior density of an unconstrained vector, the transforms' Jacobian included."""
-        if not self.places:
+        """The log prior density of an unconstrained vector, including the transforms' log Jacobian."""
+        if not self.leaf_indices:
             return jnp.zeros(())
-        parts = jnp.split(vector, self.splits)
         total = self.log_prior(self.constrain(vector))
-        for p, part, shape in zip(self.parameters, parts, self.free_shapes, strict=True):
-            x = part.reshape(shape)
+        for p, entries, shape in zip(self.parameters, jnp.split(vector, self.splits), self.free_shapes, strict=True):
+            x = entries.reshape(shape)
             total = total + jnp.sum(p.transform.log_abs_det_jacobian(x, p.transform(x)))
         return total
 
-    def middle(self, draws: list[np.ndarray]) -> list[np.ndarray]:
-        """The medians of draws (chains, draws, ...), entry by entry and put back within the constraints."""
+    def median(self, draws: list[np.ndarray]) -> list[np.ndarray]:
+        """The entrywise medians of draws (chains, draws, ...), mapped back into the constraints."""
         medians = [np.median(values, axis=(0, 1)) for values in draws]
         pairs = zip(self.parameters, medians, strict=True)
         return [m if p.constraint is None else np.asarray(p.transform(p.transform.inv(m))) for p, m in pairs]
 
     def with_values(self, values: list[Any]) -> "Model":
         """The model with other values."""
-        return with_values(self.model, self.places, values)
+        return with_values(self.model, self.leaf_indices, values)
 
     def of(self, tree: Any) -> list[Any]:
-        """The entries of a pytree shaped like the model that belong to the values picked."""
+        """The values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
-        return [leaves[i].value for i in self.places]
+        return [leaves[i].value for i in self.leaf_indices]
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:
-    """The shape of a parameter's unconstrained values: a simplex has one fewer than entries."""
+    """The shape of a parameter's unconstrained values: that of a simplex has one entry less."""
     return parameter.transform.inverse_shape(np.shape(parameter.value))
 
 
 def constrain(parameters: Sequence[Parameter], vector: Any) -> list[Any]:
-    """The values of parameters whose unconstrained values are one vector."""
+    """The constrained values of parameters, from their unconstrained values in one vector."""
     shapes = [free_shape(p) for p in parameters]
     splits = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    # NumPy splits without compiling anything.
+    # NumPy splits without compilation.
     split: Any = np.split if isinstance(vector, np.ndarray) else jnp.split
-    parts = split(vector, splits) if parameters else []
-    return [p.transform(part.reshape(shape)) for p, part, shape in zip(parameters, parts, shapes, strict=True)]
+    pieces = split(vector, splits) if parameters else []
+    return [p.transform(piece.reshape(shape)) for p, piece, shape in zip(parameters, pieces, shapes, strict=True)]
 
 
-def with_values(model: "Model", places: Sequence[int], values: Sequence[Any]) -> "Model":
-    """A model with other values at some places of its pytree; it may be one that has lost its priors."""
+def with_values(model: "Model", leaf_indices: Sequence[int], values: Sequence[Any]) -> "Model":
+    """The model with other values of some parameters, by leaf index; the model may be one without priors (``bare``)."""
     leaves, tree = jax.tree_util.tree_flatten(model, is_leaf=is_parameter)
-    for i, value in zip(places, values, strict=True):
+    for i, value in zip(leaf_indices, values, strict=True):
         leaves[i] = leaves[i].with_value(value)
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
-def learned(model: "Model") -> ParameterVector:
-    """What ``fit`` may change: all that is not Fixed."""
+def trainable(model: "Model") -> ParameterVector:
+    """The parameters that ``fit`` may change: all that are not Fixed."""
     return ParameterVector(model, lambda parameter: parameter.learned)
 
 
-def uncertain(model: "Model") -> ParameterVector:
-    """What a fully Bayesian engine samples: all that has a prior and is not Fixed."""
-    return ParameterVector(model, is_uncertain)
+def with_priors(model: "Model") -> ParameterVector:
+    """The parameters that samplers draw: all that have a prior and are not Fixed."""
+    return ParameterVector(model, is_sampled)
 
 
-def is_uncertain(parameter: Parameter) -> bool:
-    """Whether a fully Bayesian engine samples a parameter."""
+def is_sampled(parameter: Parameter) -> bool:
+    """Whether samplers draw a parameter: it has a prior and is not Fixed."""
     return parameter.learned and parameter.prior is not None

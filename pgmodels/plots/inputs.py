@@ -76,9 +76,9 @@ def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarra
     if covariates is None:
         return np.ones((num_rows, 1)) if isinstance(support, SuccessesOfTrials) else None
     held = np.atleast_1d(as_numbers(covariates, "covariates"))
-    if held.shape != (support.num_given,):
+    if held.shape != (support.num_covariates,):
         raise ValueError(
-            f"covariates of a figure are what the columns of y after the first are held at, {support.num_given} "
+            f"covariates of a figure are what the columns of y after the first are held at, {support.num_covariates} "
             f"number(s) here; got shape {held.shape}."
         )
     return np.tile(held, (num_rows, 1))

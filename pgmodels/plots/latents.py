@@ -19,7 +19,7 @@ from pgmodels.results.correction import CorrectionWarning, is_out_of_reach
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.runtime.warnings import unsaid
+from pgmodels.runtime.warnings import suppress_warnings
 
 _NUM_POINTS = 200
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
@@ -119,7 +119,7 @@ def _curves(label: str, result: Any, x: np.ndarray, held: np.ndarray | None, not
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
     # The figure says it.
-    with unsaid(CorrectionWarning):
+    with suppress_warnings(CorrectionWarning):
         mean, variance = result.predict_latent(x)
         predicted = _predicted(label, lambda: result.predict(x, held), notes)
     bad = is_out_of_reach(variance)

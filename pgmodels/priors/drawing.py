@@ -78,5 +78,5 @@ def _draw(
     return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
 
 
-_draw_few = compiled(_draw, lightly=True)
+_draw_few = compiled(_draw, optimise=False)
 _draw_many = compiled(_draw)

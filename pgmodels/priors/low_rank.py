@@ -174,7 +174,7 @@ def root_at(kernel: Any, span: InducingPoints) -> Float[Array, "r r"]:
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def own_variances(diagonal: Float[Array, " r"]) -> Float[Array, " r"]:
     """What jitter is relative to: each variance, or the least positive one where there is none."""
     positive = diagonal > 0.0

@@ -6,7 +6,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.kernels.kernel import Kernel, check_lookups
-from pgmodels.numerics.quadrature import at_a_time, equal_chunks
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.factored import FactoredPrior
 from pgmodels.priors.padding import padded_size
@@ -29,7 +29,7 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
     if not isinstance(prior, FactoredPrior) or (isinstance(prior.kernel, Kernel) and prior.kernel.is_known):
         return
     check_lookups(prior.kernel, X_new, name)
-    length = min(padded_size(len(X_new)), at_a_time(max(prior.rank, 1)))
+    length = min(padded_size(len(X_new)), chunk_length(max(prior.rank, 1)))
     for rows in equal_chunks(np.arange(len(X_new)), length):
         _check_rows(prior, X_new, rows, name)
     if jointly:

@@ -12,7 +12,7 @@ from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.approximation import CorrectedApproximation
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 
 WIDTH = 100
 # A test of simulated data speaks below this p-value, shared among the latents.
@@ -20,7 +20,7 @@ _SIGNIFICANT = 0.01
 _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
 
 
-@generic.text.register(Diagnosis)
+@hooks.text.register(Diagnosis)
 def as_text(diagnosis: Diagnosis) -> str:
     """The tables and the sentences, in 100 columns."""
     figures = _figures(diagnosis)
@@ -34,7 +34,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-@generic.html.register(Diagnosis)
+@hooks.html.register(Diagnosis)
 def as_html(diagnosis: Diagnosis) -> Html:
     """The tables and the sentences."""
     parts: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]

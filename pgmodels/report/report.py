@@ -19,7 +19,7 @@ from pgmodels.report.report_data import check_class_names, class_table, observat
 from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
 from pgmodels.results.approximation import Approximation, FitReport
-from pgmodels.runtime.atomic_io import written_whole
+from pgmodels.runtime.atomic_io import atomic_write
 
 _LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
 
@@ -54,7 +54,7 @@ def write_report(
     }
     path = Path(path)
     filled = {name: body for name, body in sections.items() if body}
-    with written_whole(path) as whole:
+    with atomic_write(path) as whole:
         whole.write_text(_page(title, _lead(comparison), filled), encoding="utf-8")
     return path
 

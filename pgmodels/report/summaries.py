@@ -11,13 +11,13 @@ from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
 from pgmodels.model import Model
-from pgmodels.parameters.vector import ParameterVector, uncertain
+from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import write_constraint, write_distribution
 
 WIDTH = 100
@@ -34,7 +34,7 @@ _METHODS = {
 }
 
 
-@generic.text.register(Result)
+@hooks.text.register(Result)
 def result_text(result: Result) -> str:
     """A result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
@@ -42,13 +42,13 @@ def result_text(result: Result) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
-@generic.line.register(Result)
+@hooks.line.register(Result)
 def result_line(result: Result) -> str:
     """A result in a line, without what takes a computation."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
-@generic.html.register(Result)
+@hooks.html.register(Result)
 def result_html(result: Result) -> Html:
     """A result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
@@ -121,7 +121,7 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
     if result.fit is not None:
         # With priors an optimum depends on the scale on which densities are taken.
         optimum = "learned, with priors: the mode of the values themselves, not of their logarithms"
-        state = optimum if uncertain(result.model).places else "learned"
+        state = optimum if with_priors(result.model).leaf_indices else "learned"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
     return facts
 
@@ -137,7 +137,7 @@ def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
     return facts
 
 
-@generic.html.register(Model)
+@hooks.html.register(Model)
 def model_html(model: Model) -> Html:
     """A model: its formula, its GPs, and every hyperparameter with whether it is learned."""
     title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
@@ -163,7 +163,7 @@ def hyperparameter_table(model: Model) -> Html:
     for name, parameter in zip(every.names, every.parameters, strict=True):
         said = write_constraint(parameter.support)
         if parameter.prior is not None:
-            said = f"prior {write_distribution(parameter.given_prior)}"
+            said = f"prior {write_distribution(parameter.declared_prior)}"
         value = "from the data" if parameter.value is None else _array(parameter.value)
         rows.append((name, value, "fixed" if parameter.fixed else f"may be learned, {said}"))
     return table(["hyperparameter", "value", ""], rows)
@@ -173,7 +173,7 @@ def _array(value: Any) -> str:
     return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
 
 
-@generic.html.register(Derivation)
+@hooks.html.register(Derivation)
 def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
     """The sections of a derivation, typeset."""
     sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
@@ -187,7 +187,7 @@ def sections_html(sections: Sequence[Section], heading: str) -> Html:
     )
 
 
-@generic.html.register(AugmentedGraph)
+@hooks.html.register(AugmentedGraph)
 def graph_html(graph: AugmentedGraph) -> Html:
     """An augmented graph, drawn, and as a table of its variables and what their conditionals read."""
     from pgmodels.plots.graph import plot_graph

@@ -8,7 +8,7 @@ import numpy as np
 
 from pgmodels.diagnostics.compare import METRICS, Comparison
 from pgmodels.report.html import Html, bullets, element, join, table
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 
 WIDTH = 100
 # What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
@@ -57,7 +57,7 @@ def metric_rows(comparison: Comparison) -> list[Row]:
     return rows
 
 
-@generic.text.register(Comparison)
+@hooks.text.register(Comparison)
 def as_text(comparison: Comparison) -> str:
     """The table in 100 columns, results that do not fit beside each other in blocks, and notes beneath."""
     rows = metric_rows(comparison)
@@ -82,7 +82,7 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
 
 
-@generic.html.register(Comparison)
+@hooks.html.register(Comparison)
 def as_html(comparison: Comparison) -> Html:
     """The table with the best of each row marked, and notes beneath."""
     heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)

@@ -12,11 +12,11 @@ from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
 
 
-class CorrectionWarning(UserWarning):
+class CorrectionWarning(PgmodelsWarning):
     """A corrected variance is negative, or larger than it can be: the expansion does not reach there."""
 
 

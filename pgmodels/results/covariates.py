@@ -21,7 +21,7 @@ def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_row
     if covariates is None:
         return None
     support = likelihood.support(size)
-    columns = support.num_given
+    columns = support.num_covariates
     if columns == 0:
         raise ValueError(f"covariates: y of {likelihood.name} has no column that is given; leave covariates out.")
     given = as_numbers(covariates, "covariates", as_column=columns == 1, is_new=True)
@@ -34,7 +34,7 @@ def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_row
             f"y[{first}] on; got {given.shape}."
         )
     check_finite(given, "covariates")
-    support.check_given(given)
+    support.check_covariates(given)
     _check_allowed(likelihood, size, support, given)
     return given
 
@@ -42,7 +42,7 @@ def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_row
 @double_precision
 def _check_allowed(likelihood: Likelihood, size: int, support: Support, given: np.ndarray) -> None:
     """ValueError where covariates choose entries that there are not, or give a coefficient without a value."""
-    formula, first = likelihood.formula(size), support.num_columns - support.num_given
+    formula, first = likelihood.formula(size), support.num_columns - support.num_covariates
     # Rows that fill up are the first again, and no fault is found in them before it is found there.
     given = pad_rows(given, padded_size(len(given)))
     y = np.column_stack([np.ones(len(given)), support.others(given)])

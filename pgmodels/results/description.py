@@ -19,7 +19,7 @@ from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, Ratio
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
-from pgmodels.parameters.parameter import Parameter, Prior, Within
+from pgmodels.parameters.parameter import Hashable, Parameter, Within
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Dense, Representation
 from pgmodels.runtime.x64 import as_array
@@ -136,8 +136,8 @@ def _describe_parameter(parameter: Parameter, name: str) -> Description:
     described = {"value": value, "positive": parameter.positive, "fixed": parameter.fixed, "prior": None}
     if parameter.constraint is not None:
         described["constraint"] = _describe_constraint(parameter.constraint, name)
-    if parameter.held_prior is not None:
-        prior = Prior(parameter.given_prior)
+    if parameter.hashable_prior is not None:
+        prior = Hashable(parameter.declared_prior)
         described["prior"] = _describe_prior(prior, f"the prior {prior!r} of {name}")
     return described
 
@@ -175,7 +175,7 @@ def _build_constraint(description: Description) -> Constraint:
     return getattr(constraints, description["class"])(**description["bounds"])
 
 
-def _describe_prior(prior: Prior, name: str) -> Description:
+def _describe_prior(prior: Hashable, name: str) -> Description:
     """A prior by its class and arguments, and the precision in which it was made; ValueError where they make another.
 
     Some distributions compute from their arguments what they hold.
@@ -183,7 +183,7 @@ def _describe_prior(prior: Prior, name: str) -> Description:
     distribution = _describe_argument(prior.distribution, name)
     for double in (True, False):
         described = {"double": double, "distribution": distribution}
-        if Prior(_build_prior(described)) == prior:
+        if Hashable(_build_prior(described)) == prior:
             return described
     raise _unnamed(name)
 

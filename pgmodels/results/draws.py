@@ -10,14 +10,14 @@ import numpy as np
 from pgmodels.data.options import check_whole_number
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
-from pgmodels.parameters.vector import uncertain, with_values
+from pgmodels.parameters.vector import with_priors, with_values
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import double_precision
@@ -65,7 +65,7 @@ class Draws(Result):
         """Draws of likelihood parameters by their own names, (chains, draws, 1, entries), where they were sampled."""
         if not self.hyperparameters:
             return {}
-        pairs = uncertain(self.model).of_likelihood.items()
+        pairs = with_priors(self.model).of_likelihood.items()
         drawn = {own: self.hyperparameters[name] for own, name in pairs}
         return {own: values.reshape(*values.shape[:2], 1, -1) for own, values in drawn.items()}
 
@@ -108,7 +108,7 @@ class Draws(Result):
 
         These stay as they are. Raises ValueError for draws of another engine than gibbs.
         """
-        return generic.extend(self, num_samples, progress)
+        return hooks.extend(self, num_samples, progress)
 
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +135,7 @@ class Draws(Result):
             prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
             return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
-        places = uncertain(self.model).places
+        places = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
         inputs = self.model.inputs(self.X)
         padded = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
@@ -172,7 +172,7 @@ class Draws(Result):
         prior = self.prior.padded() if self.model.can_pad else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
         if self.hyperparameters:
-            places = uncertain(self.model).places
+            places = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             padded = [_with_rank(v, group.rank) for group, v in pairs]
             projected = _project(bare(self.model), places, values, padded, self.model.padded(self.X)[0], inputs)

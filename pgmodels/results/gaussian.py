@@ -9,7 +9,7 @@ from jaxtyping import Array
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.numerics.quadrature import at_a_time, equal_chunks
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.priors.drawing import draw_gaussian
@@ -62,7 +62,7 @@ class GaussianPredictions(ABC):
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
         # Covariances are held for so many rows at a time; the last are filled up.
-        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), at_a_time(width)))
+        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
         return mean, variance
@@ -100,10 +100,10 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
         return IndependentNodes(mean, variance)
     predictors, rows = model.predictors, len(mean)
     support = model.likelihood.support(model.num_latents)
-    observed = set(range(support.num_columns - support.num_given))
+    observed = set(range(support.num_columns - support.num_covariates))
     given = np.empty((rows, 0)) if covariates is None else covariates
     read = set() if predictors is None else set(predictors.columns_read)
-    if predictors is None or read & observed or (read and given.shape[1] < support.num_given):
+    if predictors is None or read & observed or (read and given.shape[1] < support.num_covariates):
         # There are none, or what they are at these rows is not known yet: every latent by itself.
         Phi = each_latent(variance)
     else:

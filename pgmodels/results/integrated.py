@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.parameters.vector import uncertain
+from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_gaussian
 from pgmodels.results.covariates import check_covariates
@@ -17,7 +17,7 @@ from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -116,7 +116,7 @@ class IntegratedApproximation(Result):
         parts = []
         for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
             if count:
-                mean, covariance = generic.joint_moments_at(self, inputs, point)
+                mean, covariance = hooks.joint_moments_at(self, inputs, point)
                 parts.append(draw_gaussian(mean, covariance, int(count), rng))
         return rng.permutation(np.concatenate(parts))
 
@@ -137,7 +137,7 @@ class IntegratedApproximation(Result):
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
     def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        return generic.moments_at(self, self._inputs_at(X_new))
+        return hooks.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
         """The components that predictions are made of: all but the lightest."""
@@ -148,14 +148,14 @@ class IntegratedApproximation(Result):
     @double_precision
     def _values(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """The hyperparameters of unconstrained vectors (points, d), by name."""
-        unknowns = uncertain(self.model)
+        unknowns = with_priors(self.model)
         values = jax.vmap(unknowns.constrain)(as_array(vectors))
         return {name: np.asarray(value) for name, value in zip(unknowns.names, values, strict=True)}
 
     def _model_at(self, point: int) -> Any:
         """The model at a point."""
         values = self._values(self.vectors[point : point + 1])
-        return uncertain(self.model).with_values([value[0] for value in values.values()])
+        return with_priors(self.model).with_values([value[0] for value in values.values()])
 
 
 def _variances(covariances: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import as_seed
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
@@ -40,7 +40,7 @@ _DEPTH = 32.0
 _START, _TAIL, _TIMES, _FLAT, _LONGEST, _HALVINGS = -1e-9, -100.0, 385, 1e-6, 300.0, 40
 
 
-class PredictionWarning(UserWarning):
+class PredictionWarning(PgmodelsWarning):
     """A prediction is less than it seems: an integral is not resolved, or a density is not normalised."""
 
 
@@ -118,7 +118,7 @@ class Predictive(Picklable):
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
         self.support.check(y_new)
-        if isinstance(self.support, Undeclared) or self.support.num_given:
+        if isinstance(self.support, Undeclared) or self.support.num_covariates:
             check_allowed(self.likelihood, self.nodes.num_latents, y_new, "y_new")
         warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density")
         return self._log_density(y_new)
@@ -178,7 +178,7 @@ class Predictive(Picklable):
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
         """A draw of y for each of latents (draws, m, latents) and parameters that go with them, (draws, m)."""
         self._require_columns("draws", self.likelihood.function)
-        given = self._given_columns if self.support.num_given else None
+        given = self._given_columns if self.support.num_covariates else None
         return draw_observations(self.likelihood, f, given, rng, values)
 
     def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
@@ -420,7 +420,7 @@ class Predictive(Picklable):
     @property
     def _given_columns(self) -> np.ndarray:
         """The columns of y that it is given, (m, columns), NaN where they were not."""
-        shape = self.nodes.num_rows, self.support.num_given
+        shape = self.nodes.num_rows, self.support.num_covariates
         return np.full(shape, np.nan) if self.covariates is None else self.covariates
 
     def _observations(self, first: Any) -> np.ndarray:
@@ -447,13 +447,13 @@ class Predictive(Picklable):
 
     def _require_columns(self, what: str, *formulas: Formula | None) -> None:
         """Raise ValueError where formulas read columns of y that were not given."""
-        observed = range(self.support.num_columns - self.support.num_given)
+        observed = range(self.support.num_columns - self.support.num_covariates)
         missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - set(observed))
         if self.covariates is None and missing:
             raise ValueError(
                 f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
                 f"was not given: covariates= takes the columns of y from y[{len(observed)}] on, of shape "
-                f"({self.nodes.num_rows}, {self.support.num_given}), or of one row for a figure."
+                f"({self.nodes.num_rows}, {self.support.num_covariates}), or of one row for a figure."
             )
 
     def _require_normalised(self, what: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pgmodels.model import Model
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
@@ -28,7 +28,7 @@ class PriorPredictive(Picklable):
 
     def to_arviz(self) -> Any:
         """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
-        return generic.arviz(self)
+        return hooks.arviz(self)
 
     def __repr__(self) -> str:
         drawn = ", ".join(["latents", "observations", *self.hyperparameters])

@@ -12,7 +12,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
@@ -67,7 +67,7 @@ class Result(Picklable):
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
-        return generic.arviz(self, **options)
+        return hooks.arviz(self, **options)
 
     def save(self, path: Any) -> Path:
         """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path.
@@ -76,16 +76,16 @@ class Result(Picklable):
         given again at load; draws lose the chains that ``extend`` goes on from. Raises ValueError for kernels, forms
         and priors of one's own, which pickle takes.
         """
-        return generic.save(self, path)
+        return hooks.save(self, path)
 
     def __repr__(self) -> str:
-        return generic.line(self)
+        return hooks.line(self)
 
     def __str__(self) -> str:
-        return generic.text(self)
+        return hooks.text(self)
 
     def _repr_html_(self) -> str:
-        return generic.html(self)
+        return hooks.html(self)
 
     @property
     def jitter(self) -> tuple[float, ...]:

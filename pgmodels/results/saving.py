@@ -29,7 +29,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -59,8 +59,8 @@ Arrays = dict[str, np.ndarray]
 Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
 
 
-@generic.save.register(SparseApproximation)
-@generic.save.register(Result)
+@hooks.save.register(SparseApproximation)
+@hooks.save.register(Result)
 @double_precision
 def save(result: Result | SparseApproximation, path: Any) -> Path:
     """See ``Result.save``."""
@@ -259,12 +259,12 @@ def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> In
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
 # read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _condition(prior: PriorCollection, sites: Sites) -> IndependentPosterior:
     return prior.condition(sites)
 
 
-@partial(compiled, static_argnames="blocks", lightly=True)
+@partial(compiled, static_argnames="blocks", optimise=False)
 def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> BlockPosterior:
     return condition_blocks(prior, potential, precision, blocks)
 

@@ -14,7 +14,7 @@ from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
@@ -63,7 +63,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
 
     def save(self, path: Any) -> Path:
         """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path. See ``Result.save``."""
-        return generic.save(self, path)
+        return hooks.save(self, path)
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"

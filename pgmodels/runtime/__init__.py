@@ -1,1 +1,1 @@
-"""What every module may need: double precision, compilation, threads, progress, pickling, files."""
+"""Infrastructure without Gaussian processes: double precision, compilation, threads, progress, pickling, files."""

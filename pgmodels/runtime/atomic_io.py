@@ -1,4 +1,4 @@
-"""Files of arrays and a JSON document: written whole or not at all, and read without pickles, code or surprises."""
+"""Atomic writing of files of arrays with a JSON document, and safe reading: no pickles, sizes checked beforehand."""
 
 import json
 import os
@@ -12,69 +12,68 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-# The entry with the document, which lists the others.
+# The entry of the document, which lists the other entries.
 _DOCUMENT = "pgmodels"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays in NumPy's npz format, with a document that says their types and shapes too; ValueError for objects."""
+    """Write arrays and a document, which also lists their types and shapes, as NumPy's npz; ValueError for objects."""
     objects = [name for name, array in arrays.items() if array.dtype.hasobject]
     if objects:
         raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays does not.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
     entries: dict[str, Any] = {_DOCUMENT: text, **arrays}
-    with written_whole(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **entries)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """A document in JSON."""
-    with written_whole(path) as temporary:
+    """Write a document as JSON."""
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(document), encoding="utf-8")
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The document and the arrays of a file, in the memory that the file has on disk.
+    """The document and the arrays of a file, using no more memory than the file's size on disk.
 
-    Sizes are looked at before anything is read: arrays are stored as they are, so that a file that says otherwise, as
-    one that unpacks to a thousand times its size, is not of this package. Raises ValueError, FileNotFoundError
-    where there is no file.
+    Sizes are checked before anything is read: pgmodels never compresses arrays, so that a file with compressed entries,
+    such as a zip bomb, is rejected. Raises ValueError for a damaged file, FileNotFoundError for a missing one.
     """
     with _faults_of(path, "npz"), zipfile.ZipFile(path) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         _check_sizes(archive.infolist(), path.stat().st_size)
-        found = {name: _header(archive, entry) for name, entry in entries.items()}
+        headers = {name: _header(archive, entry) for name, entry in entries.items()}
         if _DOCUMENT not in entries:
-            raise ValueError("it is not of pgmodels")
-        del found[_DOCUMENT]
+            raise ValueError("it was not written by pgmodels")
+        del headers[_DOCUMENT]
         document = _decoded(_read(archive, entries.pop(_DOCUMENT)).tobytes())
-        # Files of the first versions have no table.
-        table = document.get("arrays", found)
-        wrong = sorted({name for name in {*found, *table} if found.get(name) != table.get(name)})
+        # The first versions of the format have no table.
+        table = document.get("arrays", headers)
+        wrong = sorted({name for name in {*headers, *table} if headers.get(name) != table.get(name)})
         if wrong:
             name = wrong[0]
-            raise ValueError(f"{name} is {_words(found.get(name))} and should be {_words(table.get(name))}")
+            raise ValueError(f"{name} is {_words(headers.get(name))} and should be {_words(table.get(name))}")
         return document, {name: _read(archive, entry) for name, entry in entries.items()}
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A document in JSON. Raises ValueError, FileNotFoundError where there is no file."""
+    """Read a JSON document. Raises ValueError for a damaged file, FileNotFoundError for a missing one."""
     with _faults_of(path, "JSON"):
         return _decoded(path.read_bytes())
 
 
-def temporary_of(path: Path) -> Path:
-    """Where a file is written before it takes its place."""
+def temporary_path(path: Path) -> Path:
+    """The temporary path that a file is written to before it is renamed."""
     return path.with_name(f".{path.name}.tmp")
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A path to write to, beside the file, whose place it takes in one step at the end: no kill leaves half a file."""
-    # One name: what a kill leaves is written over by the next.
-    temporary = temporary_of(path)
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, renamed to ``path`` on exit: an interrupted process leaves no partial file."""
+    # Always the same name, so that the next write replaces what a killed process left behind.
+    temporary = temporary_path(path)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -85,22 +84,21 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make a folder where there is none. Raises ValueError, naming the option, where it cannot be written to."""
+    """Create a folder if it does not exist. Raises ValueError, naming the option, where it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Rights alone do not say it: of a file system that can only be read, for one.
+        # Permissions alone are not enough: the file system may be read-only.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise ValueError(
-            f"{option} must name a folder that files can be written to; {folder} is none ({error.strerror or error}). "
-            "Name another."
+            f"{option} must be a writable folder; got {folder} ({error.strerror or error}). Choose another one."
         ) from error
 
 
 @contextmanager
 def _faults_of(path: Path, kind: str) -> Iterator[None]:
-    """Within the context, whatever zipfile, NumPy and JSON raise on bytes that are not theirs is one error."""
+    """Within the context, errors of zipfile, NumPy and JSON on invalid bytes become one ValueError."""
     try:
         yield
     except FileNotFoundError:
@@ -108,11 +106,11 @@ def _faults_of(path: Path, kind: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        raise ValueError(f"{path} is damaged, cut off or no {kind} file ({error})") from error
+        raise ValueError(f"{path} is damaged, truncated or not a {kind} file ({error})") from error
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
-    """ValueError where entries are packed, or have more bytes than their file."""
+    """ValueError where entries are compressed, or have more bytes than their file."""
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise ValueError(f"{entry.filename} is compressed, which pgmodels never does, to {entry.file_size} bytes")
@@ -122,17 +120,19 @@ def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
 
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
-    """Type and shape of an array; ValueError for objects, or another number of bytes than that takes."""
+    """Type and shape of an array; ValueError for objects, or if the number of bytes does not match."""
     with archive.open(entry) as stream:
         shape, _, dtype = _HEADERS[npy.read_magic(stream)](stream)
-        left = entry.file_size - stream.tell()
+        num_bytes = entry.file_size - stream.tell()
     if dtype.hasobject:
         raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded")
-    taken = dtype.itemsize
+    expected = dtype.itemsize
     for length in shape:
-        taken *= length
-    if taken != left or min(shape, default=0) < 0:
-        raise ValueError(f"{entry.filename} has {left} bytes for an array of shape {shape}, which takes {taken}")
+        expected *= length
+    if expected != num_bytes or min(shape, default=0) < 0:
+        raise ValueError(
+            f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, which takes {expected}"
+        )
     return _described(dtype, shape)
 
 

@@ -1,4 +1,4 @@
-"""Numbers, NumPyro's distributions and its constraints as a user types them."""
+"""Text of numbers, NumPyro distributions and constraints, as a user would type them."""
 
 import inspect
 from typing import Any
@@ -8,12 +8,12 @@ import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, constraints
 from numpyro.distributions.constraints import Constraint
 
-# What is learned has more digits than anybody reads.
+# Significant digits of printed values.
 _DIGITS = 6
 
 
 def write_value(value: Any) -> str:
-    """A number, or nested lists of them, to six digits; anything else in its own words."""
+    """A number, or nested lists of numbers, to six digits; ``str`` of anything else."""
     if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
         return str(value)
     array = np.asarray(value)
@@ -43,7 +43,7 @@ def _write_argument(value: Any) -> str:
         return write_value(value)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         return f"array({write_value(value)})" if value.ndim else write_value(value)
-    # In words that are the same in another process.
+    # A repr may hold an address, which differs between processes.
     return f"{type(value).__name__}(...)"
 
 

@@ -1,7 +1,7 @@
-"""What results, models and comparisons are asked for and other rooms answer.
+"""Hooks that other subpackages implement for results, models and comparisons: display, export, saving, resuming.
 
-Data know neither the screen nor other libraries nor what runs on them: they call these functions, and ``report``,
-``interop`` and ``inference`` register how each kind of thing is written, drawn, exported or gone on from.
+Results, models and comparisons do not import reporting, other libraries or inference: they call these functions, for
+which ``report``, ``interop`` and ``inference`` register an implementation for each class.
 """
 
 from functools import singledispatch
@@ -9,64 +9,64 @@ from typing import Any
 
 
 @singledispatch
-def line(thing: object) -> str:
-    """A thing in a line, without what takes a computation."""
-    raise _unanswered("line", thing)
+def line(value: object) -> str:
+    """A one-line summary of an object, without costly computations."""
+    raise _not_registered("line", value)
 
 
 @singledispatch
-def text(thing: object) -> str:
-    """A thing as a terminal shows it."""
-    raise _unanswered("text", thing)
+def text(value: object) -> str:
+    """The text of an object for a terminal."""
+    raise _not_registered("text", value)
 
 
 @singledispatch
-def html(thing: object) -> str:
-    """A thing as a notebook shows it."""
-    raise _unanswered("html", thing)
+def html(value: object) -> str:
+    """The HTML of an object for a notebook."""
+    raise _not_registered("html", value)
 
 
 @singledispatch
-def figure(thing: object) -> Any:
-    """A thing as a matplotlib Figure."""
-    raise _unanswered("figure", thing)
+def figure(value: object) -> Any:
+    """An object as a matplotlib Figure."""
+    raise _not_registered("figure", value)
 
 
 @singledispatch
-def report(thing: object, path: Any, **options: Any) -> Any:
-    """Write a report on a thing to an HTML file; its path."""
-    raise _unanswered("report", thing)
+def report(value: object, path: Any, **options: Any) -> Any:
+    """Write a report on an object to an HTML file; returns its path."""
+    raise _not_registered("report", value)
 
 
 @singledispatch
-def arviz(thing: object, **options: Any) -> Any:
-    """A thing as an xarray.DataTree for ArviZ."""
-    raise _unanswered("arviz", thing)
+def arviz(value: object, **options: Any) -> Any:
+    """An object as an xarray.DataTree for ArviZ."""
+    raise _not_registered("arviz", value)
 
 
 @singledispatch
-def save(thing: object, path: Any) -> Any:
-    """Write a thing to one file; its path."""
-    raise _unanswered("save", thing)
+def save(value: object, path: Any) -> Any:
+    """Save an object to one file; returns its path."""
+    raise _not_registered("save", value)
 
 
 @singledispatch
-def extend(thing: object, num_samples: int, progress: bool | None) -> Any:
-    """A thing and ``num_samples`` more of what it is made of."""
-    raise _unanswered("extend", thing)
+def extend(value: object, num_samples: int, progress: bool | None) -> Any:
+    """Draws continued by ``num_samples`` more of each chain."""
+    raise _not_registered("extend", value)
 
 
 @singledispatch
-def moments_at(thing: object, X_new: Any) -> Any:
-    """Means and covariances of a thing's latents at new inputs, for each of its parts."""
-    raise _unanswered("moments_at", thing)
+def moments_at(value: object, X_new: Any) -> Any:
+    """Means and covariances of a result's latents at new inputs, for each of its mixture components."""
+    raise _not_registered("moments_at", value)
 
 
 @singledispatch
-def joint_moments_at(thing: object, X_new: Any, point: int) -> Any:
-    """Means and joint covariance of a thing's latents at new inputs, at one of its points."""
-    raise _unanswered("joint_moments_at", thing)
+def joint_moments_at(value: object, X_new: Any, point: int) -> Any:
+    """Means and joint covariance of a result's latents at new inputs, at one of its hyperparameter points."""
+    raise _not_registered("joint_moments_at", value)
 
 
-def _unanswered(name: str, thing: object) -> NotImplementedError:
-    return NotImplementedError(f"nothing is registered with generic.{name} for {type(thing).__name__}.")
+def _not_registered(name: str, value: object) -> NotImplementedError:
+    return NotImplementedError(f"no implementation is registered with hooks.{name} for {type(value).__name__}.")

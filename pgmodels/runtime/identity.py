@@ -1,4 +1,4 @@
-"""What an object is, in words and numbers that are the same in every process."""
+"""Fingerprints of objects that are the same in every process."""
 
 import hashlib
 from dataclasses import fields, is_dataclass
@@ -14,15 +14,15 @@ from numpyro.distributions import Distribution
 
 
 def digest(value: Any) -> str:
-    """A short text that is the same for what is the same, whatever the process."""
+    """A hash of ``identity(value)``, the same in every process."""
     return hashlib.sha256(repr(identity(value)).encode()).hexdigest()
 
 
 def identity(value: Any) -> Any:
-    """Nested tuples of text and numbers, equal for values that are made of the same.
+    """Nested tuples of text and numbers, equal for values with equal contents.
 
-    Nothing in them depends on the process: no address, no order of a set, no hash of a text. An object is its class and
-    what it holds; a function is its code and what it closes over.
+    Nothing in them depends on the process: no address, set order or string hash. An object is represented by its class
+    and contents, a function by its code, defaults and closure.
     """
     return _identity(value, ())
 
@@ -49,23 +49,23 @@ def _identity(value: Any, within: tuple[int, ...]) -> Any:
         return "dict", *sorted(entries, key=repr)
     if isinstance(value, (tuple, list)):
         return type(value).__name__, *(_identity(part, inside) for part in value)
-    return _name(type(value)), *(_identity(part, inside) for part in _parts(value))
+    return _name(type(value)), *(_identity(part, inside) for part in _contents(value))
 
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return str(jax.random.key_impl(value)), _numbers(jax.random.key_data(value))
-    # A number is the same, whatever holds it.
+    # A number is the same as Python's and as NumPy's.
     array = np.asarray(value.item() if isinstance(value, np.generic) else value)
     if array.dtype.hasobject:
         return array.shape, repr(array.tolist())
     return array.dtype.name, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
-    """What an object is made of, beside its class."""
+def _contents(value: Any) -> tuple[Any, ...]:
+    """The contents that identify an object, without its class."""
     if isinstance(value, FunctionType):
-        cells = tuple(_content(cell) for cell in value.__closure__ or ())
+        cells = tuple(_cell_content(cell) for cell in value.__closure__ or ())
         return value.__name__, value.__code__, value.__defaults__, value.__kwdefaults__, cells
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
@@ -84,20 +84,20 @@ def _parts(value: Any) -> tuple[Any, ...]:
         return tuple((field.name, getattr(value, field.name, None)) for field in fields(value))
     try:
         return tuple(value.tree_flatten())
-    except (AttributeError, NotImplementedError):  # no constraint or transform, or one of somebody's own
+    except (AttributeError, NotImplementedError):  # neither a constraint nor a transform, or a user-defined one
         return _attributes(value)
 
 
 def _attributes(value: Any) -> tuple[Any, ...]:
-    held = getattr(value, "__dict__", None)
-    if held is None:
+    attributes = getattr(value, "__dict__", None)
+    if attributes is None:
         return (repr(value),)
-    derived = {name for name in held if isinstance(getattr(type(value), name, None), cached_property)}
-    derived |= {name for name, part in held.items() if isinstance(part, ReferenceType)}
-    return tuple((name, held[name]) for name in sorted(held) if name not in derived)
+    derived = {name for name in attributes if isinstance(getattr(type(value), name, None), cached_property)}
+    derived |= {name for name, part in attributes.items() if isinstance(part, ReferenceType)}
+    return tuple((name, attributes[name]) for name in sorted(attributes) if name not in derived)
 
 
-def _content(cell: Any) -> Any:
+def _cell_content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet

@@ -1,4 +1,4 @@
-"""An interruption of the command line ends it at once, and quietly."""
+"""Ctrl-C ends the command line at once, without a traceback."""
 
 import os
 import signal
@@ -8,27 +8,27 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# What a shell says of a process that an interruption has ended.
+# The exit status of an interrupted process, by a shell's convention.
 INTERRUPTED = 128 + 2
 
 
-def obey_at_once() -> None:
-    """From now on an interruption ends the process, unless whoever started it has it ignore them.
+def exit_on_interrupt() -> None:
+    """From now on SIGINT ends the process, unless its parent has set SIGINT to be ignored.
 
-    As an exception it would unwind through the interpreter's end, in which threads that still compile are cut off in
-    the middle and crash; and where it comes within a callback of the garbage collector, Python drops it.
+    A KeyboardInterrupt would run the interpreter's shutdown, during which threads that still compile crash; and Python
+    discards one that is raised within a callback of the garbage collector.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
 
 
 def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End the process and those that it has started, without what an interpreter does at its end."""
+    """End the process and its children, without the interpreter's shutdown."""
     processes = sys.modules.get("multiprocessing.process")
     for process in processes.active_children() if processes is not None else []:
         process.terminate()
     for stream in (sys.stdout, sys.stderr):
-        # It may have come in the midst of writing; and a bar hides the cursor.
+        # The interruption may come while something is written; and a progress bar hides the cursor.
         with suppress(Exception):
             stream.write("\x1b[?25h\n" if stream is sys.stderr and stream.isatty() else "")
             stream.flush()
@@ -36,9 +36,9 @@ def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn
 
 
 def is_command() -> bool:
-    """Whether this process is ``pgmodels`` or ``python -m pgmodels``, also while it loads the package."""
+    """Whether this process is ``pgmodels`` or ``python -m pgmodels``, also while the package is being imported."""
     arguments = getattr(sys, "argv", [""]) or [""]
     if arguments[0] == "-m":
-        given = sys.orig_argv
-        return "-m" in given and given[given.index("-m") + 1 :][:1] == ["pgmodels"]
+        original = sys.orig_argv
+        return "-m" in original and original[original.index("-m") + 1 :][:1] == ["pgmodels"]
     return Path(arguments[0]).name in ("pgmodels", "pgmodels.exe")

@@ -1,4 +1,4 @@
-"""Everything that the package compiles: by JAX, with options that suit what it does, and not kept without bound."""
+"""Compilation: ``jax.jit`` with XLA options that suit the package's programs, and a bounded cache of them."""
 
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
@@ -8,7 +8,7 @@ from weakref import WeakSet
 import jax
 import numpy as np
 
-from pgmodels.runtime.installation import check_once
+from pgmodels.runtime.installation import check_installation
 
 try:
     from jax.extend.core import get_opaque_trace_state
@@ -17,19 +17,19 @@ except ImportError:  # before JAX 0.9
 
 Options = dict[str, bool | int | str]
 
-# An older way to fuse element-wise work compiles twice as fast, and the programs run as fast: most of their time is
-# LAPACK's, and none is spent in one large fusion. A product is not fused with the sum that it goes into, which jaxlib
-# 0.10.2 does, up to ten times slower (the sums of squares of A B C, 1,000 rows each) and wrongly (see installation).
-_USUAL: Options = {
+# XLA's older element-wise fusion compiles twice as fast, and the programs run as fast: LAPACK takes most of their time,
+# and no large fusion dominates. Matrix products are not fused with a following sum, as jaxlib 0.10.2 does: up to ten
+# times slower (sums of squares of A B C, 1,000 rows each), and wrong (see installation).
+_DEFAULT: Options = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
 }
-# For programs that batch LAPACK (small matrices, one for each datum): they run on the calling thread.
+# For programs that call LAPACK in batches of small matrices, one per datum: they run on the calling thread.
 _ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
-# At level 0 most of the compiler's work is left out; on a GPU XLA calls that an error. The levels between this and the
-# usual one give wrong numbers, and so does that one with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two choices,
-# one in the other, one is lost in a program that uses what they give twice; see root.safe_sqrt).
-_LIGHT: Options = {"xla_backend_optimization_level": 0}
+# Level 0 skips most compiler passes; XLA rejects it on a GPU. The levels between 0 and the default give wrong numbers,
+# and so does the default with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two nested selects, one is dropped in a
+# program that uses their value twice; see numerics.safe_sqrt).
+_UNOPTIMISED: Options = {"xla_backend_optimization_level": 0}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,15 +39,16 @@ with jax.core.eval_context():
 
 
 def is_traced() -> bool:
-    """Whether JAX is tracing something here and now."""
+    """Whether JAX is tracing a function at this moment."""
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
 class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
-    """``jax.jit`` of a function that leaves most of its work to LAPACK. Within what JAX traces it is a part of that.
+    """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
 
-    ``lightly`` is for what runs seldom, or says of a call whether it is that: on a CPU it compiles in a third of the
-    time, and loops of its own run several times slower. ``on_one_thread`` is for the sampler's functions.
+    ``optimise=False`` is for functions that are called rarely: on a CPU they compile in a third of the time, and loops
+    outside LAPACK run several times slower. A function of the arguments decides for each call. ``on_one_thread`` is for
+    the sampler's functions.
     """
 
     def __init__(
@@ -55,23 +56,23 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
         function: Callable[..., R],
         static_argnames: str | tuple[str, ...] = (),
         *,
-        lightly: bool | Callable[..., bool] = False,
+        optimise: bool | Callable[..., bool] = True,
         on_one_thread: bool = False,
     ):
-        self._lightly = lightly if callable(lightly) else lambda *args, **kwargs: lightly
-        self._options = _USUAL | (_ONE_THREAD if on_one_thread else {})
+        self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
+        self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
         self._jit = partial(jax.jit, function, static_argnames=static_argnames)
-        # JAX takes options at the outside alone.
+        # JAX accepts compiler options for the outermost function only.
         self._inner: Any = self._jit()
         update_wrapper(self, function)
         _wrappers.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """The function's result. Raises KeyboardInterrupt where JAX makes another error of one in a host function."""
+        """The function's result. Raises KeyboardInterrupt where JAX has wrapped one of a host callback."""
         if is_traced():
             return self._inner(*args, **kwargs)
-        check_once()
+        check_installation()
         program = self.program(*args, **kwargs)
         before = program._cache_size()
         try:
@@ -82,29 +83,30 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
             raise
         finally:
             if program._cache_size() > before:
-                _forget_beyond(PROGRAMS_KEPT)
+                _clear_beyond(MAX_PROGRAMS)
 
     def program(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``jax.jit`` gave for such a call."""
-        is_light = jax.default_backend() == "cpu" and self._lightly(*args, **kwargs)
-        if is_light not in self._programs:
-            options = self._options | (_LIGHT if is_light else {})
-            self._programs[is_light] = self._jit(compiler_options={n: v for n, v in options.items() if n in known()})
-        return self._programs[is_light]
+        """The jitted function for a call with these arguments."""
+        optimised = jax.default_backend() != "cpu" or self._optimise(*args, **kwargs)
+        if optimised not in self._programs:
+            options = self._options | ({} if optimised else _UNOPTIMISED)
+            supported = {name: value for name, value in options.items() if name in supported_options()}
+            self._programs[optimised] = self._jit(compiler_options=supported)
+        return self._programs[optimised]
 
     def shapes(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes of the result; what was traced for them is there for the call."""
+        """The shapes of the result; the call itself does not trace again."""
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 
     def cache_size(self) -> int:
-        """For how many kinds of arguments it is compiled."""
+        """The number of argument signatures that are compiled."""
         return sum(program._cache_size() for program in self._programs.values())
 
 
-def double_by_hand(function: Callable[P, Any]) -> Callable[P, Any]:
-    """A function that computes with 64-bit JAX arithmetic where it is called by hand, not while JAX traces something.
+def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
+    """A function that computes in double precision outside a JAX trace, and in the caller's precision within one.
 
-    It returns NumPy's array then: JAX has no doubles outside.
+    Outside a trace it returns a NumPy array: without x64, JAX has no doubles.
     """
 
     @wraps(function)
@@ -117,28 +119,28 @@ def double_by_hand(function: Callable[P, Any]) -> Callable[P, Any]:
     return wrapped
 
 
-# Beyond so many programs all are forgotten, and with them what JAX keeps of its own for each, as much again, which
-# nothing else empties: traces, and operations run one by one. With that a program holds 7 MB: 22 fits, each of another
-# size and kernel, 1.1 GB in 153 programs, and 0.4 GB where 70 are kept. All that README's first model shows needs 45.
-PROGRAMS_KEPT = 128
+# Beyond this number all compiled programs are cleared, and with them JAX's own caches of traces and single operations,
+# which are as large and which nothing else clears. A program takes 7 MB with these: 22 fits of different sizes and
+# kernels take 1.1 GB in 153 programs, and 0.4 GB with a limit of 70. README's first model needs 45 in all.
+MAX_PROGRAMS = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()
 
 
 def num_programs() -> int:
-    """How many programs of the package this process holds."""
+    """The number of compiled programs of the package in this process."""
     return sum(wrapper.cache_size() for wrapper in _wrappers)
 
 
-def _forget_beyond(limit: int) -> None:
+def _clear_beyond(limit: int) -> None:
     if num_programs() > limit:
         jax.clear_caches()
 
 
 @cache
-def known() -> Options:
-    """The options that XLA knows as it is installed: they are not documented, and come and go. Asked once, in 10 ms."""
-    options = _USUAL | _ONE_THREAD | _LIGHT
+def supported_options() -> Options:
+    """The options that the installed XLA supports: they are undocumented and change. Tested once, in 10 ms."""
+    options = _DEFAULT | _ONE_THREAD | _UNOPTIMISED
     if _compiles(options):
         return options
     return {name: value for name, value in options.items() if _compiles({name: value})}

@@ -1,4 +1,4 @@
-"""Objects that leave the process, by pickle, cloudpickle, joblib or copy, and come back the same."""
+"""Pickling of the package's objects by pickle, cloudpickle, joblib and copy: they are restored exactly."""
 
 import importlib
 import pickle
@@ -20,9 +20,9 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Picklable:
-    """An object whose JAX arrays travel as NumPy's: revived by JAX itself, doubles would come back in single precision.
+    """An object whose JAX arrays are pickled as NumPy's: JAX itself would restore doubles in single precision.
 
-    Copies go the same way.
+    Copies are made in the same way.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class Picklable:
 
 
 class Module(Picklable, eqx.Module):
-    """A pytree of the package: portable, and equal to others of the same class, structure and values."""
+    """A pytree of the package: can be pickled, and is equal to others of the same class, structure and values."""
 
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
         return isinstance(other, Module) and _signature(self) == _signature(other)
@@ -44,21 +44,21 @@ class Module(Picklable, eqx.Module):
 
 @dataclass(frozen=True)
 class Named:
-    """Something that is found by its name in a module when it arrives."""
+    """A reference to an object by its module and qualified name."""
 
     module: str
     path: str
 
     @property
     def value(self) -> Any:
-        """What the name stands for."""
+        """The object that the name refers to."""
         return reduce(getattr, self.path.split("."), importlib.import_module(self.module))
 
 
 class PickledByValue:
-    """Something that travels as it is, by cloudpickle: a function without a name of its own, an object of others.
+    """An object pickled by value, by cloudpickle: a function that cannot be imported, or another library's object.
 
-    It is revived in double precision, with what it closes over; the same one twice, or where it came from, is one.
+    It is restored in double precision, closures included; loading the same bytes twice gives the same object.
     """
 
     def __init__(self, value: Any):
@@ -76,26 +76,26 @@ class PickledByValue:
                 "Define it at the top level of a module that can be imported, or so that it uses nothing that cannot "
                 "be pickled, such as open files, locks and generators."
             ) from error
-        _MET[data] = self.value
-        return _revive, (data,)
+        _objects[data] = self.value
+        return _restore, (data,)
 
 
-# What has travelled by value: revived again it is the same object, and compiled code is found again.
-_MET: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+# Objects pickled by value, by their bytes: restored, they are the same object, so that compiled code is reused.
+_objects: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
 
-def _revive(data: bytes) -> PickledByValue:
-    value = _MET.get(data)
+def _restore(data: bytes) -> PickledByValue:
+    value = _objects.get(data)
     if value is None:
         with jax.enable_x64(True):
-            value = _MET[data] = cloudpickle.loads(data)
+            value = _objects[data] = cloudpickle.loads(data)
     return PickledByValue(value)
 
 
 def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledByValue:
-    """A function as it travels: by its name, or one of other ``paths`` in its module, where these lead to it.
+    """A function to be pickled: by its name, or one of ``paths``, if its module has it there; by value otherwise.
 
-    What a script or a notebook defines is not found there by another process, and travels by value.
+    Functions of a script or notebook cannot be imported by another process, and are pickled by value.
     """
     module = getattr(function, "__module__", None)
     if module in sys.modules and module != "__main__":
@@ -109,25 +109,25 @@ def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledB
     return PickledByValue(function)
 
 
-class _Resting(NamedTuple):
-    """A JAX array in NumPy: its values, whether its type is weak, and of a random key which kind."""
+class _StoredArray(NamedTuple):
+    """A JAX array as NumPy's: its values, whether its type is weak, and the implementation of a random key."""
 
     value: np.ndarray
     weak: bool
-    key_kind: Any
+    key_impl: Any
 
-    def awake(self) -> jax.Array:
-        """The array in JAX again, in double precision where it was."""
+    def to_jax(self) -> jax.Array:
+        """The JAX array, in its original precision."""
         with jax.enable_x64(True):
-            if self.key_kind is not None:
-                return jax.random.wrap_key_data(as_array(self.value), impl=self.key_kind)
+            if self.key_impl is not None:
+                return jax.random.wrap_key_data(as_array(self.value), impl=self.key_impl)
             return as_array(self.value.item() if self.weak and not self.value.ndim else self.value)
 
 
-def _rest(array: jax.Array) -> _Resting:
+def _stored(array: jax.Array) -> _StoredArray:
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _Resting(np.asarray(jax.random.key_data(array)), False, jax.random.key_impl(array))
-    return _Resting(np.asarray(array), array.weak_type, None)
+        return _StoredArray(np.asarray(jax.random.key_data(array)), False, jax.random.key_impl(array))
+    return _StoredArray(np.asarray(array), array.weak_type, None)
 
 
 def _pack(tree: Any) -> Any:
@@ -136,7 +136,7 @@ def _pack(tree: Any) -> Any:
             return {name: _pack(value) for name, value in node.items()}
         if isinstance(node, Distribution):
             return PickledByValue(node)
-        return _rest(node) if isinstance(node, jax.Array) else node
+        return _stored(node) if isinstance(node, jax.Array) else node
 
     # JAX would sort the entries of a dict.
     return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Distribution, Picklable)))
@@ -146,15 +146,15 @@ def _unpack(tree: Any) -> Any:
     def unpack(node: Any) -> Any:
         if isinstance(node, dict):
             return {name: _unpack(value) for name, value in node.items()}
-        if isinstance(node, _Resting):
-            return node.awake()
+        if isinstance(node, _StoredArray):
+            return node.to_jax()
         return node.value if isinstance(node, (Named, PickledByValue)) else node
 
-    return jax.tree.map(unpack, tree, is_leaf=lambda node: isinstance(node, (dict, _Resting, Picklable)))
+    return jax.tree.map(unpack, tree, is_leaf=lambda node: isinstance(node, (dict, _StoredArray, Picklable)))
 
 
 def _signature(value: Any) -> Any:
-    """What makes an object equal to another, as nested tuples."""
+    """The contents by which objects are compared, as nested tuples."""
     if isinstance(value, Module):
         return (type(value), *(_signature(getattr(value, field.name)) for field in fields(value)))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Work in processes of its own, side by side."""
+"""Running jobs in parallel processes."""
 
 import multiprocessing
 import os
@@ -13,41 +13,43 @@ R = TypeVar("R")
 
 
 class _Outcome(NamedTuple):
-    """What a job returned, or its exception."""
+    """The result of a job, or its exception."""
 
     value: Any
     error: Exception | None = None
 
 
-def side_by_side(work: Callable[..., R], jobs: Sequence[tuple[Any, ...]], hear: Callable[..., None]) -> Iterator[R]:
-    """What ``work(tell, *job)`` returns for each job, each in a process of its own, in the order of the jobs.
+def run_in_processes(
+    work: Callable[..., R], jobs: Sequence[tuple[Any, ...]], on_message: Callable[..., None]
+) -> Iterator[R]:
+    """The results of ``work(send, *job)`` for each job, in the order of the jobs, each run in its own process.
 
-    ``work`` is a function of a module; what it takes, tells and returns is pickled. What it tells is heard here, as
-    ``hear(place of the job, *told)``. Its exception is raised here when it is its turn. That, or an interruption, ends
-    the processes that still run, and so does the end of this one, however it comes. Raises RuntimeError where a process
-    ends without a result. In the main thread alone.
+    ``work`` is a module-level function; its arguments, messages and result are pickled. A message sent by
+    ``send(*message)`` arrives here as ``on_message(index of the job, *message)``. An exception of a job is raised here
+    in the job's turn. It, an interruption and the end of this process all end the processes that still run. Raises
+    RuntimeError where a process ends without a result. Call it in the main thread only.
     """
-    # A forked process would lack the threads of what has computed here.
+    # A forked process would lack JAX's threads.
     context = multiprocessing.get_context("spawn")
     processes: list[Any] = []
     connections: dict[int, Connection] = {}
     try:
-        # A terminal interrupts all processes of a command; this one ends the others.
+        # A terminal sends SIGINT to all processes of a command; this process ends the others itself.
         interruption = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for place, job in enumerate(jobs):
+            for index, job in enumerate(jobs):
                 receiving, sending = context.Pipe(duplex=False)
                 processes.append(context.Process(target=_run, args=(sending, work, job), daemon=True))
                 processes[-1].start()
                 sending.close()
-                connections[place] = receiving
+                connections[index] = receiving
         finally:
             signal.signal(signal.SIGINT, interruption)
         outcomes: dict[int, _Outcome] = {}
-        for place in range(len(jobs)):
-            while place not in outcomes:
-                _listen(connections, processes, outcomes, hear)
-            value, error = outcomes.pop(place)
+        for index in range(len(jobs)):
+            while index not in outcomes:
+                _receive(connections, processes, outcomes, on_message)
+            value, error = outcomes.pop(index)
             if error is not None:
                 raise error
             yield value
@@ -57,43 +59,43 @@ def side_by_side(work: Callable[..., R], jobs: Sequence[tuple[Any, ...]], hear: 
             process.join()
 
 
-def _listen(
+def _receive(
     connections: dict[int, Connection],
     processes: Sequence[Any],
     outcomes: dict[int, _Outcome],
-    hear: Callable[..., None],
+    on_message: Callable[..., None],
 ) -> None:
-    """Wait until something is told, and hear it; a process that has told its outcome is heard no longer."""
+    """Wait for messages and handle them; the connection of a process is closed after its outcome."""
     ready = wait(list(connections.values()))
-    for place, connection in list(connections.items()):
+    for index, connection in list(connections.items()):
         if connection not in ready:
             continue
         try:
-            told = connection.recv()
+            message = connection.recv()
         except EOFError:
-            processes[place].join()
-            status = processes[place].exitcode
-            told = _Outcome(None, RuntimeError(f"a process ended with status {status} and without a result."))
-        if isinstance(told, _Outcome):
-            outcomes[place] = told
-            del connections[place]
+            processes[index].join()
+            status = processes[index].exitcode
+            message = _Outcome(None, RuntimeError(f"a process ended with status {status} and without a result."))
+        if isinstance(message, _Outcome):
+            outcomes[index] = message
+            del connections[index]
         else:
-            hear(place, *told)
+            on_message(index, *message)
 
 
 def _run(sending: Connection, work: Callable[..., Any], job: tuple[Any, ...]) -> None:
-    """Within the process: do the job, and tell the outcome."""
+    """In the child process: run the job and send its outcome."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        outcome = _Outcome(work(lambda *told: sending.send(told), *job))
+        outcome = _Outcome(work(lambda *message: sending.send(message), *job))
     except Exception as error:
-        error.add_note(f"It was raised in a process of its own:\n{traceback.format_exc()}")
+        error.add_note(f"It was raised in a child process:\n{traceback.format_exc()}")
         outcome = _Outcome(None, error)
     sending.send(outcome)
 
 
 def _end_with_parent() -> None:
-    """End this process with the one that started it: what is killed ends nothing itself."""
+    """End this process when its parent ends: a killed parent cannot end its children."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

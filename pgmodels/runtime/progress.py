@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal or notebook, silence elsewhere and where it is turned off."""
+"""Progress bars in a terminal or notebook; none elsewhere, or where they are turned off."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Who is told of bars, in the place of the screen: what a bar is of, its length, by how much it moves, and a note.
-_site_precisions: ContextVar[Callable[[str, int | None, int, str], None] | None] = ContextVar("told", default=None)
+# Receives the bars instead of the screen: description, total (None when a bar ends), steps and note.
+_listener: ContextVar[Callable[[str, int | None, int, str], None] | None] = ContextVar("listener", default=None)
 
 
 class ProgressBar:
@@ -25,7 +25,7 @@ class ProgressBar:
 
     @property
     def visible(self) -> bool:
-        """Whether anyone sees it."""
+        """Whether the bar is shown."""
         return self._move is not None
 
     def advance(self, steps: int = 1, note: str = "") -> None:
@@ -35,33 +35,33 @@ class ProgressBar:
 
 
 class ProgressBoard:
-    """A row for each of several processes, which tell of their bars; ``hear`` shows what the one at a place tells."""
+    """One row for each of several processes, which report their bars by ``update``."""
 
     def __init__(self, names: Sequence[str], progress: Progress | None):
         self._names, self._progress = names, progress
-        # Two tasks a row, of which one is seen: between bars, and a bar.
+        # Two tasks a row, of which one is visible: idle, and the current bar.
         self._rows = [] if progress is None else [(_idle(name, progress), _hidden(name, progress)) for name in names]
 
-    def hear(self, place: int, description: str, total: int | None, steps: int, note: str) -> None:
-        """What a process tells: without steps that a bar begins, without its length that it has ended."""
+    def update(self, index: int, description: str, total: int | None, steps: int, note: str) -> None:
+        """Show a message of a process: 0 steps begin a bar, and a total of None ends it."""
         if self._progress is None:
             return
-        idle, bar = self._rows[place]
+        idle, bar = self._rows[index]
         if steps:
             self._progress.update(bar, advance=steps, note=note)
             return
         if total is not None:
-            self._progress.reset(bar, total=total, description=f"{self._names[place]}: {description}", note=note)
+            self._progress.reset(bar, total=total, description=f"{self._names[index]}: {description}", note=note)
         self._progress.update(bar, visible=total is not None)
         self._progress.update(idle, visible=total is None)
 
     @contextmanager
-    def closing(self, place: int) -> Iterator[None]:
-        """Take a row away, and leave the screen to others within the context."""
+    def closing(self, index: int) -> Iterator[None]:
+        """Remove a row; within the context the bars are hidden, so that text can be printed."""
         if self._progress is None:
             yield
             return
-        for task in self._rows[place]:
+        for task in self._rows[index]:
             self._progress.remove_task(task)
         self._progress.stop()
         yield
@@ -76,21 +76,21 @@ def shows_progress(enabled: bool | None) -> bool:
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        # Without these rich warns in the place of showing anything.
+        # Without ipywidgets rich shows a warning and no bar.
         return find_spec("ipywidgets") is not None
-    # With FORCE_COLOR or TTY_COMPATIBLE rich takes a file for a terminal, for its colours.
+    # With FORCE_COLOR or TTY_COMPATIBLE rich treats a file as a terminal.
     is_real = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
     return is_real and console.is_terminal and console.is_interactive
 
 
 @contextmanager
 def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
-    """A bar of ``total`` steps, where ``shows_progress`` says so."""
-    tell = _site_precisions.get()
-    if tell is not None and enabled is not False:
-        tell(description, total, 0, "")
-        yield ProgressBar(partial(tell, description, total))
-        tell("", None, 0, "")
+    """A bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
+    listener = _listener.get()
+    if listener is not None and enabled is not False:
+        listener(description, total, 0, "")
+        yield ProgressBar(partial(listener, description, total))
+        listener("", None, 0, "")
     elif not shows_progress(enabled):
         yield ProgressBar(None)
     else:
@@ -100,18 +100,18 @@ def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator
 
 
 @contextmanager
-def progress_told(tell: Callable[[str, int | None, int, str], None]) -> Iterator[None]:
-    """Within the context bars are told of, in the place of being shown."""
-    token = _site_precisions.set(tell)
+def redirect_progress(listener: Callable[[str, int | None, int, str], None]) -> Iterator[None]:
+    """Within the context bars are reported to ``listener`` instead of being shown."""
+    token = _listener.set(listener)
     try:
         yield
     finally:
-        _site_precisions.reset(token)
+        _listener.reset(token)
 
 
 @contextmanager
 def progress_board(names: Sequence[str], enabled: bool | None) -> Iterator[ProgressBoard]:
-    """A board for processes of these names, shown where ``progress_bar`` would show a bar."""
+    """A board for processes of these names, shown if ``shows_progress(enabled)``."""
     with _display() if shows_progress(enabled) else nullcontext() as progress:
         yield ProgressBoard(names, progress)
 

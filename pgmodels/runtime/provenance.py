@@ -1,4 +1,4 @@
-"""Where and with what something was computed."""
+"""The date, machine and package versions of a computation."""
 
 import datetime
 import platform
@@ -9,7 +9,7 @@ VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "arvi
 
 
 def environment() -> dict[str, Any]:
-    """The date (UTC), the machine, and the versions of what computes."""
+    """The date (UTC), the machine, and the versions of the numerical packages."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",

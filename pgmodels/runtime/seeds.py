@@ -1,11 +1,11 @@
-"""What randomness starts from: a whole number or a JAX key, checked before any work."""
+"""Random seeds: a whole number or a JAX key, checked before any work."""
 
 from typing import Any
 
 import jax
 import numpy as np
 
-# Whole numbers below this are seeds: those that JAX takes for one, in double precision, and NumPy too.
+# Seeds are whole numbers below this: accepted by JAX in double precision and by NumPy.
 NUM_SEEDS = 2**63
 
 
@@ -17,13 +17,13 @@ def as_seed(seed: Any) -> int:
 
 
 def as_key(seed: Any) -> Any:
-    """A JAX key from an int or a key. Raises ValueError where the seed is neither, or several keys."""
+    """A JAX key from an int or a key. Raises ValueError for anything else, and for several keys."""
     if _is_whole(seed):
         return jax.random.key(as_seed(seed))
     if isinstance(seed, jax.Array):
         if jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
             return seed
-        # What jax.random.PRNGKey gives.
+        # A key made by jax.random.PRNGKey.
         if seed.dtype == np.uint32 and seed.shape == jax.random.PRNGKey(0).shape:
             return jax.random.wrap_key_data(seed)
     raise ValueError(
@@ -37,5 +37,5 @@ def _is_whole(seed: Any) -> bool:
 
 
 def _shown(seed: Any) -> str:
-    """The seed for a message; Python writes out no number of thousands of digits."""
+    """The seed for a message; Python refuses to print numbers of thousands of digits."""
     return f"a number of {seed.bit_length()} bits" if isinstance(seed, int) and seed.bit_length() > 256 else repr(seed)

@@ -1,4 +1,4 @@
-"""Threads of the linear algebra library, and cores to run on."""
+"""The number of BLAS threads, and of available cores."""
 
 import os
 import threading
@@ -11,8 +11,8 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 R = TypeVar("R")
 
-# Up to this many rows one thread factorises about as fast as several, and on a busy machine far faster: several threads
-# wait for each other inside every small factorisation (455 rows, 2 cores, 2 other processes: 10 ms against 1,270 ms).
+# Up to this many rows one BLAS thread factorises about as fast as several, and on a busy machine far faster: threads
+# wait for each other within every small factorisation (455 rows, 2 cores, 2 other processes: 10 ms against 1,270 ms).
 SMALL = 1500
 
 
@@ -22,14 +22,17 @@ def num_cores() -> int:
 
 
 class _OneThread:
-    """A context of one BLAS thread, which Python threads share: the first in sets it, the last out restores."""
+    """A context of one BLAS thread, shared by Python threads: the first to enter sets it, the last to exit restores.
 
-    # The number is the process's. Each for itself would restore what it found, which may be another's one.
+    The number of BLAS threads is global in a process: separate contexts in overlapping threads could restore the 1 that
+    another thread has set.
+    """
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._within = 0
         self._limit: Any = None
-        # Looking for the libraries that NumPy and SciPy brought along takes as long as a small factorisation.
+        # Finding the BLAS libraries of NumPy and SciPy takes as long as a small factorisation.
         self._libraries: ThreadpoolController | None = None
 
     def __enter__(self) -> None:
@@ -37,7 +40,7 @@ class _OneThread:
             if self._within == 0:
                 self._libraries = self._libraries or ThreadpoolController()
                 self._limit = self._libraries.limit(limits=1, user_api="blas")
-                _let_go()
+                _release_control()
             self._within += 1
 
     def __exit__(self, *raised: object) -> None:
@@ -45,11 +48,11 @@ class _OneThread:
             self._within -= 1
             if self._within == 0:
                 self._limit.restore_original_limits()
-                _let_go()
+                _release_control()
 
 
-def _let_go() -> None:
-    """Leave the number to any thread: from threadpoolctl 3.7 on only the one that has set it may do so again."""
+def _release_control() -> None:
+    """Let any thread set the number: from threadpoolctl 3.7 on only the thread that set it may set it again."""
     release = getattr(OpenBLASController, "clear_controlling_thread", None)
     if release is not None:
         release()
@@ -59,12 +62,12 @@ _one_thread = _OneThread()
 
 
 def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
-    """One BLAS thread within the context where the rows are few."""
+    """One BLAS thread within the context, if there are at most ``SMALL`` rows."""
     return _one_thread if num_rows <= SMALL else nullcontext()
 
 
 def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
-    """Run an engine (model, X, ...) on one BLAS thread where X has few rows; the setting is restored afterwards."""
+    """Run an engine (model, X, ...) on one BLAS thread if X has few rows; the setting is restored afterwards."""
 
     @wraps(engine)
     def wrapped(model: Any, X: Any, *args: Any, **options: Any) -> R:
@@ -75,6 +78,6 @@ def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
 
 
 def _num_rows(X: Any) -> int:
-    """The rows of inputs that are not checked yet; none where they have none."""
+    """The number of rows of unchecked inputs, 0 if they have no shape."""
     shape = getattr(X, "shape", (len(X),) if isinstance(X, (list, tuple)) else ())
     return int(shape[0]) if shape else 0

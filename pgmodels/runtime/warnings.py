@@ -1,4 +1,4 @@
-"""Warnings in the name of the line that called the package, however deep inside it they arise."""
+"""The package's warnings, attributed to the user's line that called the package."""
 
 import sys
 import warnings
@@ -7,29 +7,33 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
-# Packages through which a call may pass on its way.
+# Packages whose frames may lie between the user's line and the warning.
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
-_unsaid: ContextVar[tuple[type[Warning], ...]] = ContextVar("unsaid", default=())
+_suppressed: ContextVar[tuple[type[Warning], ...]] = ContextVar("suppressed", default=())
+
+
+class PgmodelsWarning(UserWarning):
+    """The base class of all warnings of the package."""
 
 
 @contextmanager
-def unsaid(category: type[Warning]) -> Iterator[None]:
-    """Within the context the package's own warnings of a category are not given, in this thread alone.
+def suppress_warnings(category: type[Warning]) -> Iterator[None]:
+    """Within the context the package does not emit warnings of a category, in this thread only.
 
-    ``warnings.catch_warnings`` changes the filters of the process: of threads that overlap, the last would leave those
-    of another behind.
+    ``warnings.catch_warnings`` changes the filters of the whole process, and overlapping threads would restore each
+    other's filters.
     """
-    token = _unsaid.set((*_unsaid.get(), category))
+    token = _suppressed.set((*_suppressed.get(), category))
     try:
         yield
     finally:
-        _unsaid.reset(token)
+        _suppressed.reset(token)
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn of the first line outside the package."""
-    if issubclass(category, _unsaid.get()):
+    """Emit a warning, attributed to the first line outside the package."""
+    if issubclass(category, _suppressed.get()):
         return
     frame: FrameType | None = sys._getframe(1)
     level = 2
@@ -40,5 +44,5 @@ def warn(message: str, category: type[Warning]) -> None:
 
 def _is_inside(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "")
-    # Functions whose shapes are checked are called from code without a file.
+    # Beartype calls the functions that it checks from generated code without a file.
     return name.partition(".")[0] in _INSIDE or frame.f_code.co_filename.startswith("<@beartype")

@@ -1,4 +1,4 @@
-"""Double precision for the package's own computations, without touching global state, in a process that can do them."""
+"""Double precision within the package, without changing JAX's global setting, and a check for forked processes."""
 
 import os
 from collections.abc import Callable
@@ -14,19 +14,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# The process in which the package first computed.
-_home: int | None = None
+# The id of the process in which the package first computed.
+_first_process: int | None = None
 
 
 def check_process() -> None:
-    """Raise RuntimeError in a process forked from one that has computed, where JAX would wait for its lost threads."""
-    global _home
-    _home = os.getpid() if _home is None else _home
-    if _home != os.getpid():
+    """Raise RuntimeError in a process forked from one that has computed, where JAX would deadlock."""
+    global _first_process
+    _first_process = os.getpid() if _first_process is None else _first_process
+    if _first_process != os.getpid():
         raise RuntimeError(
-            "this process was forked from one in which pgmodels had computed, and JAX would wait here for ever for the "
-            "threads that a fork leaves behind. Start processes afresh: multiprocessing.get_context('spawn'), "
-            "concurrent.futures.ProcessPoolExecutor(mp_context=...) with it, or joblib.Parallel as it is."
+            "this process was forked from one in which pgmodels had computed; a fork lacks JAX's threads, and JAX "
+            "would wait for them for ever. Start new processes by spawn: multiprocessing.get_context('spawn'), "
+            "concurrent.futures.ProcessPoolExecutor(mp_context=...) with that context, or joblib.Parallel."
         )
 
 
@@ -45,9 +45,9 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-_OF_HOST = (np.ndarray, np.generic, bool, int, float, complex)
+_HOST_TYPES = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def as_array(value: Any) -> Array:
-    """``jnp.asarray``, which compiles a program for each new shape of a NumPy array and for numbers; this does not."""
-    return jax.device_put(value) if isinstance(value, _OF_HOST) else jnp.asarray(value)
+    """``jnp.asarray`` without compilation: JAX's compiles a program for each new shape of a NumPy array."""
+    return jax.device_put(value) if isinstance(value, _HOST_TYPES) else jnp.asarray(value)

@@ -12,7 +12,7 @@ import pgmodels as pgm
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from tests.covering import some
 from tests.referees import sigma
 
@@ -154,7 +154,7 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
     with jax.enable_x64(True):
         values, gradients = [], []
         for name in ("additive", "single"):
-            objective = MarginalBound(learned(model_of(name).resolve(X)), pgm.model.Data(X, LABELS))
+            objective = MarginalBound(trainable(model_of(name).resolve(X)), pgm.model.Data(X, LABELS))
             value, gradient = objective(objective.vector)
             values.append(value)
             gradients.append(dict(zip(objective.learnable.names, gradient, strict=True)))

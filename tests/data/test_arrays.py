@@ -59,7 +59,7 @@ def test_columns_keep_their_names_and_their_order():
         np.testing.assert_array_equal(result.predict_latent(frame)[0], expected)
         with pytest.raises(ValueError, match=r"another order .* expected \['width', 'height'\]"):
             result.predict(frame[["height", "width"]])
-        with pytest.raises(ValueError, match=r"missing \['height'\], not seen before \['depth'\]"):
+        with pytest.raises(ValueError, match=r"missing \['height'\], unknown \['depth'\]"):
             result.predict_latent(frame.rename(columns={"height": "depth"}))
     without = pgm.cavi(model, X, Y)
     assert without.columns is None

@@ -24,7 +24,7 @@ from pgmodels.likelihoods.named import (
 )
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed, bare
-from pgmodels.parameters.vector import learned, uncertain
+from pgmodels.parameters.vector import trainable, with_priors
 from tests.own_likelihoods import offset
 
 X = np.arange(12.0).reshape(6, 2)
@@ -66,7 +66,12 @@ BAD_DATA = {
         ["X must be finite", "nan in row 2, column 1", "2 such values", "Drop or impute"],
     ),
     "infinity in X": (model(), at(X, 3, -np.inf, 0), LABELS, ["X must be finite", "-inf in row 3, column 0"]),
-    "text in X": (model(), X.astype(str).astype(object) + "a", LABELS, ["X must be numeric", "Text is never taken"]),
+    "text in X": (
+        model(),
+        X.astype(str).astype(object) + "a",
+        LABELS,
+        ["X must be numeric", "Text is never converted"],
+    ),
     "no rows": (model(), np.empty((0, 2)), np.empty(0), ["X is empty", "(0, 2)", "at least one row"]),
     "no columns": (model(), np.empty((6, 0)), LABELS, ["X is empty", "(6, 0)", "one column"]),
     "y a column": (model(), X, LABELS[:, None], ["y must have shape (n,)", "got shape (6, 1)", "y.ravel()"]),
@@ -127,7 +132,7 @@ BAD_DATA = {
 @pytest.mark.parametrize("engine", [cavi, gibbs])
 @pytest.mark.parametrize("name", BAD_DATA)
 def test_bad_data(name, engine, monkeypatch):
-    model, X, y, parts = BAD_DATA[name]
+    model, X, y, phrases = BAD_DATA[name]
 
     def working(*args, **kwargs):
         raise AssertionError("work began before the data were checked")
@@ -137,7 +142,7 @@ def test_bad_data(name, engine, monkeypatch):
     monkeypatch.setattr(refits, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)
-    for part in parts:
+    for part in phrases:
         assert part in str(raised.value)
 
 
@@ -170,10 +175,10 @@ BAD_MODELS = {
 
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_bad_models(name):
-    build, parts = BAD_MODELS[name]
+    build, phrases = BAD_MODELS[name]
     with pytest.raises(ValueError) as raised:
         build()
-    for part in parts:
+    for part in phrases:
         assert part in str(raised.value)
 
 
@@ -189,7 +194,7 @@ def test_indefinite_kernel():
 
 
 @pytest.mark.parametrize(
-    ("X_new", "parts"),
+    ("X_new", "phrases"),
     [
         (X[:, 0], ["X_new must have shape (n, d)", "X_new[:, None]"]),
         (at(X, 1, np.nan, 0), ["X_new must be finite", "row 1"]),
@@ -197,12 +202,12 @@ def test_indefinite_kernel():
         (X[:, :1], ["X_new must have the 2 column(s)", "got shape (6, 1)"]),
     ],
 )
-def test_bad_new_inputs(X_new, parts):
+def test_bad_new_inputs(X_new, phrases):
     results = cavi(model(), X, LABELS), gibbs(model(), X, LABELS, num_samples=2, num_warmup=0)
     for result in results:
         with pytest.raises(ValueError) as raised:
             result.predict_latent(X_new)
-        for part in parts:
+        for part in phrases:
             assert part in str(raised.value)
 
 
@@ -216,7 +221,7 @@ def test_labels_of_every_kind_are_read_alike(y):
 def test_a_fixed_model_has_nothing_left_to_learn_or_sample():
     gp = GP(RBF(dist.LogNormal(0.3, 1.0), 0.7) + White(0.1), mean=dist.Normal(0.2, 1.0))
     model = Model(StudentT(df=Fixed(4.0), scale=dist.LogNormal()), gp)
-    assert uncertain(model).names == ["scale", "RBF.variance", "mean"]
-    assert learned(model.fixed()).names == uncertain(model.fixed()).names == []
+    assert with_priors(model).names == ["scale", "RBF.variance", "mean"]
+    assert trainable(model.fixed()).names == with_priors(model.fixed()).names == []
     values = [np.asarray(leaf) for leaf in jax.tree.leaves(bare(model.fixed()))]
     assert np.array_equal(values, [np.asarray(leaf) for leaf in jax.tree.leaves(bare(model))])

@@ -72,13 +72,13 @@ class Parts:
 
 def test_every_pass_has_every_row_once_in_another_order():
     rows = pgm.ArrayRows(X, np.arange(ROWS))
-    found = np.concatenate([y for _, y in taken(rows, 400)])
-    for one in (found[:ROWS], found[ROWS:]):
+    order = np.concatenate([y for _, y in taken(rows, 400)])
+    for one in (order[:ROWS], order[ROWS:]):
         np.testing.assert_array_equal(np.sort(one), np.arange(ROWS))
-    assert np.mean(found[:ROWS] == found[ROWS:]) < 0.001
+    assert np.mean(order[:ROWS] == order[ROWS:]) < 0.001
     # A batch has rows from everywhere: the mean of 1,000 uniform numbers has a standard error of 0.9 % of the range,
     # and that of runs of neighbours, 128 at a time, one of 2.6 %.
-    assert abs(found[:1000].mean() / ROWS - 0.5) < 0.1
+    assert abs(order[:1000].mean() / ROWS - 0.5) < 0.1
     # What is taken up later goes on with the same batches.
     assert_same(taken(rows, 3, first=198), taken(rows, 201)[198:])
     # A pass that all rows do not fill leaves some out, others each time.
@@ -102,8 +102,8 @@ def test_parquet_files_give_the_batches_of_arrays(file):
 
 
 def test_what_is_iterated_gives_all_rows_in_every_pass():
-    found = taken(pgm.IterableRows(Parts(y=np.arange(5000))), 20, 500, num_rows=5000)
-    for one in (found[:10], found[10:]):
+    batches = taken(pgm.IterableRows(Parts(y=np.arange(5000))), 20, 500, num_rows=5000)
+    for one in (batches[:10], batches[10:]):
         np.testing.assert_array_equal(np.sort(np.concatenate([y for _, y in one])), np.arange(5000))
 
 
@@ -112,24 +112,24 @@ def test_one_pass_finds_what_standardises_rows_and_a_sample(standardise):
     # Blocks of different lengths, far from zero.
     inputs = X[:30_000] + 1e4
     rows = pgm.IterableRows(Parts(inputs, np.arange(30_000), 7001), standardise=standardise)
-    found = survey(rows, lambda X, y: (X, y))
-    assert found.num_rows == 30_000
+    summary = survey(rows, lambda X, y: (X, y))
+    assert summary.num_rows == 30_000
     location, scale = (inputs.mean(axis=0), inputs.std(axis=0)) if standardise else (np.zeros(2), np.ones(2))
-    np.testing.assert_allclose(found.scaling.location, location, rtol=1e-13)
-    np.testing.assert_allclose(found.scaling.scale, scale, rtol=1e-10)
-    assert len(found.y) == 20_000 == len(set(found.y))
+    np.testing.assert_allclose(summary.scaling.location, location, rtol=1e-13)
+    np.testing.assert_allclose(summary.scaling.scale, scale, rtol=1e-10)
+    assert len(summary.y) == 20_000 == len(set(summary.y))
     # Uniform: the standard error of the mean place is 0.2 % of the range, as two thirds are taken even less.
-    assert abs(found.y.mean() / 30_000 - 0.5) < 0.01
-    np.testing.assert_allclose(found.X, (inputs[found.y.astype(int)] - location) / scale, rtol=1e-8, atol=1e-8)
+    assert abs(summary.y.mean() / 30_000 - 0.5) < 0.01
+    np.testing.assert_allclose(summary.X, (inputs[summary.y.astype(int)] - location) / scale, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("value", [7.0, 0.1])
 def test_a_column_that_does_not_vary_is_only_moved(value):
     """The mean of many 0.1 is another number."""
     inputs = np.column_stack([X[FEW, 0], np.full(5000, value)])
-    found = survey(pgm.ArrayRows(inputs, LABELS[FEW], standardise=True), lambda X, y: (X, y))
-    assert found.scaling.scale[1] == 1.0
-    np.testing.assert_array_equal(found.X[:, 1], 0.0)
+    summary = survey(pgm.ArrayRows(inputs, LABELS[FEW], standardise=True), lambda X, y: (X, y))
+    assert summary.scaling.scale[1] == 1.0
+    np.testing.assert_array_equal(summary.X[:, 1], 0.0)
 
 
 def assert_kept(result, X_new, path, likelihood=None):
@@ -166,24 +166,24 @@ def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
 @pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
 def test_all_rows_at_once_give_the_predictions_of_cavi():
     inputs, labels = (X[:300] - X.mean(axis=0)) / X.std(axis=0), LABELS[:300]
-    found = pgm.svi(MODEL, pgm.ArrayRows(inputs, labels), tolerance=1e-9)
+    sparse = pgm.svi(MODEL, pgm.ArrayRows(inputs, labels), tolerance=1e-9)
     exact = pgm.cavi(MODEL, inputs, labels, tolerance=1e-12)
-    assert found.converged
-    assert found.elbo == pytest.approx(exact.elbo, abs=1e-6)
+    assert sparse.converged
+    assert sparse.elbo == pytest.approx(exact.elbo, abs=1e-6)
     new = inputs[:5] + 0.3
-    for one, other in zip(found.predict_latent(new), exact.predict_latent(new), strict=True):
+    for one, other in zip(sparse.predict_latent(new), exact.predict_latent(new), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-    ours, theirs = (result.predict(new).log_density(np.ones(5)) for result in (found, exact))
+    ours, theirs = (result.predict(new).log_density(np.ones(5)) for result in (sparse, exact))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    draws = found.draw_latents(new, 4000, seed=1)
+    draws = sparse.draw_latents(new, 4000, seed=1)
     mean, variance = exact.predict_latent(new)
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=4.0 * np.sqrt(variance.max() / 4000))
-    travelled = pickle.loads(pickle.dumps(found))
-    np.testing.assert_array_equal(travelled.predict_latent(new)[0], found.predict_latent(new)[0])
-    assert repr(found).startswith("<SparseApproximation of Model(Bernoulli(), ")
+    travelled = pickle.loads(pickle.dumps(sparse))
+    np.testing.assert_array_equal(travelled.predict_latent(new)[0], sparse.predict_latent(new)[0])
+    assert repr(sparse).startswith("<SparseApproximation of Model(Bernoulli(), ")
     for call in (pgm.correct, pgm.diagnose, lambda result: pgm.compare(one=result, other=exact)):
         with pytest.raises(ValueError, match="SparseApproximation"):
-            call(found)
+            call(sparse)
 
 
 @pytest.mark.slow
@@ -192,13 +192,13 @@ def test_predictors_that_combine_latents_are_predicted_jointly(tmp_path):
     rows, y = case.data(24, seed=3)
     gps = [pgm.GP(pgm.RBF(2.0 - 0.5 * i, 1.2 + i), mean=0.3 * i, form=pgm.Inducing(rows[: 8 - i])) for i in range(3)]
     model = pgm.Model(case.likelihood(), gps[: case.num_latents])
-    found, exact = pgm.svi(model, pgm.ArrayRows(rows, y), tolerance=1e-8), pgm.cavi(model, rows, y, tolerance=1e-12)
-    for one, other in zip(found.predict_latent(rows[:4]), exact.predict_latent(rows[:4]), strict=True):
+    result, exact = pgm.svi(model, pgm.ArrayRows(rows, y), tolerance=1e-8), pgm.cavi(model, rows, y, tolerance=1e-12)
+    for one, other in zip(result.predict_latent(rows[:4]), exact.predict_latent(rows[:4]), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     y_new = y[:4]
-    ours, theirs = (r.predict(rows[:4], y_new[:, 1:]).log_density(y_new) for r in (found, exact))
+    ours, theirs = (r.predict(rows[:4], y_new[:, 1:]).log_density(y_new) for r in (result, exact))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    assert_kept(found, rows[:4], tmp_path / "svi.npz", case.likelihood())
+    assert_kept(result, rows[:4], tmp_path / "svi.npz", case.likelihood())
 
 
 @pytest.mark.parametrize(
@@ -226,16 +226,16 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
     [
         (lambda file: pgm.ArrayRows(X[:5, 0], LABELS[:5]), r"X must have shape \(n, d\)"),
         (lambda file: pgm.ArrayRows(X[:5], LABELS[:4]), "must have the same length"),
-        (lambda file: pgm.IterableRows(iter(Parts())), "starts afresh"),
-        (lambda file: pgm.IterableRows(3), "starts afresh"),
+        (lambda file: pgm.IterableRows(iter(Parts())), "can be iterated repeatedly"),
+        (lambda file: pgm.IterableRows(3), "can be iterated repeatedly"),
         (lambda file: pgm.ParquetRows(file, "z"), "has no column 'z'; it has a, name, b, y"),
-        (lambda file: pgm.ParquetRows(file, "y", ["a", "y"]), "column 'y' cannot be in X and in y"),
+        (lambda file: pgm.ParquetRows(file, "y", ["a", "y"]), "column 'y' cannot be in both X and y"),
         (lambda file: pgm.ParquetRows(file, "y", "ab"), "has no column 'ab'"),
         (lambda file: pgm.ParquetRows(file, "y", ["a", "a"]), "column 'a' twice"),
         (lambda file: pgm.ParquetRows(file, "y", []), "at least one column of X"),
         (lambda file: pgm.ParquetRows([], "y"), "empty list"),
         (lambda file: pgm.ParquetRows(file.with_name("none.parquet"), "y"), "there is no file"),
-        (lambda file: pgm.ParquetRows(__file__, "y"), "no Parquet file"),
+        (lambda file: pgm.ParquetRows(__file__, "y"), "not a Parquet file"),
         (lambda file: pgm.svi(MODEL, pgm.ParquetRows(file, "y")), "column name must be numeric"),
         (lambda file: pgm.svi(MODEL, pgm.IterableRows([X[:5]])), r"must be pairs \(X, y\)"),
         (lambda file: pgm.svi(MODEL, pgm.IterableRows([(X[:5, 0], LABELS[:5])])), r"got shapes \(5,\) and \(5,\)"),
@@ -313,9 +313,9 @@ def assert_same_result(ours, theirs):
 @pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
-    whole = learned_from(None)
-    assert len(whole.elbo_trace) == 6
-    assert_kept(whole, X[:5], tmp_path / "result.npz")
+    uninterrupted = learned_from(None)
+    assert len(uninterrupted.elbo_trace) == 6
+    assert_kept(uninterrupted, X[:5], tmp_path / "result.npz")
     original, calls = getattr(os, failing), []
 
     def interrupted(*arguments):
@@ -329,13 +329,13 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, faili
         learned_from(tmp_path)
     monkeypatch.setattr(os, failing, original)
     resumed = learned_from(tmp_path)
-    assert_same_result(resumed, whole)
+    assert_same_result(resumed, uninterrupted)
     # At its end it is read, and goes on with more passes.
-    assert_same_result(learned_from(tmp_path), whole)
+    assert_same_result(learned_from(tmp_path), uninterrupted)
     assert_same_result(learned_from(tmp_path, max_epochs=32), learned_from(None, max_epochs=32))
     with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
         pgm.svi(MODEL, pgm.ArrayRows(X[FEW], 1.0 - LABELS[FEW], standardise=True), checkpoint=tmp_path, **SAVED)
-    with pytest.raises(ValueError, match="checkpoint must name a folder"):
+    with pytest.raises(ValueError, match="checkpoint must be a writable folder"):
         pgm.svi(MODEL, pgm.ArrayRows(X[FEW], LABELS[FEW]), checkpoint=__file__, **SAVED)
 
 
@@ -358,6 +358,6 @@ def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
     with pytest.warns(pgm.ConvergenceWarning):
         resumed = pgm.svi(MODEL, rows, max_epochs=done + 1, checkpoint=tmp_path, **options)
     with pytest.warns(pgm.ConvergenceWarning):
-        whole = pgm.svi(MODEL, rows, max_epochs=done + 1, **options)
+        uninterrupted = pgm.svi(MODEL, rows, max_epochs=done + 1, **options)
     assert len(resumed.elbo_trace) == done + 1
-    assert_same_result(resumed, whole)
+    assert_same_result(resumed, uninterrupted)

@@ -143,8 +143,8 @@ def test_durations_are_counted_in_days(kind):
     for hours in ([12, 36, -6], [48, 1, 2]):
         value = DURATIONS[kind](hours)
         code = code_of(lambda value=value: MODEL.check_inputs(value))
-        found = MODEL.check_inputs(run(code, "X", value))
-        np.testing.assert_allclose(found[:, -1], np.array(hours) / 24.0, rtol=1e-12)
+        numbers = MODEL.check_inputs(run(code, "X", value))
+        np.testing.assert_allclose(numbers[:, -1], np.array(hours) / 24.0, rtol=1e-12)
 
 
 def test_times_of_day_are_counted_in_hours():
@@ -187,10 +187,10 @@ def test_text_has_one_coding(kind):
     order = ["low", "mid", "high"] if is_ordered else ["high", "low", "mid"]
     value, new = make(ORDERED), make(["mid", "mid", "high"])
     code = code_of(lambda: MODEL.check_inputs(value))
-    found = MODEL.check_inputs(run(code, "X", value))
-    np.testing.assert_array_equal(found[:, 0], [order.index(one) for one in ORDERED])
-    found = MODEL.check_inputs(run(code, "X", new))
-    np.testing.assert_array_equal(found[:, 0], [order.index(one) for one in ("mid", "mid", "high")])
+    numbers = MODEL.check_inputs(run(code, "X", value))
+    np.testing.assert_array_equal(numbers[:, 0], [order.index(one) for one in ORDERED])
+    numbers = MODEL.check_inputs(run(code, "X", new))
+    np.testing.assert_array_equal(numbers[:, 0], [order.index(one) for one in ("mid", "mid", "high")])
     if is_ordered:
         return
     # What the training data do not have is refused, with its row.
@@ -251,7 +251,7 @@ def test_many_levels_are_computed_once():
 )
 def test_text_of_numbers_is_no_number(make):
     value = make(["1", "2.5", "-3e2"])
-    with pytest.raises(ValueError, match=r"X must be numeric; got '1' of type str in row 0.*Text is never taken as"):
+    with pytest.raises(ValueError, match=r"X must be numeric; got '1' of type str in row 0.*Text is never converted"):
         as_numbers(value, "X")
     code = code_of(lambda: MODEL.check_inputs(value))
     np.testing.assert_array_equal(MODEL.check_inputs(run(code, "X", value)), [[1.0], [2.5], [-300.0]])
@@ -272,9 +272,9 @@ def frames():
 def test_columns_of_several_kinds(place):
     value = list(frames())[place]
     code = code_of(lambda: MODEL.check_inputs(value))
-    found = MODEL.check_inputs(run(code, "X", value))
+    numbers = MODEL.check_inputs(run(code, "X", value))
     codes = [0.0, 2.0, 1.0] if place in (0, 3) else [1.0, 0.0, 2.0]
-    np.testing.assert_allclose(found, np.column_stack([[1.0, 2.0, 3.0], days(*OLD), codes, [1.0, 2.0, 3.0]]))
+    np.testing.assert_allclose(numbers, np.column_stack([[1.0, 2.0, 3.0], days(*OLD), codes, [1.0, 2.0, 3.0]]))
     # A frame stays one, with its names, and what was given is as it was.
     assert value[0][1] == date(2024, 1, 1) if place == 2 else True
 
@@ -287,9 +287,12 @@ def test_dates_beside_numbers_in_polars_are_no_numbers():
 
 
 MIXED = {
-    "text among numbers": ([1.0, 2.0, "high"], "'high' of type str in row 2. It stands among entries of another kind"),
-    "dates among numbers": ([3.0, date(2024, 1, 1)], "holds dates or times.*'2024-01-01' in row 1. It stands among"),
-    "text among dates": ([date(2024, 1, 1), "soon"], "It stands among entries of another kind"),
+    "text among numbers": ([1.0, 2.0, "high"], "'high' of type str in row 2. Other entries are of another kind"),
+    "dates among numbers": (
+        [3.0, date(2024, 1, 1)],
+        "holds dates or times.*'2024-01-01' in row 1. Other entries are of",
+    ),
+    "text among dates": ([date(2024, 1, 1), "soon"], "Other entries are of another kind"),
     "a text": ("high", "'high' of type str. Give numbers"),
     "complex among objects": (np.array([1.0, 2j, None], dtype=object), "numpy.real"),
     "beyond doubles": ([10**400, 1], "must be numeric"),

@@ -59,7 +59,7 @@ CASES = {
 
 
 @cache
-def found(name, way, engine="cavi"):
+def result_of(name, way, engine="cavi"):
     model, y = CASES[name]
     call, options = getattr(pgm, engine), {"tolerance": 1e-13} if engine != "fit" else {}
     if way == "repeated":
@@ -78,7 +78,7 @@ def predicted(result, name):
 
 @pytest.mark.parametrize("name", some(CASES, "Bernoulli"))
 def test_whole_weights_are_repeated_rows(name):
-    weighted, repeated = found(name, "weighted"), found(name, "repeated")
+    weighted, repeated = result_of(name, "weighted"), result_of(name, "repeated")
     places = np.unique(OFTEN, return_index=True)[1]
     # The same optimum, by iterations that end within 1e-13 of the bound: means to its root.
     assert weighted.elbo == pytest.approx(repeated.elbo, rel=1e-9)
@@ -90,7 +90,7 @@ def test_whole_weights_are_repeated_rows(name):
 
 
 def test_a_weight_of_zero_leaves_the_row_out():
-    weighted, without = found("Bernoulli", "weighted"), found("Bernoulli", "left out")
+    weighted, without = result_of("Bernoulli", "weighted"), result_of("Bernoulli", "left out")
     np.testing.assert_array_equal(weighted.X, X[KEPT])
     np.testing.assert_array_equal(weighted.weights, WEIGHTS[KEPT])
     np.testing.assert_array_equal(weighted.observations, LABELS[KEPT])
@@ -114,7 +114,7 @@ def test_a_formula_to_the_power_of_its_own_column_says_the_same():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["StudentT", "mixture"])
 def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):
-    weighted, repeated = (found(name, way, "gaussian_vi") for way in ("weighted", "repeated"))
+    weighted, repeated = (result_of(name, way, "gaussian_vi") for way in ("weighted", "repeated"))
     assert weighted.elbo == pytest.approx(repeated.elbo, rel=1e-9)
     for one, other in zip(weighted.predict_latent(X_NEW), repeated.predict_latent(X_NEW), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -122,7 +122,7 @@ def test_the_closest_gaussian_of_whole_weights_is_that_of_repeated_rows(name):
 
 @pytest.mark.slow
 def test_values_are_learned_as_of_repeated_rows():
-    weighted, repeated = (found("Gaussian", way, "fit") for way in ("weighted", "repeated"))
+    weighted, repeated = (result_of("Gaussian", way, "fit") for way in ("weighted", "repeated"))
     # To the tolerance of the optimiser.
     assert weighted.elbo == pytest.approx(repeated.elbo, abs=1e-5)
     for name, value in repeated.fit.values.items():
@@ -131,7 +131,7 @@ def test_values_are_learned_as_of_repeated_rows():
 
 @pytest.mark.slow
 def test_corrections_and_gaps_are_those_of_repeated_rows():
-    weighted, repeated = found("Bernoulli", "weighted"), found("Bernoulli", "repeated")
+    weighted, repeated = result_of("Bernoulli", "weighted"), result_of("Bernoulli", "repeated")
     new = [pgm.correct(result).predict_latent(X_NEW) for result in (weighted, repeated)]
     np.testing.assert_allclose(*new, atol=1e-5)
     places = np.unique(OFTEN, return_index=True)[1]
@@ -145,7 +145,7 @@ def test_corrections_and_gaps_are_those_of_repeated_rows():
 )
 def test_the_derivation_of_a_power_holds(name):
     model, y = CASES[name]
-    model, data = model.given(X[:4], y[:4], [0.3, 2.0, 1.7, 1.0])
+    model, data = model.prepare(X[:4], y[:4], [0.3, 2.0, 1.7, 1.0])
     assert pgm.derive(model).verify(seed=0, y=data.y).figures
 
 
@@ -161,7 +161,7 @@ def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
     variance = ((f - mean) ** 2 * p).sum() / p.sum()
     sizes = {"num_samples": 1000, "num_warmup": 100, "num_chains": 2, "seed": 1, "progress": False}
     draws = getattr(pgm, engine)(model, x, y, weights=[weight], **sizes)
-    # Five standard errors of so many effective draws.
+    # Five standard errors at this number of effective draws.
     assert abs(draws.mean[0, 0] - mean) < 5 * np.sqrt(variance / effective)
     assert abs(draws.variance[0, 0] / variance - 1) < 5 * np.sqrt(2 / effective)
     exact = (expit(f) * p).sum() / p.sum()
@@ -170,7 +170,7 @@ def test_draws_of_a_fractional_weight_follow_the_power(engine, effective):
 
 @pytest.mark.slow
 def test_results_with_weights_travel_and_are_shown(tmp_path):
-    result = found("exposed", "weighted")
+    result = result_of("exposed", "weighted")
     back = pickle.loads(pickle.dumps(result))
     saved = pgm.load(result.save(tmp_path / "fit.npz"), likelihood=exposed)
     for other in (back, saved):
@@ -182,8 +182,8 @@ def test_results_with_weights_travel_and_are_shown(tmp_path):
     np.testing.assert_array_equal(tree.constant_data.covariates[:, 0], CASES["exposed"][1][KEPT, 1])
     np.testing.assert_array_equal(tree.observed_data.y, COUNTS[KEPT])
     f = tree.posterior.f.values[0, :, :, 0]
-    own = result.likelihood
-    expected = [pgm.language.density.log_density(own, result.observations, row[:, None]) for row in f]
+    likelihood = result.likelihood
+    expected = [pgm.likelihoods.density.log_density(likelihood, result.observations, row[:, None]) for row in f]
     np.testing.assert_allclose(tree.log_likelihood.y[0], WEIGHTS[KEPT] * np.array(expected), rtol=1e-9)
     assert tree.posterior_predictive.y.shape == (1, 20, KEPT.sum())
 
@@ -208,8 +208,8 @@ def test_what_weights_cannot_do_is_refused():
     for name in ("Probit", "mixture"):
         with pytest.raises(pgm.NoAugmentationError, match=r"weights are powers.*gibbs can draw no power other than 0"):
             pgm.gibbs(CASES[name][0], X, LABELS, weights=WEIGHTS)
-    result = found("Bernoulli", "weighted")
-    with pytest.raises(ValueError, match="that of a result with weights: give weights="):
+    result = result_of("Bernoulli", "weighted")
+    with pytest.raises(ValueError, match="that of a result with weights: give the same weights="):
         pgm.cavi(result.model, X, LABELS)
     again = pgm.cavi(result.model, X, LABELS, weights=WEIGHTS, tolerance=1e-13)
     assert again.elbo == result.elbo
@@ -227,9 +227,9 @@ def test_rows_of_weight_0_may_hold_anything(name, hole):
     X_holed, y_holed = X.copy(), y.copy()
     X_holed[HOLES[0]] = hole
     y_holed[HOLES] = hole
-    given, data = model.given(X_holed, y_holed, WEIGHTS)
-    assert given.is_weighted
-    expected = model.given(X, y, WEIGHTS)[1]
+    weighted, data = model.prepare(X_holed, y_holed, WEIGHTS)
+    assert weighted.is_weighted
+    expected = model.prepare(X, y, WEIGHTS)[1]
     np.testing.assert_array_equal(data.X, expected.X)
     np.testing.assert_array_equal(data.y, expected.y)
     # Elsewhere they are looked at, and rows are counted as they were given.
@@ -237,12 +237,12 @@ def test_rows_of_weight_0_may_hold_anything(name, hole):
     y_holed[row] = np.nan
     count = np.isnan(y_holed[row]).sum()
     with pytest.raises(ValueError, match=rf"y must be finite; got nan in row {row}.*\({count} such"):
-        model.given(X_holed, y_holed, WEIGHTS)
+        model.prepare(X_holed, y_holed, WEIGHTS)
     X_holed[row] = np.nan
     with pytest.raises(ValueError, match=rf"X must be finite; got nan in row {row}, column 0 \(1 such"):
-        model.given(X_holed, y_holed, WEIGHTS)
+        model.prepare(X_holed, y_holed, WEIGHTS)
     with pytest.raises(ValueError, match="y must be finite"):
-        model.given(X, y_holed)
+        model.prepare(X, y_holed)
 
 
 def test_engines_leave_holes_out():
@@ -250,17 +250,17 @@ def test_engines_leave_holes_out():
     holed = np.where(KEPT, y, np.nan)
     few = {"num_samples": 3, "num_warmup": 0, "num_chains": 1}
     for engine, options in ((pgm.cavi, {}), (pgm.gibbs, few)):
-        found, expected = (engine(model, X, labels, weights=WEIGHTS, **options) for labels in (holed, y))
-        np.testing.assert_array_equal(found.mean, expected.mean)
+        result, expected = (engine(model, X, labels, weights=WEIGHTS, **options) for labels in (holed, y))
+        np.testing.assert_array_equal(result.mean, expected.mean)
 
 
 def test_a_class_of_rows_of_weight_0_is_unseen():
     model, y = CASES["LogisticSoftmax"]
     weights = np.where(y == 1, 0.0, 1.0)
     with pytest.warns(pgm.DataWarning, match="y has no observation of class 1 out of 3"):
-        model.given(X, y, weights)
-    # And what only such rows hold is no class of its own.
-    model.given(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
+        model.prepare(X, y, weights)
+    # A class with such rows only is unseen.
+    model.prepare(X, np.append(y[:-1], 9.0), np.append(np.ones(N - 1), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
     [
         (np.append(np.ones(N - 1), np.nan), "weights must be finite and >= 0; got nan in row 9"),
         ([*np.ones(N - 1), None], "weights must be finite and >= 0; got nan in row 9"),
-        (np.append(np.ones(N - 1), -0.5), "weights must be finite and >= 0; got -0.5 in row 9.*0 leaves it out"),
+        (np.append(np.ones(N - 1), -0.5), "weights must be finite and >= 0; got -0.5 in row 9.*weight 0 is ignored"),
         (np.append(np.ones(N - 1), np.inf), "weights must be finite and >= 0; got inf in row 9"),
         (np.ones(N - 1), r"weights must have shape \(10,\), one for each row of X; got shape \(9,\)\.$"),
         (np.ones((N, 1)), r"weights must have shape \(10,\).*got shape \(10, 1\)\. Use weights.ravel\(\)"),
@@ -281,7 +281,7 @@ def test_a_class_of_rows_of_weight_0_is_unseen():
 def test_weights_that_are_none_say_so(weights, message):
     model, y = CASES["Bernoulli"]
     with pytest.raises(ValueError, match=message):
-        model.given(X, y, weights)
+        model.prepare(X, y, weights)
     for call in (pgm.cavi, pgm.gaussian_vi, pgm.svi, pgm.fit, pgm.integrate, pgm.gibbs, pgm.nuts):
         with pytest.raises(ValueError, match=message):
             call(model, X, y, weights=weights)

@@ -233,5 +233,5 @@ def test_a_formula_that_says_not_what_y_can_be_is_refused():
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
 
     vi = cavi(model_of(unknown()), np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
-    with pytest.raises(ValueError, match="does not say what y can be"):
+    with pytest.raises(ValueError, match="has no declared support of y"):
         simulate_calibration(vi, 4)

@@ -115,7 +115,7 @@ def undeclared(y, f):
 
 def test_what_cannot_be_drawn_says_so():
     gp = pgm.GP(pgm.RBF(1.0, 1.0))
-    with pytest.raises(ValueError, match="undeclared does not say what y can be"):
+    with pytest.raises(ValueError, match="undeclared has no declared support of y"):
         pgm.prior_predictive(pgm.Model(undeclared(), gp), X)
     model = pgm.Model(pgm.Bernoulli(), gp)
     with pytest.raises(ValueError, match="num_draws must be a whole number >= 1"):

@@ -14,7 +14,7 @@ from pgmodels.inference.empirical_bayes import bound as penalised_bound
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.search import Limits
 from pgmodels.inference.loop import backtrack
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 
 Fixed = pgm.Fixed
 ENGINES = (pgm.cavi, pgm.gaussian_vi)
@@ -214,9 +214,9 @@ def test_matern_without_noise_is_right_or_says_that_it_is_not(form, lengthscale)
 def test_a_value_that_rounding_made_is_refused(monkeypatch):
     """A trial step of a search had a bound of 1.9e15, became the best, and nothing was ever better."""
     x = np.linspace(0, 3, 10)[:, None]
-    model, data = gaussian(pgm.RBF(), 0.1, 0.0).given(x, np.sin(2 * x[:, 0]), None)
+    model, data = gaussian(pgm.RBF(), 0.1, 0.0).prepare(x, np.sin(2 * x[:, 0]), None)
     with jax.enable_x64(True):
-        bound = MarginalBound(learned(model.resolve(data.X)), data)
+        bound = MarginalBound(trainable(model.resolve(data.X)), data)
         best, _ = bound(bound.vector)
         true_ascent, start = penalised_bound._ascend, bound.vector
 

@@ -11,7 +11,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import pgmodels as pgm
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(30, 3))
@@ -159,7 +159,7 @@ def test_matrices_are_learned():
     # What y is a function of: the rows of W span 2 x_0 - x_1, and no direction across it matters as much.
     along, across = (np.linalg.norm(found @ d) for d in (np.array([2.0, -1.0, 0.0]), np.array([1.0, 2.0, 0.0])))
     assert along > 3.0 * across
-    assert learned(model).names == ["W"]
+    assert trainable(model).names == ["W"]
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def network(amplitude=1.5):
 
 def test_arrays_of_an_equinox_module_are_learned_and_its_numbers_stay():
     model = model_of(network(), pgm.Gaussian(pgm.Fixed(0.3)))
-    assert [learned(model).names, learned(model).shapes] == [["weight", "bias"], [(2, 3), (2,)]]
+    assert [trainable(model).names, trainable(model).shapes] == [["weight", "bias"], [(2, 3), (2,)]]
     before = pgm.cavi(model, X, REAL)
     result = pgm.fit(model, X, REAL)
     assert result.elbo > before.elbo + 3.0
@@ -220,7 +220,7 @@ def test_a_module_takes_priors_and_fixed_values_for_its_leaves():
     draws = pgm.gibbs(model, X, Y, num_samples=20, num_warmup=20, num_chains=1, seed=0)
     assert set(draws.hyperparameters) == {"amplitude"}
     assert draws.hyperparameters["amplitude"].std() > 0.05
-    assert learned(model).names == ["bias", "amplitude"]
+    assert trainable(model).names == ["bias", "amplitude"]
     with pytest.raises(ValueError, match=r"layer.weight of Network must be finite"):
         model_of(eqx.tree_at(lambda k: k.layer.weight, network(), np.full((2, 3), np.nan)))
 
@@ -230,7 +230,7 @@ def test_a_formula_says_what_shapes_it_takes():
     def own(y, f, W=pgm.Parameter(1.0)):
         return pgm.sigmoid(W * f) ** y
 
-    with pytest.raises(ValueError, match=r"W of own must be one number or a list.*\(2, 3\).*a parameter for each row"):
+    with pytest.raises(ValueError, match=r"W of own must be one number or a list.*\(2, 3\).*one parameter per row"):
         own(W=np.ones((2, 3)))
     with pytest.raises(ValueError, match="own needs a value for W"):
         own(W=None)

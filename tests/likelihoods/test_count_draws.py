@@ -116,9 +116,9 @@ def test_parameters_go_with_their_draws():
     # Dispersions (0.3, 4) in turn, at the same mean.
     dispersion = np.tile([0.3, 4.0], 256)
     f = np.log(50 / dispersion)[:, None, None]
-    given = {"dispersion": dispersion[:, None, None]}
+    parameters = {"dispersion": dispersion[:, None, None]}
     for likelihood in (pgm.NegativeBinomial(1.0), overdispersed(1.0)):
-        y = draw_observations(likelihood, f, None, np.random.default_rng(2), given)[:, 0]
+        y = draw_observations(likelihood, f, None, np.random.default_rng(2), parameters)[:, 0]
         assert follows(y[::2], negative_binomial(0.3, 50))
         assert follows(y[1::2], negative_binomial(4.0, 50))
 
@@ -137,13 +137,13 @@ def test_quantiles_of_counts_are_whole_numbers():
     predictive = Predictive(pgm.Binomial(), IndependentNodes(f, np.full((20, 1), 1e-20)), np.round(trials))
     levels = [0.025, 0.5, 0.9]
     start = time.process_time()
-    found = predictive.quantiles(levels)
+    quantiles = predictive.quantiles(levels)
     assert time.process_time() - start < 2.0
     law = stats.binom(np.round(trials), expit(f[:, 0]))
-    assert np.array_equal(found, np.round(found))
+    assert np.array_equal(quantiles, np.round(quantiles))
     # Six standard errors of a quantile of 4,000 draws, of which the density is at least 0.05 of the normal's.
     errors = 6 * np.sqrt(0.25 / 4000) / 0.05 * law.std()
-    assert (np.abs(found - law.ppf(np.array(levels)[:, None])) <= np.maximum(errors, 1.0)).all()
+    assert (np.abs(quantiles - law.ppf(np.array(levels)[:, None])) <= np.maximum(errors, 1.0)).all()
     mixed = MixedPredictive(np.array([0.4, 0.6]), [predictive, predictive]).quantiles(levels, 500)
     assert np.array_equal(mixed, np.round(mixed))
     # Of a number of draws that puts a level between two of them.
@@ -177,7 +177,7 @@ def test_a_formula_may_bring_its_sampler():
     def of_one(y, f):
         return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
 
-    with pytest.raises(ValueError, match=r"sampler of of_one must return a number for each datum, shape \(7,\)"):
+    with pytest.raises(ValueError, match=r"sampler of of_one must return one number per datum, shape \(7,\)"):
         draw(of_one(), 0.3, n=7)
     with pytest.raises(ValueError, match=r"sampler of the likelihood .* must be a function \(rng, y, f, r\)"):
         pgm.likelihood(sampler=lambda rng, y, f: y)(lambda y, f, r: f)

@@ -49,15 +49,15 @@ def letters(text):
 
 def check(formula):
     """Every symbol is there in its order, and every fraction, power and root is one."""
-    found, text = typeset(formula), to_text(formula)
-    drawn = "".join(found.itertext())
+    element_tree, text = typeset(formula), to_text(formula)
+    drawn = "".join(element_tree.itertext())
     assert letters(drawn) == letters(text), text
-    count = {tag: len(found.findall(f".//{tag}")) for tag in ("mfrac", "msup", "msubsup", "msqrt")}
+    count = {tag: len(element_tree.findall(f".//{tag}")) for tag in ("mfrac", "msup", "msubsup", "msqrt")}
     assert count["mfrac"] == text.count("/"), text
     assert count["msup"] + count["msubsup"] == text.count("^"), text
     assert count["msqrt"] == text.count("sqrt("), text
     assert not re.search(r"[\^/_]", drawn), text
-    for element in found.iter():
+    for element in element_tree.iter():
         children = {"mfrac": 2, "msup": 2, "msub": 2, "msubsup": 3, "munder": 2, "mover": 2, "msqrt": 1}
         assert len(element) == children.get(element.tag, len(element)), text
         # A number below or above is one element; an empty one is a formula that was lost.
@@ -181,11 +181,13 @@ def test_what_binds_tighter(written, text, expected):
 
 
 def test_words_and_formulas_stand_apart():
-    whole = line(line(1, "-", "y"), words("is 0 or 1 (& <b>)"), words(", where"), indexed("f", 0), words("given"), "y")
+    sentence = line(
+        line(1, "-", "y"), words("is 0 or 1 (& <b>)"), words(", where"), indexed("f", 0), words("given"), "y"
+    )
     text = "1 - y is 0 or 1 (& <b>), where f[0] given y"
-    assert to_text(whole) == text
-    assert "is 0 or 1 (& <b>), where" in "".join(typeset(whole).itertext())
-    assert [element.tag for element in typeset(whole)] == ["math", "math", "math"]
+    assert to_text(sentence) == text
+    assert "is 0 or 1 (& <b>), where" in "".join(typeset(sentence).itertext())
+    assert [element.tag for element in typeset(sentence)] == ["math", "math", "math"]
     reason = line("y", ">", 0, words("("), words("the exponent of"), "f", words(")"))
     assert to_text(reason) == "y > 0 (the exponent of f)"
     assert "(the exponent of" in "".join(typeset(reason).itertext())

@@ -104,7 +104,7 @@ def test_covariates_of_a_gaussian_are_scales_as_well():
 def test_what_is_not_gaussian_in_y_is_left_undeclared(formula):
     likelihood = pgm.likelihood(formula)()
     assert isinstance(likelihood.support(1), Undeclared)
-    with pytest.raises(ValueError, match="does not say what y can be, so y has no mean and no variance: declare it"):
+    with pytest.raises(ValueError, match="has no declared support of y, so y has no mean and no variance: declare it"):
         _ = predictive(likelihood).mean
 
 
@@ -207,7 +207,7 @@ def test_what_is_not_normalised_has_no_mean():
     def half(y, f):
         return pgm.exp(-abs(y - f))
 
-    with pytest.raises(ValueError, match="half does not sum to 1 over y, so y has no mean and no variance: write it"):
+    with pytest.raises(ValueError, match="half does not sum to 1 over y, so y has no mean and no variance: include"):
         _ = predictive(half()).mean
 
 

@@ -1,4 +1,4 @@
-"""What y can be: sums over supports with atoms, events and covariates, draws, and a support of one's own."""
+"""Supports: sums over supports with atoms, events and covariates, draws, and a user-defined support."""
 
 import numpy as np
 import pytest
@@ -111,12 +111,12 @@ def test_draws_with_atoms_follow_their_distribution():
 
 
 class Stated(pgm.Censored):
-    """A support of one's own that wants to be told which times are observed."""
+    """A user-defined support whose event indicator is a covariate."""
 
-    num_given = 1
+    num_covariates = 1
 
-    def others(self, given):
-        return given
+    def others(self, covariates):
+        return covariates
 
 
 @pytest.mark.slow

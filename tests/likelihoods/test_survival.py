@@ -97,8 +97,8 @@ def test_parameters_that_were_drawn_go_with_their_latents():
     np.testing.assert_allclose(predictive.mean, [mean], rtol=1e-6)
     square = np.mean([k.var() + k.mean() ** 2 for k in laws])
     np.testing.assert_allclose(predictive.variance, [square - mean**2], rtol=1e-6)
-    parts = [Predictive(log_logistic(a), DrawNodes(one[None])) for a, one in zip(shape, f, strict=True)]
-    both = MixedPredictive(np.array([0.2, 0.3, 0.5]), parts)
+    components = [Predictive(log_logistic(a), DrawNodes(one[None])) for a, one in zip(shape, f, strict=True)]
+    both = MixedPredictive(np.array([0.2, 0.3, 0.5]), components)
     expected = np.array([0.2, 0.3, 0.5]) @ [k.sf([0.5, 2.0]) for k in laws]
     np.testing.assert_allclose(both.survival([0.5, 2.0]), [expected])
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_predicted_says_so(call, message):
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [
-        # Times of their own, all rows, and events alone.
+        # New times, all rows, and events only.
         (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second \d.*Use y = numpy.array"),
         (log_logistic(), Y[Y[:, 1] == 1][:, ::-1], "its columns look swapped"),
         (paced(), np.column_stack([Y[:, ::-1], np.ones(12)]), "its columns look swapped"),

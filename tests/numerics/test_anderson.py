@@ -34,9 +34,9 @@ def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
     sites = split(jnp.asarray(rng.normal(size=4)))
     memory = empty_history(sites)
     for _ in range(6):
-        found = image(sites)
-        memory = memory.after(sites, found)
-        sites = memory.extrapolated(found)
+        mapped = image(sites)
+        memory = memory.after(sites, mapped)
+        sites = memory.extrapolated(mapped)
     expected = np.linalg.solve(np.eye(4) - A, b)
     # The ridge of 1e-10 leaves what the plain iteration still has to do times as much; 0.3 A takes 6 steps to 1e-2.
     np.testing.assert_allclose(np.concatenate([part.ravel() for part in sites]), expected, atol=1e-6)
@@ -45,10 +45,10 @@ def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
 @double_precision
 def test_without_a_past_it_is_the_image():
     sites = Sites(jnp.ones((3, 1)), jnp.full((3, 1), 2.0))
-    found = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
-    again = empty_history(sites).after(sites, found).extrapolated(found)
-    np.testing.assert_array_equal(again.potential, found.potential)
-    np.testing.assert_array_equal(again.precision, found.precision)
+    mapped = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
+    again = empty_history(sites).after(sites, mapped).extrapolated(mapped)
+    np.testing.assert_array_equal(again.potential, mapped.potential)
+    np.testing.assert_array_equal(again.precision, mapped.precision)
 
 
 @double_precision
@@ -58,8 +58,8 @@ def test_precisions_stay_positive():
     points = [Sites(jnp.ones((1, 1)), jnp.full((1, 1), w)) for w in (1.0, 0.5, 0.1)]
     for before, after in itertools.pairwise(points):
         memory = memory.after(before, after)
-    found = memory.extrapolated(points[-1])
-    assert float(found.precision[0, 0]) == pytest.approx(0.01)
+    extrapolated = memory.extrapolated(points[-1])
+    assert float(extrapolated.precision[0, 0]) == pytest.approx(0.01)
 
 
 def plain(problem, state):
@@ -77,7 +77,7 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
     X, y = case.data(12, seed=3, scale=2.0, shift=0.3)
     model = case.model(variance=16.0, mean=0.2)
     result = cavi(model, X, y)
-    model, data = model.given(X, y, None)
+    model, data = model.prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
     slow = maximise(plain, problem, engine.init(problem), 1e-9, 2000)
     assert slow.converged
@@ -94,7 +94,7 @@ def test_where_going_further_goes_down_the_sweep_counts():
     """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""
     case = CASES["bernoulli"]
     X, y = case.data(12, seed=3)
-    model, data = case.model().given(X, y, None)
+    model, data = case.model().prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
     state = engine.step(problem, engine.init(problem))
     misled = state._replace(memory=jax.tree.map(lambda part: part + 3.0, state.memory))

@@ -25,67 +25,67 @@ def test_a_grid_holds_a_gaussian_that_its_axes_miss(size):
     """Off the origin by half a deviation, 1.3 times as wide, and correlated."""
     mean = np.array([0.5, -0.3, 0.2])[:size]
     covariance = (1.3 * (np.eye(3) + 0.3 * (np.eye(3, k=1) + np.eye(3, k=-1))))[:size, :size]
-    found = design.grid(normal(mean, covariance), size)
-    support = design.grid_support(found)
-    assert found.is_whole
+    grid = design.grid(normal(mean, covariance), size)
+    support = design.grid_support(grid)
+    assert grid.is_complete
     # The density is found to rounding by its interpolation; what is missing is e^-5 or less of the mass.
     np.testing.assert_allclose(support.log_total, 1.3, atol=0.02)
-    for points, mass in ((support.points, support.mass), (found.points, support.weights)):
+    for points, mass in ((support.points, support.mass), (grid.points, support.weights)):
         own_mean, own_covariance = moments(points, mass)
         np.testing.assert_allclose(own_mean, mean, atol=0.02)
         np.testing.assert_allclose(own_covariance, covariance, rtol=0.06, atol=0.04)
     np.testing.assert_allclose([support.mass.sum(), support.weights.sum()], 1.0)
-    nearest = np.argmin(((support.points[:, None] - found.points) ** 2).sum(-1), axis=1)
-    distances = ((support.points - found.points[support.owners]) ** 2).sum(-1)
-    np.testing.assert_allclose(distances, ((support.points - found.points[nearest]) ** 2).sum(-1), atol=1e-12)
+    nearest = np.argmin(((support.points[:, None] - grid.points) ** 2).sum(-1), axis=1)
+    distances = ((support.points - grid.points[support.owners]) ** 2).sum(-1)
+    np.testing.assert_allclose(distances, ((support.points - grid.points[nearest]) ** 2).sum(-1), atol=1e-12)
 
 
 def test_a_grid_goes_where_the_density_is_skew():
     """The logarithm of a Gamma(2) variable in one direction: a tail of 4 deviations on one side."""
     law = stats.loggamma(2.0)
-    found = design.grid(lambda point, near: law.logpdf(1.2 * point[0]) + stats.norm.logpdf(point[1]), 2)
-    support = design.grid_support(found)
+    grid = design.grid(lambda point, near: law.logpdf(1.2 * point[0]) + stats.norm.logpdf(point[1]), 2)
+    support = design.grid_support(grid)
     mean, covariance = moments(support.points, support.mass)
     # What is below e^-3 is cut a cell further on: 6 % of the deviation of so long a tail.
     np.testing.assert_allclose(1.2 * mean[0], law.mean(), atol=0.05 * law.std())
     np.testing.assert_allclose(1.2 * np.sqrt(covariance[0, 0]), law.std(), rtol=0.07)
-    weights = dict(zip(map(tuple, found.points), support.weights, strict=True))
+    weights = dict(zip(map(tuple, grid.points), support.weights, strict=True))
     assert weights[-2.0, 0.0] > 3.0 * weights[2.0, 0.0]
 
 
 def test_points_start_from_neighbours_and_failures_are_left_out():
-    seen = []
+    evaluated = []
 
     def density(point, near):
-        assert (near is None) == (not seen)
+        assert (near is None) == (not evaluated)
         if near is not None:
-            np.testing.assert_allclose(np.abs(point - seen[near]).sum(), 1.0)
-        seen.append(point)
+            np.testing.assert_allclose(np.abs(point - evaluated[near]).sum(), 1.0)
+        evaluated.append(point)
         return -np.inf if point[0] > 1.5 else float(-0.5 * point @ point)
 
-    found = design.grid(density, 2)
-    assert len(found.points) == len(seen)
-    support = design.grid_support(found)
+    grid = design.grid(density, 2)
+    assert len(grid.points) == len(evaluated)
+    support = design.grid_support(grid)
     assert np.isfinite(support.mass).all()
-    assert len(support.weights) == np.isfinite(found.log_densities).sum() < len(seen)
+    assert len(support.weights) == np.isfinite(grid.log_densities).sum() < len(evaluated)
 
 
 def test_a_grid_that_is_full_says_so(monkeypatch):
-    monkeypatch.setitem(design._MOST, 2, 12)
-    found = design.grid(normal(np.zeros(2), np.eye(2)), 2)
-    assert not found.is_whole
-    assert len(found.points) == 12
+    monkeypatch.setitem(design._MAX_POINTS, 2, 12)
+    grid = design.grid(normal(np.zeros(2), np.eye(2)), 2)
+    assert not grid.is_complete
+    assert len(grid.points) == 12
 
 
 @pytest.mark.parametrize("size", [4, 5, 6])
 def test_a_composite_design_integrates_a_gaussian(size):
-    found = design.composite(normal(np.zeros(size), np.eye(size)), size)
-    support = design.composite_support(found)
-    assert found.is_whole
-    assert len(found.points) == 1 + 2 * size + {4: 16, 5: 16, 6: 32}[size]
+    composite = design.composite(normal(np.zeros(size), np.eye(size)), size)
+    support = design.composite_support(composite)
+    assert composite.is_complete
+    assert len(composite.points) == 1 + 2 * size + {4: 16, 5: 16, 6: 32}[size]
     # Mass, mean and variance by construction (Rue, Martino and Chopin 2009, section 6.5).
     np.testing.assert_allclose(support.log_total, 1.3)
-    mean, covariance = moments(found.points, support.weights)
+    mean, covariance = moments(composite.points, support.weights)
     np.testing.assert_allclose(mean, 0.0, atol=1e-12)
     np.testing.assert_allclose(covariance, np.eye(size), atol=1e-12)
     # 4,096 Sobol points.
@@ -186,25 +186,25 @@ def test_the_evidence_beside_a_cliff(name, count):
     lines = [np.linspace(*pair, count) for pair in (ends[::2] if fixed else ends)]
     nodes = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1).reshape(-1, len(lines))
     X = np.linspace(-np.pi, np.pi, data)
-    parts = [log_joint(X, centre, spread, fixed, part) for part in np.array_split(nodes, 60)]
-    total = np.logaddexp.reduce(np.concatenate(parts)) + sum(np.log(line[1] - line[0]) for line in lines)
+    log_masses = [log_joint(X, centre, spread, fixed, part) for part in np.array_split(nodes, 60)]
+    total = np.logaddexp.reduce(np.concatenate(log_masses)) + sum(np.log(line[1] - line[0]) for line in lines)
     assert abs(total - expected) < 2e-3
 
 
 def test_what_agrees_is_not_refined_further():
     """A Gaussian is interpolated exactly: one round of fresh points, at which its mass is."""
-    seen = []
+    evaluated = []
 
     def density(point, near):
-        seen.append(point)
+        evaluated.append(point)
         return float(stats.norm.logpdf(point).sum())
 
     first = grid(density, 2)
-    count = len(seen)
+    count = len(evaluated)
     design = refined(density, first)
-    assert len(seen) == len(design.points) == count + 8
+    assert len(evaluated) == len(design.points) == count + 8
     assert design.error == 0.0
-    fresh = np.array(seen[count:])
+    fresh = np.array(evaluated[count:])
     assert (np.sum(fresh**2, axis=1) < 9.0).all()
     assert min(np.linalg.norm(point - other) for point in fresh for other in first.points) > 0.3
 

@@ -43,10 +43,10 @@ def test_sobol_normals_integrate_and_scrambles_differ():
 
 @pytest.mark.parametrize(("count", "width", "length"), [(10, 3, 4), (12, 3, 4), (5, 100, 1), (0, 3, 4)])
 def test_slices_hold_each_entry_once(count, width, length):
-    parts = integration.slices(count, width, values=12)
-    assert np.concatenate([np.arange(count)[part] for part in parts] or [[]]).tolist() == list(range(count))
-    assert all(part.stop - part.start == length for part in parts)
-    assert integration.at_a_time(width, values=12) == length
+    slices = integration.slices(count, width, values=12)
+    assert np.concatenate([np.arange(count)[part] for part in slices] or [[]]).tolist() == list(range(count))
+    assert all(part.stop - part.start == length for part in slices)
+    assert integration.chunk_length(width, values=12) == length
 
 
 @pytest.mark.parametrize(("count", "width", "length"), [(10, 3, 4), (7, 1, 8), (8, 1, 8), (9, 1, 12), (3, 100, 1)])

@@ -1,4 +1,4 @@
-"""What parameters are called: short, and each by a name of its own."""
+"""Names of parameters: short and unique."""
 
 import numpy as np
 import numpyro.distributions as dist
@@ -6,7 +6,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.parameters.names import names_by_path, parameter_names
-from pgmodels.parameters.vector import ParameterVector, learned, uncertain
+from pgmodels.parameters.vector import ParameterVector, trainable, with_priors
 
 
 @pgm.likelihood(support=pgm.Real())
@@ -78,18 +78,18 @@ NAMED = {
 def test_names_are_short_and_tell_apart(name):
     likelihood, gps, expected = NAMED[name]
     model = pgm.Model(likelihood, gps)
-    found = list(parameter_names(model).values())
-    assert sorted(found) == sorted(expected)
+    names = list(parameter_names(model).values())
+    assert sorted(names) == sorted(expected)
     # In the order of the leaves: that of values.
     every = ParameterVector(model, lambda parameter: True)
-    assert every.names == found
-    assert len(names_by_path(model)) == len(found)
+    assert every.names == names
+    assert len(names_by_path(model)) == len(names)
 
 
 def test_a_name_stands_for_its_value():
     likelihood, gps, _ = NAMED["several latents"]
     model = pgm.Model(likelihood, gps)
-    unknowns = learned(model)
+    unknowns = trainable(model)
     # Each value is its number among them.
     moved = unknowns.with_values([np.asarray(float(i)) for i in range(len(unknowns.names))])
     value = dict(zip(unknowns.names, range(len(unknowns.names)), strict=True))
@@ -102,5 +102,5 @@ def test_a_name_stands_for_its_value():
 
 def test_what_a_name_is_does_not_depend_on_what_is_sampled():
     model = pgm.Model(pgm.StudentT(4.0, dist.LogNormal(0.0, 1.0)), pgm.GP(pgm.RBF(dist.LogNormal(0.0, 1.0)) + WHITE))
-    assert uncertain(model).names == ["scale", "RBF.variance"]
-    assert uncertain(model).of_likelihood == {"scale": "scale"}
+    assert with_priors(model).names == ["scale", "RBF.variance"]
+    assert with_priors(model).of_likelihood == {"scale": "scale"}

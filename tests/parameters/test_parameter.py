@@ -9,7 +9,7 @@ from numpyro.distributions.transforms import AffineTransform, ExpTransform
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.parameters.vector import uncertain
+from pgmodels.parameters.vector import with_priors
 from pgmodels.results.description import build, describe
 from tests.covering import some
 
@@ -32,7 +32,7 @@ REFUSED = {
         ["lengthscale of RBF must be positive", "MultivariateNormal"],
     ),
     "counts": (lambda: dist.Poisson(3.0), ["prior of lengthscale of RBF is Poisson", "continuous one"]),
-    "a simplex": (lambda: dist.Dirichlet(jnp.ones(2)), ["Dirichlet, whose entries constrain each other"]),
+    "a simplex": (lambda: dist.Dirichlet(jnp.ones(2)), ["Dirichlet, with a joint constraint on its entries"]),
     "one point": (lambda: dist.Delta(1.5), ["prior of lengthscale of RBF is a Delta", "pgm.Fixed(1.5)"]),
     "no centre": (
         lambda: dist.ImproperUniform(constraints.positive, (), ()),
@@ -105,9 +105,9 @@ def test_means_take_priors_on_the_real_line():
 
 def test_priors_are_equal_where_their_numbers_are():
     one, same, other = (pgm.RBF(1.0, dist.LogNormal(jnp.array([0.0, x]), 1.0)).lengthscale for x in (1.0, 1.0, 2.0))
-    assert hash(one.held_prior) == hash(same.held_prior)
-    assert one.held_prior == same.held_prior
-    assert one.held_prior != other.held_prior
+    assert hash(one.hashable_prior) == hash(same.hashable_prior)
+    assert one.hashable_prior == same.hashable_prior
+    assert one.hashable_prior != other.hashable_prior
 
 
 RNG = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_an_array_of_lengthscales_has_a_prior_of_every_entry():
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, prior)))
         expected = stats.lognorm.logpdf(value, 0.3, scale=np.exp(median)).sum()
         # The prior's parameters come in single precision.
-        np.testing.assert_allclose(float(uncertain(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
+        np.testing.assert_allclose(float(with_priors(model).log_prior([jnp.asarray(value)])), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("engine", some([pgm.gibbs, pgm.nuts, pgm.fit], pgm.fit))
@@ -189,7 +189,7 @@ def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
     assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
     moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
     assert repr(moved) == "RBF(variance=Parameter(0.333333, prior=LogNormal(0.0, 1.0)), lengthscale=None)"
-    # What has no words of its own has some that are the same in another process: runs are told apart by them.
+    # Objects without a repr have one that is the same in another process: fingerprints of runs use it.
     shifted = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [AffineTransform(1.0, 2.0), ExpTransform()])
     kernel = pgm.RBF(pgm.Parameter(2.0, prior=shifted), 1.0)
     assert repr(kernel) == "RBF(variance=Parameter(2.0, prior=TransformedDistribution(...)), lengthscale=1.0)"
@@ -232,8 +232,8 @@ def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it
     with pytest.raises(ValueError, match=r"declare scale=.*At -scale, y is outside what the formula allows"):
         pgm.cavi(pgm.Model(unsaid(dist.Normal(1.0, 0.1)), pgm.GP(pgm.RBF())), X, y)
     # What has a sign by its prior, or keeps its value, needs to say no more.
-    for given in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
-        parameter = unsaid(given).parameters["scale"]
+    for value in (dist.LogNormal(0.0, 1.0), pgm.Fixed(2.0), pgm.Parameter(2.0, positive=True)):
+        parameter = unsaid(value).parameters["scale"]
         assert parameter.positive
         assert np.all(np.asarray(parameter.value) > 0)
 

@@ -14,7 +14,7 @@ from scipy.special import expit
 import pgmodels as pgm
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.parameters.vector import learned, uncertain
+from pgmodels.parameters.vector import trainable, with_priors
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (24, 1))
@@ -59,8 +59,8 @@ def test_densities_read_their_entries():
     expected = stats.nbinom.logpmf(COUNTS[:, 0], np.where(GROUP, 6.0, 1.0), expit(-F[:, 0]))
     np.testing.assert_allclose(log_density(grouped(), COUNTS, F), expected, rtol=1e-11)
     draws = np.array([[[2.0, 3.0]], [[0.5, 4.0]]])
-    found = log_density(grouped().with_values({"dispersion": draws}), COUNTS, np.stack([F, F + 1]))
-    for one, r, f in zip(found, draws[:, 0], (F, F + 1), strict=True):
+    log_densities = log_density(grouped().with_values({"dispersion": draws}), COUNTS, np.stack([F, F + 1]))
+    for one, r, f in zip(log_densities, draws[:, 0], (F, F + 1), strict=True):
         expected = stats.nbinom.logpmf(COUNTS[:, 0], r[GROUP.astype(int)], expit(-f[:, 0]))
         np.testing.assert_allclose(one, expected, rtol=1e-11)
 
@@ -81,7 +81,7 @@ def test_derivations_name_the_entries():
 def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform():
     model = pgm.Model(ordered(dist.Normal(0.4, 2.0)), GP)
     with jax.enable_x64(True):
-        unknowns, vector = uncertain(model), jnp.array([-0.7, 0.3])
+        unknowns, vector = with_priors(model), jnp.array([-0.7, 0.3])
         (cuts,) = unknowns.constrain(vector)
         np.testing.assert_allclose(cuts, [-0.7, -0.7 + np.exp(0.3)])
         _, volume = np.linalg.slogdet(jax.jacobian(lambda x: unknowns.constrain(x)[0])(vector))
@@ -92,7 +92,7 @@ def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform
 
 def test_a_simplex_has_one_free_number_fewer():
     with jax.enable_x64(True):
-        unknowns = learned(pgm.Model(noisy(), GP))
+        unknowns = trainable(pgm.Model(noisy(), GP))
         start = unknowns.start()
         assert start.shape == (2,)
         np.testing.assert_allclose(unknowns.constrain(jnp.asarray(start))[0], [0.9, 0.06, 0.04], rtol=1e-12)
@@ -105,7 +105,7 @@ FITTED = {
 }
 
 
-# Each compiles an ascent of its own: one of them runs by default.
+# Each compiles another program: one of them runs by default.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ordered", *(pytest.param(n, marks=pytest.mark.slow) for n in FITTED if n != "ordered")]
@@ -114,12 +114,12 @@ FITTED = {
 def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
     family, parameter, y, moves = FITTED[name]
     fitted = pgm.fit(pgm.Model(family(), GP), X, y)
-    found = fitted.model.likelihood.parameters[parameter]
-    assert np.all(found.support(found.value))
+    fitted_parameter = fitted.model.likelihood.parameters[parameter]
+    assert np.all(fitted_parameter.support(fitted_parameter.value))
     for move in moves:
         for sign in (-1.0, 1.0):
-            beside = found.value + sign * np.array(move)
-            if np.all(found.support(beside)):
+            beside = fitted_parameter.value + sign * np.array(move)
+            if np.all(fitted_parameter.support(beside)):
                 # Beyond the tolerance of the ascent: the optimum may lie on the simplex's edge.
                 assert pgm.cavi(pgm.Model(family(beside), GP), X, y).elbo < fitted.elbo + 1e-6
 
@@ -169,7 +169,7 @@ REFUSED = {
     "a matrix": (lambda: grouped(np.ones((2, 2))), "must be one number or a list of numbers"),
     "a group that is none": (
         lambda: pgm.Model(grouped([1.0]), GP).check(X, COUNTS),
-        r"dispersion\[y\[1\]\] chooses among the 1 entries of dispersion, 0 to 0, and none in row 1",
+        r"dispersion\[y\[1\]\] is an index of the 1 entries of dispersion, 0 to 0, and is out of range in row 1",
     ),
 }
 
@@ -187,7 +187,7 @@ FORMULAS = {
     "by a fraction": (lambda y, f, cuts: pgm.sigmoid(cuts[0.5] - f), "an index is a whole number"),
     "as one number": (
         lambda y, f, cuts: pgm.sigmoid(cuts - f),
-        r"reads cuts as one number, and it has 2 entries.*read an entry as cuts\[0\]",
+        r"uses cuts as one number, but it has 2 entries.*read an entry as cuts\[0\]",
     ),
 }
 

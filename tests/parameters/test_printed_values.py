@@ -33,8 +33,8 @@ def at_row(part, row):
 
 def numbers(env, row):
     """The values of symbols at one datum, by name."""
-    found = {"y": env.y, "f": env.f, "m": env.f, "v": env.parameters.get(VARIANCE, env.f), **env.parameters}
-    return {name: at_row(part, row) for name, part in found.items()}
+    values = {"y": env.y, "f": env.f, "m": env.f, "v": env.parameters.get(VARIANCE, env.f), **env.parameters}
+    return {name: at_row(part, row) for name, part in values.items()}
 
 
 def agree(expression, env, size):
@@ -42,8 +42,8 @@ def agree(expression, env, size):
     for row in ROWS:
         exact = np.ravel(at_row(np.broadcast_to(expression.evaluate(env), (5, env.f.shape[1])), row))
         for position, expected in enumerate(exact if expression.is_vector else exact[:1]):
-            found = value(expression.notation(), numbers(env, row) | {"c": position}, size)
-            np.testing.assert_allclose(found, expected, rtol=DIGITS, err_msg=str(expression))
+            printed = value(expression.notation(), numbers(env, row) | {"c": position}, size)
+            np.testing.assert_allclose(printed, expected, rtol=DIGITS, err_msg=str(expression))
 
 
 @cache
@@ -61,8 +61,8 @@ def observed(name):
 def test_formulas_and_sites(name):
     augmentation, env, _ = observed(name)
     sites = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
-    parts = [part for site in sites for part in (site.potential, site.precision)]
-    for expression in (augmentation.formula, *parts, *(rule.factor for rule in augmentation.rules)):
+    expressions = [part for site in sites for part in (site.potential, site.precision)]
+    for expression in (augmentation.formula, *expressions, *(rule.factor for rule in augmentation.rules)):
         agree(expression, env, augmentation.size)
 
 
@@ -85,8 +85,8 @@ def test_augmented_likelihood(name):
     _, right = sides(sections["Augmented likelihood"][0].formula)
     exact = augmentation.log_joint(auxiliaries, env.f, env.y, VALUES)
     for row in ROWS:
-        found = value(Chain(right), numbers(env, row), augmentation.size)
-        np.testing.assert_allclose(np.log(found), exact[row], rtol=DIGITS)
+        integral = value(Chain(right), numbers(env, row), augmentation.size)
+        np.testing.assert_allclose(np.log(integral), exact[row], rtol=DIGITS)
 
 
 @pytest.mark.parametrize("name", some(CASES, "LogisticSoftmax", "StudentT", "Laplace", "Probit", "OrderedProbit"))
@@ -96,7 +96,7 @@ def test_identities(name):
     for rule in augmentation.rules:
         if isinstance(rule, GaussianRule):
             continue
-        (left, right), size = sides(rule.identity()), augmentation.size
+        (lhs, rhs), size = sides(rule.identity()), augmentation.size
         log_density = np.zeros((5, env.f.shape[1]))
         if rule.law is not None:
             log_density = log_density + rule.law.log_density(rule.auxiliary.evaluate(env), env)
@@ -104,9 +104,9 @@ def test_identities(name):
             off = False if rule.law is None else np.ravel(at_row(rule.law.off(env), row))
             for position in np.flatnonzero(~np.broadcast_to(off, size if rule.factor.is_vector else 1)):
                 here = numbers(env, row) | {"c": position}
-                expected = np.log(value(Chain(left), here, size)) + np.ravel(log_density[row])[position]
-                found = np.log(value(Chain(tuple(map(integrand, right))), here, size))
-                np.testing.assert_allclose(found, expected, rtol=DIGITS, atol=DIGITS, err_msg=str(rule.factor))
+                expected = np.log(value(Chain(lhs), here, size)) + np.ravel(log_density[row])[position]
+                printed = np.log(value(Chain(tuple(map(integrand, rhs))), here, size))
+                np.testing.assert_allclose(printed, expected, rtol=DIGITS, atol=DIGITS, err_msg=str(rule.factor))
 
 
 def sides(identity):

@@ -9,7 +9,7 @@ import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.plots.inputs import inducing_inputs
 from pgmodels.priors import chunking as chunks
 from pgmodels.priors.base import Sites
@@ -204,7 +204,7 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior(without_facto
     # Of another size than with a factor in other tests, whose programs would be taken.
     rows, labels = np.concatenate([X, X[:8]]), np.concatenate([LABELS, LABELS[:8]])
     one, other = (
-        MarginalBound(learned(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
+        MarginalBound(trainable(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
     )
     (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
     assert value == pytest.approx(dense_value, abs=1e-7)

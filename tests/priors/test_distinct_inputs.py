@@ -17,7 +17,7 @@ from pgmodels.inference.variational.cavi import state_of
 from pgmodels.interop.numpyro_model import Program
 from pgmodels.kernels.distance import median_distance
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
@@ -136,7 +136,7 @@ def test_the_bound_that_is_learned_on_is_that_of_all_rows():
     gp = pgm.GP(pgm.On(pgm.RBF(1.3, 0.8), [0]) + pgm.On(pgm.White(0.7), [1]), mean=pgm.Fixed(MEAN))
     model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.2)), gp)
     with jax.enable_x64(True):
-        learnable = learned(model)
+        learnable = trainable(model)
         value, slope = MarginalBound(learnable, Data(X, Y))(learnable.start())
     np.testing.assert_allclose(-value, regression(X)[2], atol=1e-8)
     for place, (name, held) in enumerate({"variance": 1.3, "lengthscale": 0.8, "level": 0.7}.items()):
@@ -245,12 +245,12 @@ def test_a_lengthscale_left_open_counts_distinct_rows():
 
 
 def test_more_memory_than_there_is_is_refused_before_any_work(monkeypatch):
-    monkeypatch.setattr(memory, "memory_at_hand", lambda: 24.0 * 30**2)
+    monkeypatch.setattr(memory, "available_memory", lambda: 24.0 * 30**2)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0)))
     many = np.linspace(0.0, 1.0, 31)[:, None]
     monkeypatch.setattr(pgm.Model, "prior", None)
     for engine in (pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.gibbs, pgm.nuts):
-        with pytest.raises(MemoryError, match=r"31 distinct inputs take 0\.0 GB .* are at hand.*Inducing\(300\).*svi"):
+        with pytest.raises(MemoryError, match=r"31 distinct inputs take 0\.0 GB .* available.*Inducing\(300\).*svi"):
             engine(model, many, (many[:, 0] > 0.5).astype(float))
     model.resolve(many).check_memory(np.concatenate([many[:30], many[:30]]))
 

@@ -12,7 +12,7 @@ import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.priors.base import Sites
@@ -326,7 +326,7 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     # Sixteen distinct rows: with five inducing inputs they share a program.
     rows = np.concatenate([X[:16], X[4:12]])
     one, other = (
-        MarginalBound(learned(one_scale(form)), Data(rows, LABELS)) for form in (pgm.Inducing(20), pgm.Dense())
+        MarginalBound(trainable(one_scale(form)), Data(rows, LABELS)) for form in (pgm.Inducing(20), pgm.Dense())
     )
     (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
     assert value == pytest.approx(dense_value, abs=1e-7)
@@ -354,7 +354,7 @@ def test_figures_show_the_inducing_inputs(sparse):
 def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     corrected = pgm.correct(sparse)
     whole = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
-    monkeypatch.setattr(gaussian_module, "at_a_time", lambda width: 2)
+    monkeypatch.setattr(gaussian_module, "chunk_length", lambda width: 2)
     parts = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
     # Another shape, another order of sums.
     np.testing.assert_allclose(parts, whole, atol=1e-13)

@@ -11,7 +11,7 @@ import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.inducing import selection
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.inducing.selection import greedy
@@ -66,7 +66,7 @@ def test_selections_cover_inputs_that_they_have_not_seen(select):
 
 @pytest.mark.slow
 def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
-    bound = MarginalBound(learned(one_scale(pgm.Inducing(5))), Data(X, LABELS))
+    bound = MarginalBound(trainable(one_scale(pgm.Inducing(5))), Data(X, LABELS))
     bound.inputs = (X[:2],)
     bound(bound.vector)
     before = bound.best
@@ -149,7 +149,7 @@ def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
     line = np.linspace(-2.0, 2.0, 60)[:, None]
     labels = (np.arange(60) % 7 < 3).astype(float)
     smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 30.0), mean=0.1, form=pgm.Inducing("auto")))
-    bound = MarginalBound(learned(smooth), Data(line, labels))
+    bound = MarginalBound(trainable(smooth), Data(line, labels))
     bound(bound.vector)
     vector, best = bound.vector, bound.best
     for _ in range(3):

@@ -128,7 +128,7 @@ def test_without_variance_the_objective_is_the_log_density(size):
 def test_a_step_that_fails_in_every_trial_is_no_convergence():
     """Its length is 0: it has converged where the sites are those that the marginals ask for, and only there."""
     result = fitted()
-    data = result.model.given(X, Y, None)[1]
+    data = result.model.prepare(X, Y, None)[1]
     problem = engine.gaussian_problem(result.model, data, result.prior.padded())
     with jax.enable_x64(True):
         state = engine._from_sites(problem, result.posterior.padded().sites)._replace(length=jnp.zeros(()))

@@ -92,7 +92,7 @@ CASES = {
             "negative": (
                 0,
                 [-1.0],
-                r"covariates must hold in column 0 what y\[1\] can be: y must hold real numbers > 0; got -1 in row 0",
+                r"covariates must hold in column 0 valid values of y\[1\]: y must hold real numbers > 0; got -1 in row",
             ),
             "zero": (2, [0.0], "real numbers > 0; got 0 in row 2"),
         },
@@ -103,14 +103,14 @@ CASES = {
         [[3.0, -1.0, 0.0], [1.0, 0.3, 1.0], [2.0, 0.7, 1.0]],
         {
             "trials": (1, [1.5, 0.3, 1.0], "covariates must hold trials, whole numbers >= 0; got 1.5 in row 1"),
-            "label": (2, [1.0, 0.3, 7.0], r"covariates must hold in column 2 what y\[3\] can be: y must hold the labe"),
+            "label": (2, [1.0, 0.3, 7.0], r"covariates must hold in column 2 valid values of y\[3\]: .* the labels 0"),
         },
     ),
     "paced": (
         paced,
         np.column_stack([RNG.gamma(2.0, 1.0, N), np.arange(N) % 2, RNG.uniform(0.5, 2.0, N)]),
         [[3.0], [1.0], [0.2]],
-        {"zero": (1, [0.0], r"covariates must hold in column 0 what y\[2\] can be: .* > 0; got 0 in row 1")},
+        {"zero": (1, [0.0], r"covariates must hold in column 0 valid values of y\[2\]: .* > 0; got 0 in row 1")},
     ),
     "grouped": (
         grouped,
@@ -131,7 +131,7 @@ CASES = {
         tried,
         np.column_stack([COUNTS, TRIALS]),
         [[3.0], [1.0], [2.0]],
-        {"none": (1, [0.0], "covariates must hold columns of y .*: y must hold successes of 1 or more tries")},
+        {"none": (1, [0.0], "covariates must be valid values of y.*: y must hold successes of 1 or more tries")},
     ),
 }
 

@@ -362,18 +362,16 @@ def test_where_nothing_can_be_saved_that_is_said_before_any_work(saved, tmp_path
     file = tmp_path / "file"
     file.touch()
     for folder, words in [
-        (file, "must name a folder that files can be written to; .*/file is none"),
-        (file / "folder", "must name a folder that files can be written to;.*Not a directory"),
+        (file, "must be a writable folder; got .*/file"),
+        (file / "folder", "must be a writable folder;.*Not a directory"),
         (3.5, "must be the path of a folder; got 3.5"),
-        ("/proc/none/folder", "must name a folder that files can be written to;.*Name another"),
+        ("/proc/none/folder", "must be a writable folder;.*Choose another"),
     ]:
         with pytest.raises(ValueError, match=f"^checkpoint:? {words}"):
             ENGINES[engine](folder)
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "TemporaryFile", read_only)
-        with pytest.raises(
-            ValueError, match=r"^checkpoint must name a folder that files can be written to;.*Read-only file system"
-        ):
+        with pytest.raises(ValueError, match=r"^checkpoint must be a writable folder;.*Read-only file system"):
             ENGINES[engine](tmp_path)
     path = copied(saved, tmp_path, {"gibbs": "gibbs/index.json", "svi": "svi/svi.npz"}[engine])
     path.write_bytes(b"")
@@ -390,7 +388,7 @@ def read_only(**options):
 
 def test_a_checkpoint_is_no_result(saved):
     for path, words in [
-        ("gibbs/index.json", "no npz file"),
+        ("gibbs/index.json", "not a npz file"),
         ("gibbs/draws-000000.npz", "but a checkpoint of gibbs"),
         ("svi/svi.npz", "but a checkpoint of svi"),
     ]:

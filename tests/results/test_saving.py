@@ -17,7 +17,7 @@ import pgmodels as pgm
 from pgmodels.inference.problem import problem_of
 from pgmodels.inference.variational.cavi import condition
 from pgmodels.model import Data
-from pgmodels.parameters.vector import uncertain
+from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.priors.representation import Representation
@@ -63,7 +63,7 @@ def sampled_draws(**fields):
     """Draws with hyperparameters, as NUTS and Gibbs return them, without a run of either."""
     rng = np.random.default_rng(4)
     model = sampled_model()
-    unknowns = uncertain(model)
+    unknowns = with_priors(model)
     values = [0.5 + rng.random((2, 4, *shape)) for shape in unknowns.shapes]
     model = unknowns.with_values([np.median(value, axis=(0, 1)) for value in values])
     return pgm.Draws(
@@ -331,7 +331,7 @@ def test_a_file_that_is_no_result_is_refused(files, tmp_path):
     turned[len(whole) // 3] ^= 1
     for damaged in (b"", b"some text", pickle.dumps([1.0]), whole[:100], whole[: len(whole) // 2], whole[:-1], turned):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"fit\.npz is damaged, cut off or no npz file.*save"):
+        with pytest.raises(ValueError, match=r"fit\.npz is damaged, truncated or not a npz file.*save"):
             pgm.load(path)
     np.savez(path, X=X)
     with pytest.raises(ValueError, match=r"no result that pgmodels saved"):

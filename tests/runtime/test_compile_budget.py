@@ -7,7 +7,7 @@ COUNT = """
 import jax
 import numpy as np
 import pgmodels as pgm
-from pgmodels.runtime.jit import known
+from pgmodels.runtime.jit import supported_options
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 2))
@@ -20,11 +20,11 @@ calls = {
     "svi": lambda: pgm.svi(sparse, X, y),
     "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=20, num_warmup=20, num_chains=2),
 }
-known()  # the question which options XLA knows is asked option by option where it lacks one
+supported_options()  # the question which options XLA knows is asked option by option where it lacks one
 events = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
 for name, call in calls.items():
-    # As in a process of its own.
+    # As in a new process.
     jax.clear_caches()
     events.clear()
     call()
@@ -38,8 +38,8 @@ SLACK = 1
 
 
 def test_programs_of_a_first_call():
-    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
-    counts = {name: int(count) for name, count in map(str.split, found.stdout.splitlines())}
+    process = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    counts = {name: int(count) for name, count in map(str.split, process.stdout.splitlines())}
     assert counts.keys() == COUNTED.keys()
     beyond = {name: count for name, count in counts.items() if count > COUNTED[name] + SLACK}
     assert not beyond

@@ -1,4 +1,4 @@
-"""Whatever says what a model, a prior or a run is says the same in every process."""
+"""Fingerprints of models, priors and runs are the same in every process."""
 
 import copy
 import inspect
@@ -19,7 +19,7 @@ import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.model import Data
-from pgmodels.parameters.parameter import Parameter, Prior, as_parameter
+from pgmodels.parameters.parameter import Hashable, Parameter, as_parameter
 from pgmodels.results.description import describe
 from pgmodels.runtime.identity import digest, identity
 from tests import hyperpriors as priors
@@ -40,7 +40,7 @@ _BELOW_ONE = ("Beta", "BetaProportion", "Kumaraswamy", "RelaxedBernoulliLogits")
 
 
 class Tilted(dist.Distribution):
-    """A prior of one's own, that holds a function and a set."""
+    """A user-defined prior with a function and a set."""
 
     support = constraints.real
     pytree_data_fields = ("loc",)
@@ -56,7 +56,7 @@ class Tilted(dist.Distribution):
 
 
 class Chosen(pgm.Support):
-    """A support of one's own, that holds a function."""
+    """A user-defined support with a function."""
 
     def __init__(self, inside):
         self.inside = inside
@@ -84,21 +84,25 @@ def models():
     }
 
 
-def told():
-    """What this process says of everything."""
+def fingerprints_here():
+    """The fingerprints of all objects in this process."""
     with jax.enable_x64(True):
-        own = {f"prior {name}": Prior(prior).signature for name, prior in priors.made().items()}
-        own["own prior"] = Prior(Tilted(0.3, 2)).signature
+        fingerprints = {f"prior {name}": Hashable(prior).signature for name, prior in priors.made().items()}
+        fingerprints["own prior"] = Hashable(Tilted(0.3, 2)).signature
         for name in ("ordered_vector", "simplex", "unit_interval", "positive"):
-            own[f"constraint {name}"] = Prior(getattr(constraints, name)).signature
-        own |= {f"model {name}": model.signature for name, model in models().items()}
-        own |= {f"saved {name}": describe(models()[name])["likelihood"]["formulas"] for name in ("named", "several")}
-        own["support"] = repr(Chosen(scaled(2.0)))
-        own["set"] = digest({"one", "two", "three", 4.0, None})
-    return json.loads(json.dumps(own))
+            fingerprints[f"constraint {name}"] = Hashable(getattr(constraints, name)).signature
+        fingerprints |= {f"model {name}": model.signature for name, model in models().items()}
+        fingerprints |= {
+            f"saved {name}": describe(models()[name])["likelihood"]["formulas"] for name in ("named", "several")
+        }
+        fingerprints["support"] = repr(Chosen(scaled(2.0)))
+        fingerprints["set"] = digest({"one", "two", "three", 4.0, None})
+    return json.loads(json.dumps(fingerprints))
 
 
-SCRIPT = "import json; from tests.runtime.test_identity import told; print(json.dumps(told()))"
+SCRIPT = (
+    "import json; from tests.runtime.test_identity import fingerprints_here; print(json.dumps(fingerprints_here()))"
+)
 
 
 def test_all_is_the_same_in_processes_that_hash_differently():
@@ -109,7 +113,7 @@ def test_all_is_the_same_in_processes_that_hash_differently():
         processes.append(
             subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         )
-    here = told()
+    here = fingerprints_here()
     for process in processes:
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors[-2000:]
@@ -135,33 +139,33 @@ def test_a_prior_is_taken_and_equal_to_itself_made_again_alone(name):
         positive=False,
     )
     assert parameter.prior is prior
-    assert Prior(prior) == Prior(priors.made()[name])
-    assert copy.deepcopy(Prior(prior)) == pickle.loads(pickle.dumps(Prior(prior))) == Prior(prior)
-    others = [Prior(other) for own, other in priors.made().items() if own != name]
-    assert Prior(prior) not in others
+    assert Hashable(prior) == Hashable(priors.made()[name])
+    assert copy.deepcopy(Hashable(prior)) == pickle.loads(pickle.dumps(Hashable(prior))) == Hashable(prior)
+    others = [Hashable(other) for label, other in priors.made().items() if label != name]
+    assert Hashable(prior) not in others
 
 
 def test_a_number_that_differs_makes_another():
-    assert Prior(dist.Normal(0.3, 1.5)) != Prior(dist.Normal(0.3, 1.5 + 1e-15))
-    assert Prior(dist.Normal(0.3, 1.5)) == Prior(dist.Normal(np.float64(0.3), np.array(1.5)))
-    assert Prior(dist.Normal(0.3, 1.5)) != Prior(dist.Normal(1.5, 0.3))
-    assert Prior(dist.Normal(0.3, 1.5)) != Prior(dist.Normal(0.3, 1.5).expand([2]))
-    assert Prior(dist.TruncatedNormal(0.3, 1.5, low=0.0)) != Prior(dist.TruncatedNormal(0.3, 1.5, low=0.1))
-    assert Prior(Tilted(0.3, 2)) == Prior(Tilted(0.3, 2))
-    assert Prior(Tilted(0.3, 2)) != Prior(Tilted(0.3, 4))
-    assert Prior(constraints.greater_than(1.0)) != Prior(constraints.greater_than(1.0 + 1e-12))
+    assert Hashable(dist.Normal(0.3, 1.5)) != Hashable(dist.Normal(0.3, 1.5 + 1e-15))
+    assert Hashable(dist.Normal(0.3, 1.5)) == Hashable(dist.Normal(np.float64(0.3), np.array(1.5)))
+    assert Hashable(dist.Normal(0.3, 1.5)) != Hashable(dist.Normal(1.5, 0.3))
+    assert Hashable(dist.Normal(0.3, 1.5)) != Hashable(dist.Normal(0.3, 1.5).expand([2]))
+    assert Hashable(dist.TruncatedNormal(0.3, 1.5, low=0.0)) != Hashable(dist.TruncatedNormal(0.3, 1.5, low=0.1))
+    assert Hashable(Tilted(0.3, 2)) == Hashable(Tilted(0.3, 2))
+    assert Hashable(Tilted(0.3, 2)) != Hashable(Tilted(0.3, 4))
+    assert Hashable(constraints.greater_than(1.0)) != Hashable(constraints.greater_than(1.0 + 1e-12))
 
 
 def test_models_differ_in_what_their_words_do_not_show():
     gp = pgm.GP(pgm.RBF(2.0))
     assert pgm.Model(tilted(1.0)(), gp).signature != pgm.Model(tilted(2.0)(), gp).signature
     assert pgm.Model(tilted(1.0)(), gp).signature == pgm.Model(tilted(1.0)(), gp).signature
-    own = [pgm.Model(pgm.Bernoulli(), pgm.GP(scaled(factor))).signature for factor in (2.0, 2.0, 3.0)]
-    assert own[0] == own[1] != own[2]
+    signatures = [pgm.Model(pgm.Bernoulli(), pgm.GP(scaled(factor))).signature for factor in (2.0, 2.0, 3.0)]
+    assert signatures[0] == signatures[1] != signatures[2]
     close = [pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(value))).signature for value in (2.0, 2.0 + 1e-12)]
     assert close[0] != close[1]
-    held = [pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(value))).signature for value in (2.0, pgm.Fixed(2.0))]
-    assert held[0] != held[1]
+    signatures = [pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(value))).signature for value in (2.0, pgm.Fixed(2.0))]
+    assert signatures[0] != signatures[1]
 
 
 def test_sizes_and_seeds_are_those_of_a_run_however_they_are_typed():
@@ -177,23 +181,23 @@ def test_sizes_and_seeds_are_those_of_a_run_however_they_are_typed():
         other.settings = settings._replace(**changes)
         return other.fingerprint
 
-    own = told_by()
-    assert told_by(num_warmup=np.int64(0), num_chains=np.int32(2)) == own
+    fingerprint = told_by()
+    assert told_by(num_warmup=np.int64(0), num_chains=np.int32(2)) == fingerprint
     others = {
         "seed": {"key": jax.random.key(4)},
         "sizes": {"num_warmup": 11},
     }
     for part, change in others.items():
         other = told_by(**change)
-        assert [name for name in own if own[name] != other[name]] == [part]
-    assert told_by(key=jax.random.key(3, impl="rbg"))["seed"] != own["seed"]
+        assert [name for name in fingerprint if fingerprint[name] != other[name]] == [part]
+    assert told_by(key=jax.random.key(3, impl="rbg"))["seed"] != fingerprint["seed"]
     assert digest(jax.random.key(3)) == digest(jax.random.wrap_key_data(jax.random.PRNGKey(3)))
 
 
 def test_what_refers_to_itself_or_is_cached_has_an_identity():
-    held = []
-    held.append(held)
-    assert identity(held) == ("list", "itself")
+    cyclic = []
+    cyclic.append(cyclic)
+    assert identity(cyclic) == ("list", "itself")
 
     def countdown(count):
         return count and countdown(count - 1)

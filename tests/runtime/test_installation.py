@@ -1,4 +1,4 @@
-"""An installation that computes wrong numbers is told, once."""
+"""A warning, once per process, of an installation that computes wrong numbers."""
 
 import numpy as np
 import pytest
@@ -13,31 +13,31 @@ right = installation._squared_lengths
 
 def wrong(rows):
     """As jaxlib 0.10.2 computes."""
-    found = right(rows).copy()
-    found[-1] = 266342400.0
-    return found
+    lengths = right(rows).copy()
+    lengths[-1] = 266342400.0
+    return lengths
 
 
 @pytest.fixture
 def not_tried(monkeypatch):
     """A release that came after those that were tried."""
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
     monkeypatch.setattr(installation, "__version_info__", (0, 10, 2))
     yield
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
 
 
-def test_this_installation_computes_rightly():
-    assert installation.computes_rightly()
+def test_this_installation_computes_correctly():
+    assert installation.computes_correctly()
 
 
 @pytest.mark.usefixtures("not_tried")
 def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
     monkeypatch.setattr(installation, "_squared_lengths", wrong)
     add = compiled(lambda x: x + 1.0)
-    with pytest.warns(pgm.InstallationWarning, match="issue 39103") as told:
+    with pytest.warns(pgm.InstallationWarning, match="issue 39103") as caught:
         add(np.ones(2))
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in caught] == [__file__]
     add(np.ones(3))
 
 
@@ -52,7 +52,7 @@ def test_right_numbers_are_not_told(monkeypatch):
 
 
 def test_a_release_that_was_tried_costs_no_time(monkeypatch):
-    installation.check_once.cache_clear()
+    installation.check_installation.cache_clear()
     monkeypatch.setattr(installation, "__version_info__", (0, 10, 1))
     monkeypatch.setattr(installation, "_squared_lengths", None)
     compiled(lambda x: x + 1.0)(np.ones(2))

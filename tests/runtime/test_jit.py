@@ -1,4 +1,4 @@
-"""Programs with options of ours give the numbers of the same operations one by one."""
+"""Programs compiled with the package's options give the numbers of the same operations run one by one."""
 
 import ast
 from functools import partial
@@ -13,6 +13,7 @@ from jax.scipy.linalg import solve_triangular
 
 import pgmodels as pgm
 from pgmodels.kernels.distance import scaled_squared_distance
+from pgmodels.parameters.parameter import bare
 from pgmodels.runtime import jit as compiling
 from pgmodels.runtime.jit import compiled
 
@@ -35,10 +36,11 @@ KERNELS = [
 def as_installed(function):
     """With XLA's own options, which the default tests leave: as NumPyro's programs and a user's are compiled."""
     options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
-    return jax.jit(function, compiler_options={name: options[name] for name in options if name in compiling.known()})
+    supported = compiling.supported_options()
+    return jax.jit(function, compiler_options={name: options[name] for name in options if name in supported})
 
 
-OURS = [compiled, partial(compiled, lightly=True), partial(compiled, on_one_thread=True)]
+OURS = [compiled, partial(compiled, optimise=False), partial(compiled, on_one_thread=True)]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -72,7 +74,7 @@ def check_twice_used(compile_, kernel):
         return K, jnp.sum(solve_triangular(root, row_mask[:, None] * K, lower=True) ** 2, axis=0)
 
     with jax.enable_x64(True):
-        values = jax.tree.map(jnp.asarray, pgm.parameters.bare(kernel))
+        values = jax.tree.map(jnp.asarray, bare(kernel))
         K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), ROOT, X_NEW)))
         vmap_as_loop = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
     np.testing.assert_allclose(K, vmap_as_loop, rtol=1e-12, atol=1e-14)
@@ -94,23 +96,23 @@ def test_the_package_compiles_in_one_place():
     """Where options hold that JAX alone would not give; the check of an installation needs what JAX alone gives."""
     package = Path(pgm.__file__).parent
     names = {"jit", "filter_jit", "pmap", "filter_pmap"}
-    found = set()
+    files = set()
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             used = isinstance(node, ast.Attribute) and node.attr in names
             imported = isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
             if used or imported:
-                found.add(path.relative_to(package).as_posix())
-    assert found == {"compiled.py", "installation.py"}
+                files.add(path.relative_to(package).as_posix())
+    assert files == {"runtime/jit.py", "runtime/installation.py"}
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
-    every = compiling.known()
-    monkeypatch.setitem(compiling._USUAL, "xla_invented_by_a_test", 3)
-    compiling.known.cache_clear()
-    assert compiling.known() == every
+    every = compiling.supported_options()
+    monkeypatch.setitem(compiling._DEFAULT, "xla_invented_by_a_test", 3)
+    compiling.supported_options.cache_clear()
+    assert compiling.supported_options() == every
     assert compiled(lambda x: x + 1.0)(1.5) == 2.5
-    compiling.known.cache_clear()
+    compiling.supported_options.cache_clear()
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_invented_by_a_test"):
         jax.jit(lambda x: x, compiler_options={"xla_invented_by_a_test": 3})(1.0)
 
@@ -134,7 +136,7 @@ def test_programs_are_forgotten_where_there_are_too_many(monkeypatch):
         traced.append(x.shape)
         return 2.0 * x
 
-    monkeypatch.setattr(compiling, "PROGRAMS_KEPT", compiling.num_programs() + 3)
+    monkeypatch.setattr(compiling, "MAX_PROGRAMS", compiling.num_programs() + 3)
     for size in (1, 2, 3, 1, 2, 3):
         np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
     assert traced == [(1,), (2,), (3,)]
@@ -150,7 +152,7 @@ def test_fits_of_sizes_in_turn_compile_nothing_again():
     for size in (10, 32):
         pgm.cavi(model, X[:size], X[:size, 0] > 0)
     before = compiling.num_programs()
-    assert before < compiling.PROGRAMS_KEPT / 2
+    assert before < compiling.MAX_PROGRAMS / 2
     for size in (10, 32) * 2:
         pgm.cavi(model, X[:size], X[:size, 0] > 0)
     assert compiling.num_programs() == before

@@ -67,7 +67,7 @@ def local_logit(tilt):
 
 
 def exponential(scale):
-    """A kernel of one's own that closes over an array of JAX."""
+    """A user-defined kernel that closes over a JAX array."""
     return lambda A, B: jnp.exp(-jnp.abs(A[:, None, 0] - B[None, :, 0]) / scale)
 
 
@@ -132,7 +132,7 @@ def figures(result):
     """What a result says, at the data and elsewhere."""
     predictive = result.predict(NEW)
     y = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    parts = {
+    numbers = {
         "mean": result.mean,
         "variance": result.variance,
         "predicted mean": predictive.mean,
@@ -141,8 +141,8 @@ def figures(result):
         "latent": np.stack(result.predict_latent(NEW)),
     }
     if isinstance(result, pgm.Draws):
-        parts |= {"latents": result.latents, **result.hyperparameters}
-    return parts
+        numbers |= {"latents": result.latents, **result.hyperparameters}
+    return numbers
 
 
 def assert_same(one, other):
@@ -154,7 +154,7 @@ def assert_same(one, other):
 
 
 @pytest.fixture(scope="module")
-def told(results):
+def expected(results):
     """The figures of each result, by name, before any has travelled."""
     return OnDemand({name: lambda all, name=name: figures(results[name]) for name in results})
 
@@ -170,8 +170,8 @@ EACH = [
 
 
 @pytest.mark.parametrize(("name", "way"), some(product(RESULTS, WAYS), *EACH))
-def test_a_result_says_the_same_after_it_has_travelled(results, told, name, way):
-    assert_same(figures(way(results[name])), told[name])
+def test_a_result_says_the_same_after_it_has_travelled(results, expected, name, way):
+    assert_same(figures(way(results[name])), expected[name])
 
 
 @pytest.mark.parametrize("name", some(RESULTS, *(name for name, _ in EACH)))
@@ -261,22 +261,22 @@ import pickle, sys, jax
 from tests.runtime.test_pickling import figures
 with open(sys.argv[1], "rb") as file:
     results = pickle.load(file)
-told = {name: figures(result) for name, result in results.items()}
+expected = {name: figures(result) for name, result in results.items()}
 longer = results["gibbs"].extend(3)
 assert not jax.config.jax_enable_x64
 with open(sys.argv[2], "wb") as file:
-    pickle.dump((told, longer.latents), file)
+    pickle.dump((expected, longer.latents), file)
 """
 
 
 @pytest.mark.slow
-def test_a_fresh_process_without_x64_says_the_same(results, told, tmp_path):
+def test_a_fresh_process_without_x64_says_the_same(results, expected, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(dict(results)))
     run([sys.executable, "-c", READER, str(written), str(answer)])
     there, latents = pickle.loads(answer.read_bytes())
     for name in RESULTS:
-        assert_same(there[name], told[name])
+        assert_same(there[name], expected[name])
     assert np.array_equal(latents, results["gibbs"].extend(3).latents)
 
 
@@ -380,7 +380,7 @@ def test_doubles_inside_functions_and_priors_stay_doubles():
         holder.kernel = pgm.GP(exponential(jnp.asarray(0.7))).kernel
     sent = pickle.dumps(holder)
     # As in another process, which has not met them.
-    portable._MET.clear()
+    portable._objects.clear()
     back = pickle.loads(sent)
     assert back.prior is not holder.prior
     assert back.prior.concentration.dtype == np.float64
@@ -390,8 +390,8 @@ def test_doubles_inside_functions_and_priors_stay_doubles():
 
 
 def every_module():
-    for found in pkgutil.walk_packages(pgm.__path__, "pgmodels."):
-        importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(pgm.__path__, "pgmodels."):
+        importlib.import_module(module.name)
     pending = [eqx.Module]
     while pending:
         cls = pending.pop()
@@ -401,6 +401,6 @@ def every_module():
 
 
 def test_every_pytree_of_the_package_is_portable():
-    found = list(every_module())
-    assert len(found) > 20
-    assert [cls for cls in found if not issubclass(cls, Module)] == []
+    classes = list(every_module())
+    assert len(classes) > 20
+    assert [cls for cls in classes if not issubclass(cls, Module)] == []

@@ -14,7 +14,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pgmodels as pgm
-from pgmodels.runtime.processes import side_by_side
+from pgmodels.runtime.processes import run_in_processes
 from pgmodels.runtime.threads import SMALL, one_thread_up_to
 
 RNG = np.random.default_rng(2)
@@ -35,13 +35,13 @@ def test_a_forked_process_says_what_to_do():
         child = os.fork()
     if child == 0:
         signal.alarm(60)  # what hangs ends, and not with 0
-        told = 0
+        num_errors = 0
         for call in (lambda: pgm.cavi(model(1.0), X, Y), lambda: vi.predict(X).probabilities, lambda: vi.mean):
             try:
                 call()
             except RuntimeError as error:
-                told += "forked" in str(error) and "spawn" in str(error)
-        os._exit(0 if told == 2 else 1)
+                num_errors += "forked" in str(error) and "spawn" in str(error)
+        os._exit(0 if num_errors == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     # The parent goes on.
     np.testing.assert_array_equal(pgm.cavi(model(1.0), X, Y).mean, vi.mean)
@@ -76,14 +76,14 @@ def in_a_thread(call):
 
 @pytest.mark.parametrize("first_out", [0, 1])
 def test_threads_that_overlap_leave_the_number_of_blas_threads_as_it_was(first_out):
-    inside, leave, left = (tuple(threading.Event() for _ in range(2)) for _ in range(3))
+    inside, leave, exited = (tuple(threading.Event() for _ in range(2)) for _ in range(3))
 
     def stay(number):
         # Within itself too, as an engine within another.
         with one_thread_up_to(SMALL), one_thread_up_to(SMALL - 1):
             inside[number].set()
             assert leave[number].wait(30.0)
-        left[number].set()
+        exited[number].set()
 
     before = in_a_thread(lambda: threadpool_limits(2, user_api="blas"))
     try:
@@ -95,7 +95,7 @@ def test_threads_that_overlap_leave_the_number_of_blas_threads_as_it_was(first_o
             for number, remaining in ((first_out, {1}), (1 - first_out, {2})):
                 assert threads() == {1}
                 leave[number].set()
-                assert left[number].wait(30.0)
+                assert exited[number].wait(30.0)
                 assert threads() == remaining
             for one in done:
                 one.result()
@@ -137,11 +137,11 @@ def work(tell, what):
 
 def test_jobs_run_in_processes_that_end_with_the_first_failure():
     heard = []
-    found = side_by_side(work, [("a",), ("die",), ("sleep",)], lambda *told: heard.append(told))
-    assert next(found) == "A"
+    outputs = run_in_processes(work, [("a",), ("die",), ("sleep",)], lambda *message: heard.append(message))
+    assert next(outputs) == "A"
     [(place, what, process)] = heard
     assert (place, what) == (0, "a")
     assert process != os.getpid()
     with pytest.raises(RuntimeError, match="ended with status 3 and without a result"):
-        next(found)
+        next(outputs)
     assert not multiprocessing.active_children()

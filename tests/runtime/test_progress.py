@@ -1,4 +1,4 @@
-"""Progress: told by one process, shown by another."""
+"""Progress bars: sent by one process, shown by another."""
 
 import importlib.machinery
 import io
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from pgmodels.runtime.progress import ProgressBoard, progress_bar, progress_board, progress_told, shows_progress
+from pgmodels.runtime.progress import ProgressBoard, progress_bar, progress_board, redirect_progress, shows_progress
 
 
 def shown(progress):
@@ -20,7 +20,7 @@ def test_bars_that_are_told_of_are_rows_of_a_board():
     progress = Progress(console=Console(file=io.StringIO()))
     board = ProgressBoard(["one", "other"], progress)
     assert shown(progress) == [("one", 0, None), ("other", 0, None)]
-    with progress_told(lambda *told: board.hear(1, *told)):
+    with redirect_progress(lambda *message: board.update(1, *message)):
         for title, length in (("fit", 5), ("gibbs", 7)):
             with progress_bar(title, length, True) as bar:
                 assert bar.visible
@@ -36,7 +36,7 @@ def test_bars_that_are_told_of_are_rows_of_a_board():
 
 def test_a_board_that_nobody_sees_is_silent(capsys):
     with progress_board(["one"], False) as board:
-        board.hear(0, "fit", 5, 0, "")
+        board.update(0, "fit", 5, 0, "")
         with board.closing(0):
             print("said")
     assert capsys.readouterr() == ("said\n", "")
@@ -80,20 +80,20 @@ def test_bars_are_shown_in_what_is_a_terminal_and_nowhere_else(environment, show
     screen = Screen(is_terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     for enabled in (None, True, False):
-        seen = shown and is_terminal and enabled is not False
-        assert shows_progress(enabled) == seen
+        visible = shown and is_terminal and enabled is not False
+        assert shows_progress(enabled) == visible
         with progress_bar("fit", 5, enabled) as bar:
-            assert bar.visible == seen
+            assert bar.visible == visible
             bar.advance(2)
-        assert ("fit" in screen.getvalue()) == seen
+        assert ("fit" in screen.getvalue()) == visible
         screen.seek(0)
         screen.truncate()
 
 
 @pytest.mark.parametrize("has_widgets", [False, True])
 def test_a_notebook_without_widgets_has_no_bars_and_no_warning(has_widgets, monkeypatch):
-    found = importlib.machinery.ModuleSpec("ipywidgets", None) if has_widgets else None
-    monkeypatch.setattr("pgmodels.runtime.progress.find_spec", lambda name: found)
+    spec = importlib.machinery.ModuleSpec("ipywidgets", None) if has_widgets else None
+    monkeypatch.setattr("pgmodels.runtime.progress.find_spec", lambda name: spec)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert shows_progress(None) == shows_progress(True) == has_widgets
     assert not shows_progress(False)

@@ -27,14 +27,14 @@ def approximations():
     """Moments of a few latents, by every engine that is not a sampler. Other tests compile some of it."""
     model, (X, y) = CASE.unequal(), CASE.data(12, seed=3)
     vi = pgm.cavi(model, X, y)
-    found = {
+    results = {
         "cavi": vi,
         "gaussian_vi": pgm.gaussian_vi(model, X, y),
         "correct": pgm.correct(vi),
         "fit": pgm.fit(model, X, y),
         "svi": pgm.svi(CASE.unequal(form=pgm.Inducing(X[:8])), X, y, max_epochs=50),
     }
-    return {name: [*result.mean.ravel(), *result.variance.ravel()] for name, result in found.items()}
+    return {name: [*result.mean.ravel(), *result.variance.ravel()] for name, result in results.items()}
 
 
 def draws():
@@ -42,12 +42,12 @@ def draws():
     kernel, (X, y) = pgm.RBF(dist.LogNormal(0.5, 0.3), 0.8), CASE.data(6, seed=3)
     sampled = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.3))
     few = {"num_samples": 2, "num_warmup": 0, "num_chains": 2, "seed": 9, "progress": False}
-    found = {
+    results = {
         "gibbs": pgm.gibbs(CASE.model(), X, y, **few),
         "gibbs, sampled": pgm.gibbs(sampled, X, y, **few),
         "nuts": pgm.nuts(CASE.model(), X, y, **few),
     }
-    return {name: result.latents.ravel().tolist() for name, result in found.items()}
+    return {name: result.latents.ravel().tolist() for name, result in results.items()}
 
 
 # Half a minute of compilation; .ci/nightly also runs the default tests compiled as users' programs are.

@@ -7,11 +7,11 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.priors.inducing.selection import centres
-from pgmodels.runtime.warnings import unsaid, warn
+from pgmodels.runtime.warnings import suppress_warnings, warn
 
 
 def called_within(depth, category=UserWarning):
-    """A function of the package that warns so many calls deep."""
+    """A function of the package that warns ``depth`` calls deep."""
     inside = {"__name__": "pgmodels.deep", "warn": warn, "category": category}
     exec("def call(n): return warn('deep', category) if n == 0 else call(n - 1)", inside)
     return inside["call"](depth)
@@ -45,19 +45,19 @@ def test_what_is_left_unsaid_is_so_in_one_thread_and_changes_no_filters():
     before, inside, over = list(warnings.filters), threading.Event(), threading.Event()
 
     def leave_unsaid():
-        with unsaid(pgm.FitWarning):
+        with suppress_warnings(pgm.FitWarning):
             inside.set()
             assert over.wait(30.0)
 
     thread = threading.Thread(target=leave_unsaid)
     thread.start()
     assert inside.wait(30.0)
-    with unsaid(pgm.ConvergenceWarning):
+    with suppress_warnings(pgm.ConvergenceWarning):
         assert warnings.filters == before
         called_within(1, pgm.ConvergenceWarning)
         with pytest.warns(pgm.FitWarning, match="deep"):
             called_within(1, pgm.FitWarning)
-        with unsaid(UserWarning):
+        with suppress_warnings(UserWarning):
             called_within(1, pgm.FitWarning)
     over.set()
     thread.join()
@@ -69,12 +69,12 @@ def test_of_few_rows_that_differ_there_are_fewer_centres_without_a_warning():
     rng = np.random.default_rng(1)
     # Four rows that differ, and noise too small for a squared distance: scikit-learn warns of nine centres of these.
     rows = rng.integers(0, 2, (60, 2)) + 1e-10 * rng.normal(size=(60, 2)) + 7.0
-    found = centres(pgm.RBF(1.0, 1.0), rows, 9)
-    found = found[np.lexsort(np.round(found.T, 6))]
-    np.testing.assert_allclose(found - 7.0, [[0, 0], [1, 0], [0, 1], [1, 1]], atol=1e-9)
+    points = centres(pgm.RBF(1.0, 1.0), rows, 9)
+    points = points[np.lexsort(np.round(points.T, 6))]
+    np.testing.assert_allclose(points - 7.0, [[0, 0], [1, 0], [0, 1], [1, 1]], atol=1e-9)
 
 
 def test_only_the_command_line_changes_the_filters_of_the_process():
     package = Path(pgm.__file__).parent
     users = {path.name for path in package.rglob("*.py") if "warnings.catch_warnings(" in path.read_text()}
-    assert users == {"datasets.py", "validation.py"}
+    assert users == {"datasets.py", "study.py"}

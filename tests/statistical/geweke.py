@@ -32,12 +32,12 @@ from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, prior_of
 from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
-from pgmodels.parameters.vector import uncertain
+from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.low_rank import LowRankPrior
-from pgmodels.runtime.jit import known
+from pgmodels.runtime.jit import supported_options
 from tests.statistical.joint import Joint, JointLaw
 
 # Replicas that are compiled as one program: a batch waits for its slowest slice step.
@@ -75,7 +75,7 @@ KERNELS = (
 # Each kernel is compiled once and run once: a quarter of the compiler's work, for programs that are twice as slow.
 # With the newer way to fuse, level 1 gives wrong numbers (see pgmodels.runtime.jit): all or none of it.
 CHEAP = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
-CHEAP = CHEAP if CHEAP.keys() <= known().keys() else {}
+CHEAP = CHEAP if CHEAP.keys() <= supported_options().keys() else {}
 
 
 class State(NamedTuple):
@@ -126,8 +126,8 @@ class Geweke:
     def __init__(self, law: JointLaw, seed: int):
         self.law, self.rng = law, np.random.default_rng(seed)
         model, n = law.model, len(law.X)
-        unknowns = uncertain(model)
-        self.sampled = bool(unknowns.places)
+        unknowns = with_priors(model)
+        self.sampled = bool(unknowns.leaf_indices)
         placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
         self.target = Target(
             model=model.bare(),

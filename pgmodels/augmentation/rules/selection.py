@@ -51,12 +51,12 @@ def _case(term: Expression) -> tuple[Comparison | None, Expression]:
 def value_of(indicator: Expression) -> float | None:
     """The number that an indicator compares with, None where it is no indicator of a value."""
     compares = isinstance(indicator, Comparison) and indicator.operator == "=="
-    if compares and isinstance(indicator.right, Constant):  # type: ignore[attr-defined]
-        return indicator.right.value  # type: ignore[attr-defined]
+    if compares and isinstance(indicator.rhs, Constant):  # type: ignore[attr-defined]
+        return indicator.rhs.value  # type: ignore[attr-defined]
     return None
 
 
 def exclusive(indicators: list[Comparison]) -> bool:
     """Whether indicators compare one coefficient with different numbers, so that one of them holds at most."""
     values = {value_of(indicator) for indicator in indicators}
-    return len(values) == len(indicators) and len({indicator.left.key for indicator in indicators}) == 1
+    return len(values) == len(indicators) and len({indicator.lhs.key for indicator in indicators}) == 1

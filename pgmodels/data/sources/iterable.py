@@ -1,4 +1,4 @@
-"""Rows of anything that can be iterated for batches again and again."""
+"""Rows of an object that can be iterated repeatedly for batches."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,16 +10,16 @@ from pgmodels.data.sources.rows import Block, Rows
 
 
 class IterableRows(Rows):
-    """The rows of pairs (X, y), X (m, d) and y (m,) or (m, columns), that an object gives each time it is iterated.
+    """The rows of pairs (X, y), X (m, d) and y (m,) or (m, columns), from an object that can be iterated repeatedly.
 
-    They come in its own order, and are shuffled among their neighbours. Raises ValueError for what can be iterated
-    once, such as a generator, and for pairs that are none.
+    Batches are read in the object's order, and rows are shuffled among neighbouring batches. Raises ValueError for an
+    iterator, such as a generator, which can be read only once, and for items that are not pairs.
     """
 
     def __init__(self, batches: Iterable[Any], *, standardise: bool = False):
         if not isinstance(batches, Iterable) or isinstance(batches, Iterator):
             raise ValueError(
-                "batches must be an object that starts afresh whenever it is iterated, such as a list of pairs (X, y) "
+                "batches must be an object that can be iterated repeatedly, such as a list of pairs (X, y) "
                 f"or a class whose __iter__ is a generator; got {type(batches).__name__}."
             )
         self.batches, self.standardise = batches, standardise

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, chosen columns of them."""
+"""Rows of Parquet files."""
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -14,10 +14,9 @@ from pgmodels.data.sources.rows import BLOCK, Block, Rows
 class ParquetRows(Rows):
     """The rows of a Parquet file, or of several with the same columns: y is ``target``, X ``inputs``.
 
-    ``target`` is the name of a column, or names where a likelihood reads several; ``inputs`` are all the others unless
-    one or several are named. Row groups are read in an order of their own in every pass, and of a group a part at a
-    time. Raises ValueError for files that are not there or are none, and columns that they do not have; ImportError
-    without pyarrow.
+    ``target`` is the name of a column, or several names for a likelihood that reads several; ``inputs`` are one or more
+    names, by default all other columns. Every pass reads the row groups in another random order, block by block. Raises
+    ValueError for files that are missing or not Parquet files, and for missing columns; ImportError without pyarrow.
     """
 
     def __init__(
@@ -28,24 +27,24 @@ class ParquetRows(Rows):
         *,
         standardise: bool = False,
     ):
-        given = [path] if isinstance(path, str | PathLike) else list(path)
-        self.paths, self.standardise = [Path(own) for own in given], standardise
+        paths = [path] if isinstance(path, str | PathLike) else list(path)
+        self.paths, self.standardise = list(map(Path, paths)), standardise
         if not self.paths:
             raise ValueError("path is an empty list: name at least one Parquet file.")
         self.target = _names(target)
-        found = [self._open(own).schema_arrow.names for own in self.paths]
-        others = tuple(name for name in found[0] if name not in self.target)
+        columns = [self._open(file).schema_arrow.names for file in self.paths]
+        others = tuple(name for name in columns[0] if name not in self.target)
         self.inputs = self.columns = others if inputs is None else _names(inputs)
-        for own, names in zip(self.paths, found, strict=True):
+        for file, names in zip(self.paths, columns, strict=True):
             missing = [name for name in (*self.target, *self.inputs) if name not in names]
             if missing:
-                raise ValueError(f"{own} has no column {missing[0]!r}; it has {', '.join(names)}.")
+                raise ValueError(f"{file} has no column {missing[0]!r}; it has {', '.join(names)}.")
         if not self.inputs or not self.target:
-            raise ValueError(f"{self.paths[0]} must give y and at least one column of X; its columns are {found[0]}.")
+            raise ValueError(f"{self.paths[0]} must have y and at least one column of X; its columns are {columns[0]}.")
         if twice := {name for name in self.inputs if self.inputs.count(name) > 1}:
             raise ValueError(f"inputs name column {min(twice)!r} twice: name each once.")
         if both := set(self.inputs) & set(self.target):
-            raise ValueError(f"column {min(both)!r} cannot be in X and in y: leave it out of inputs.")
+            raise ValueError(f"column {min(both)!r} cannot be in both X and y: remove it from inputs.")
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
         """See Rows."""
@@ -54,10 +53,10 @@ class ParquetRows(Rows):
         for place in np.arange(len(groups)) if rng is None else rng.permutation(len(groups)):
             path, group = groups[place]
             names = [*self.inputs, *self.target]
-            for part in self._open(path).iter_batches(BLOCK, row_groups=[group], columns=names):
-                read = {name: part.column(name).to_numpy(zero_copy_only=False) for name in names}
-                X = np.column_stack([as_numbers(read[name], f"column {name}") for name in self.inputs])
-                y = np.column_stack([as_numbers(read[name], f"column {name}") for name in self.target])
+            for batch in self._open(path).iter_batches(BLOCK, row_groups=[group], columns=names):
+                arrays = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
+                X = np.column_stack([as_numbers(arrays[name], f"column {name}") for name in self.inputs])
+                y = np.column_stack([as_numbers(arrays[name], f"column {name}") for name in self.target])
                 yield X, y[:, 0] if len(self.target) == 1 else y
 
     @staticmethod
@@ -72,8 +71,8 @@ class ParquetRows(Rows):
         try:
             return ParquetFile(path)
         except ArrowInvalid as error:
-            raise ValueError(f"path: {path} is no Parquet file: {error}") from error
+            raise ValueError(f"path: {path} is not a Parquet file: {error}") from error
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,4 +1,4 @@
-"""What a source of rows can do, and how its inputs are standardised."""
+"""The interface of data sources that are read in blocks, and the standardisation of their inputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -6,18 +6,18 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-# Rows read at a time, where that is to be chosen.
+# The number of rows per block, where it can be chosen.
 BLOCK = 16_384
 
-# Inputs (m, d) and observations (m,) or (m, columns), as they are found.
+# Raw inputs (m, d) and observations (m,) or (m, columns).
 Block: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class Rows(ABC):
-    """Rows of data that are read block after block, as often as asked for: what ``pgm.svi`` learns from.
+    """Rows of data that can be read repeatedly, block by block, as ``pgm.svi`` does.
 
-    Where they are to be ``standardised``, inputs have mean 0 and standard deviation 1 in the model, by what a first
-    pass finds; predictions take raw inputs. A source of one's own gives ``blocks``, and may have ``columns``.
+    With ``standardise``, inputs have mean 0 and standard deviation 1 in the model, by a first pass; predictions take
+    raw inputs. A user-defined source implements ``blocks``, and may have ``columns``.
     """
 
     columns: tuple[str, ...] | None = None
@@ -25,11 +25,11 @@ class Rows(ABC):
 
     @abstractmethod
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """All rows once: in their order where ``rng`` is None, else in one that it draws, as far as that is cheap."""
+        """All rows once: in order if ``rng`` is None, else in a random order, as far as that is cheap."""
 
 
 class Scaling(NamedTuple):
-    """What inputs are standardised by: (X - location) / scale, (d,) each."""
+    """The standardisation of inputs, (X - location) / scale, with location and scale (d,)."""
 
     location: np.ndarray
     scale: np.ndarray

@@ -1,4 +1,4 @@
-"""Batches of one size without end: pass after pass over rows, shuffled."""
+"""An endless stream of shuffled batches of one size, pass after pass over rows."""
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count as count_from
@@ -8,37 +8,37 @@ import numpy as np
 
 from pgmodels.data.sources.rows import Block, Rows, Scaling
 
-# Rows that are held and shuffled among each other.
+# The size of the buffer within which rows are shuffled.
 _SHUFFLED = 131_072
 
 
 def batches(
     rows: Rows, scaling: Scaling, num_rows: int, size: int, seed: Sequence[int], first: int = 0
 ) -> Iterator[Block]:
-    """Batches of ``size`` rows, from the ``first`` on: X (size, d) and y (size, ...), as doubles.
+    """Batches of ``size`` rows, beginning with batch ``first``: X (size, d) and y (size, ...), float64.
 
-    A pass gives as many as it fills and leaves the other rows out. Its order depends on the seed and on the number of
-    the pass, so that what is taken up later goes on with the same batches. All rows at once come in their order.
-    Raises ValueError where a pass has other rows than there were.
+    A pass has as many full batches as possible and drops the remaining rows. Its order depends on the seed and the
+    number of the pass, so that a resumed run continues with the same batches. A batch of all rows is in order.
+    Raises ValueError if a pass has another number of batches than the first.
     """
-    a_pass = num_rows // size
-    for number in count_from(first // a_pass):
+    per_pass = num_rows // size
+    for number in count_from(first // per_pass):
         rng = None if size == num_rows else np.random.default_rng([*seed, number])
-        skipped, found = first % a_pass if number == first // a_pass else 0, 0
-        for found, batch in enumerate(_one_pass(rows, scaling, size, rng), start=1):
-            if found > skipped:
+        skipped, count = first % per_pass if number == first // per_pass else 0, 0
+        for count, batch in enumerate(_one_pass(rows, scaling, size, rng), start=1):
+            if count > skipped:
                 yield batch
-        if found != a_pass:
+        if count != per_pass:
             raise ValueError(
-                f"pass {number} over the data has {found} batches of {size} rows, and the first had {a_pass}: give the "
-                "same rows in every pass."
+                f"pass {number} over the data has {count} batches of {size} rows, and the first had {per_pass}: give "
+                "the same rows in every pass."
             )
 
 
 def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator[Block]:
-    """Batches of all rows in their order, once: of ``size`` rows each, the last one of those that are left.
+    """All rows once, in order, in batches of ``size`` rows; the last batch has the remaining rows.
 
-    Raises ValueError where there are other rows than there were.
+    Raises ValueError if the number of rows has changed.
     """
     rest = yield from _one_pass(rows, scaling, size, None)
     if len(rest[1]) != num_rows % size:
@@ -53,21 +53,21 @@ def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator
 def _one_pass(
     rows: Rows, scaling: Scaling, size: int, rng: np.random.Generator | None
 ) -> Generator[Block, None, Block]:
-    """The batches of a pass; returns the rows that fill none."""
-    held: list[Block] = []
-    waiting = 0
+    """The batches of a pass; returns the remaining rows."""
+    buffer: list[Block] = []
+    num_buffered = 0
     for X, y in rows.blocks(rng):
-        held.append((scaling(np.asarray(X, dtype=np.float64)), np.asarray(y, dtype=np.float64)))
-        waiting += len(X)
-        if waiting >= max(_SHUFFLED, size):
-            held = [(yield from _emptied(held, size, rng))]
-            waiting = len(held[0][0])
-    return (yield from _emptied(held, size, rng)) if held else (np.zeros((0, 0)), np.zeros(0))
+        buffer.append((scaling(np.asarray(X, dtype=np.float64)), np.asarray(y, dtype=np.float64)))
+        num_buffered += len(X)
+        if num_buffered >= max(_SHUFFLED, size):
+            buffer = [(yield from _drained(buffer, size, rng))]
+            num_buffered = len(buffer[0][0])
+    return (yield from _drained(buffer, size, rng)) if buffer else (np.zeros((0, 0)), np.zeros(0))
 
 
-def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, Block]:
-    """Batches of the blocks held, shuffled; returns the rows that fill none."""
-    X, y = (np.concatenate(parts) for parts in zip(*held, strict=True))
+def _drained(buffer: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, Block]:
+    """Shuffled batches of the buffered blocks; returns the remaining rows."""
+    X, y = (np.concatenate(arrays) for arrays in zip(*buffer, strict=True))
     order = np.arange(len(X)) if rng is None else rng.permutation(len(X))
     for start in range(0, len(X) - size + 1, size):
         chosen = order[start : start + size]
@@ -76,8 +76,8 @@ def _emptied(held: list[Block], size: int, rng: np.random.Generator | None) -> G
     return X[rest], y[rest]
 
 
-def some_at_a_time(stream: Iterator[Block], length: int) -> Iterator[Block]:
-    """``length`` batches at a time, along a first axis."""
+def stacked_batches(stream: Iterator[Block], length: int) -> Iterator[Block]:
+    """Stacks of ``length`` batches along a new first axis."""
     while True:
-        X, y = (np.stack(parts) for parts in zip(*islice(stream, length), strict=True))
+        X, y = (np.stack(arrays) for arrays in zip(*islice(stream, length), strict=True))
         yield X, y

@@ -290,7 +290,7 @@ def _corrected(
 
 _STATIC = ("objective", "joint", "moves")
 # Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
-_respond = compiled(_corrected, _STATIC, lightly=True)
+_respond = compiled(_corrected, _STATIC, optimise=False)
 _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = compiled(halves)
 
@@ -306,7 +306,7 @@ def corrected_moments(posterior: IndependentPosterior | BlockPosterior, shift: A
     return mean + moved, V + added
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _prior_variances(prior: PriorCollection) -> Any:
     return prior.marginals()[1]
 

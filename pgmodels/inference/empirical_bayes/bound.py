@@ -187,15 +187,15 @@ class _Given(Module):
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
-        model = with_values(self.model, self.learnable.places, self.learnable.constrain(vector))
+        model = with_values(self.model, self.learnable.leaf_indices, self.learnable.constrain(vector))
         return _problem(self.objective, model, self.inputs, self.y, self.row_mask, pivots, self.floor)
 
 
-def _few_rows(given: _Given, *_: Any) -> bool:
-    return are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
+def _many_rows(given: _Given, *_: Any) -> bool:
+    return not are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
 
 
-@partial(compiled, lightly=_few_rows)
+@partial(compiled, optimise=_many_rows)
 def _ascend(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
@@ -227,7 +227,7 @@ def _ascent_of(found: LoopState) -> Ascent:
     return Ascent(found.state, np.asarray(found.trace)[: int(found.taken)], bool(found.converged))
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return engine_of(given.objective).first_state(given.problem(vector, pivots))
 

@@ -21,11 +21,11 @@ from pgmodels.inference.variational.cavi import MANY, ConvergenceWarning
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.threads import one_thread_if_small
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
 OBJECTIVES = ("cavi", "gaussian_vi")
@@ -39,7 +39,7 @@ _LEAST_CURVATURE, _MORE_STARTS = 1e-4, 3
 _LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, _INNER_TOLERANCE), 1e3
 
 
-class FitWarning(UserWarning):
+class FitWarning(PgmodelsWarning):
     """A parameter is not what the data say, although the model asks to learn it."""
 
 
@@ -83,7 +83,7 @@ def fit(
     (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
@@ -93,7 +93,7 @@ def fit(
     model = hold_unnormalised(model.resolve(data.X), "fit")
     model.check_memory(data.X)
     terms = objective_of(model, objective)
-    if not learned(model).places:
+    if not trainable(model).leaf_indices:
         model = select_inducing_inputs(model, data, engine_of(terms).nearly_converged)
     with progress_bar("fit", max_iterations, progress) as bar:
         found = learn(model, data, terms, Limits(max_iterations, tolerance, num_starts), bar)
@@ -160,7 +160,7 @@ def hold_unnormalised(model: Model, engine: str) -> Model:
         "declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
     )
-    held = {name: p.held() for name, p in model.likelihood.parameters.items()}
+    held = {name: p.as_fixed() for name, p in model.likelihood.parameters.items()}
     return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
 
 

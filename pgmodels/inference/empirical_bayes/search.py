@@ -11,7 +11,7 @@ from pgmodels.inference.empirical_bayes.initial_values import Start, is_free, st
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Parameter
-from pgmodels.parameters.vector import ParameterVector, free_shape, learned
+from pgmodels.parameters.vector import ParameterVector, free_shape, trainable
 from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
 
@@ -153,7 +153,7 @@ def multistart(
     """
     from scipy.optimize import minimize
 
-    bounds = {name: MarginalBound(learned(start.model), data, terms) for name, start in begun.items()}
+    bounds = {name: MarginalBound(trainable(start.model), data, terms) for name, start in begun.items()}
     for bound in bounds.values():
         bound(bound.vector, _START_TOLERANCE)
     starts = {name: -bound.best for name, bound in bounds.items()}
@@ -161,7 +161,7 @@ def multistart(
     least = {name: elbo - bounds[name].rounding for name, elbo in starts.items()}
     tried = _leading(begun, least, limits.num_starts)
     _check_start(starts[tried[0]])
-    if not bounds[tried[0]].learnable.places:
+    if not bounds[tried[0]].learnable.leaf_indices:
         return Maximum(bounds[tried[0]], box, tried[0], starts, 0, True, "nothing to learn")
     scales = {name: steps(bounds[name].learnable, data.X) for name in tried}
     first_steps = dict.fromkeys(tried, 0)
@@ -236,7 +236,7 @@ def near(
 
     It does not converge where the bound still rises at the limits.
     """
-    bound = MarginalBound(learned(start), data, terms)
+    bound = MarginalBound(trainable(start), data, terms)
     eased = _InexactObjective(bound, box)
     first = eased(bound.vector)[0]
     if not np.isfinite(first):
@@ -310,7 +310,7 @@ def _check_start(elbo: float) -> None:
 
 def box_of(begun: dict[str, Start]) -> np.ndarray:
     """Bounds (2, size) of the unconstrained vector: a factor about the starts, where neither prior nor sign bounds."""
-    unknowns = [learned(start.model) for start in begun.values()]
+    unknowns = [trainable(start.model) for start in begun.values()]
     shapes = zip(unknowns[0].parameters, unknowns[0].free_shapes, strict=True)
     bounded = [_are_scales(p) if int(np.prod(shape)) else np.zeros(0, bool) for p, shape in shapes]
     reach = np.where(np.concatenate([np.zeros(0, bool), *bounded]), np.log(_REACH), np.inf)

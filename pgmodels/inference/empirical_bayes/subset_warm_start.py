@@ -6,7 +6,7 @@ from pgmodels.inference.empirical_bayes.initial_values import Start, initial_mod
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, are_within, box_of, multistart, near, within
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.vector import learned, with_values
+from pgmodels.parameters.vector import trainable, with_values
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Dense
 from pgmodels.runtime.progress import ProgressBar
@@ -30,7 +30,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     begun = initial_models(model, data, terms, limits.num_starts)
     box = box_of(begun)
     count = _fewer(model, len(data.y))
-    if count is None or not learned(model).places:
+    if count is None or not trainable(model).leaf_indices:
         return multistart(begun, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
     before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
@@ -41,7 +41,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
 
     def moved(vector: np.ndarray) -> Model:
         values = before.bound.learnable.constrain(as_array(np.clip(vector, *box)))
-        return with_values(model, learned(model).places, values)
+        return with_values(model, trainable(model).leaf_indices, values)
 
     if are_within(vector, box):
         spread = _narrowed(spread, len(data.y) / count)

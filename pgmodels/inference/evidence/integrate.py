@@ -46,7 +46,7 @@ from pgmodels.priors.low_rank import low_rank_at
 from pgmodels.priors.padding import masked, pad_rows, pad_zeros, padded_size
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.progress import ProgressBar, progress_bar
@@ -98,7 +98,7 @@ class _Given(Module):
 
     def at(self, vector: Array) -> Model:
         """The model at unconstrained hyperparameters."""
-        return with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+        return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
 
     def pivots(self, vector: Any) -> tuple[Pivots, ...]:
         """The pivots of a low-rank form at unconstrained hyperparameters, where that pays."""
@@ -251,12 +251,12 @@ def integrate(
     Source: Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = select_inducing_inputs(model.resolve(data.X), data, engine.nearly_converged)
     unknowns = checked_unknowns(model)
-    if not unknowns.places:
+    if not unknowns.leaf_indices:
         raise ValueError(
             "integrate: nothing in the model has a prior, so there is nothing to integrate out. Give hyperparameters "
             "NumPyro distributions, as in pgm.RBF(variance=numpyro.distributions.LogNormal(0.0, 1.0)), or take "
@@ -329,7 +329,7 @@ class _Integration:
             owners=support.owners,
             log_evidence=support.log_total + float(np.linalg.slogdet(self.axes)[1]),
             converged=converged,
-            holds_mass=design.is_whole,
+            holds_mass=design.is_complete,
             num_failed=int(np.sum(~kept)),
             unreliable=unreliable,
         )
@@ -398,7 +398,7 @@ class _Integration:
                 "it stopped. Give priors to what the data do not determine, or start values nearer to it.",
                 ConvergenceWarning,
             )
-        if not design.is_whole:
+        if not design.is_complete:
             warn(
                 "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
                 "narrower priors, or draw with gibbs.",
@@ -440,7 +440,7 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVect
     return _Given(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)
 
 
-@generic.moments_at.register(IntegratedApproximation)
+@hooks.moments_at.register(IntegratedApproximation)
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
@@ -452,7 +452,7 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
     return means, covariances
 
 
-@generic.joint_moments_at.register(IntegratedApproximation)
+@hooks.joint_moments_at.register(IntegratedApproximation)
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""

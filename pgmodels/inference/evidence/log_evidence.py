@@ -16,7 +16,7 @@ from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
 # Draws at a time: larger numbers of them share one program.
@@ -27,7 +27,7 @@ _FEWEST_DRAWS = 100
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
 
-class EvidenceWarning(UserWarning):
+class EvidenceWarning(PgmodelsWarning):
     """A log evidence rests on weights that miss too much of the posterior."""
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 # Of the largest R-hat (Gelman and Rubin 1992 ask for less), of chains of so many draws at least: of fewer it is noise.
 _RHAT, _DRAWS = 1.2, 100
 
 
-class MixingWarning(UserWarning):
+class MixingWarning(PgmodelsWarning):
     """Draws that are exact may be strongly correlated, or chains may differ."""
 
 

@@ -28,7 +28,7 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import shows_progress
 from pgmodels.runtime.seeds import as_key
 from pgmodels.runtime.threads import one_thread_if_small
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # What NumPyro records of each draw, and ArviZ's names for it.
@@ -40,7 +40,7 @@ _STATISTICS = {
 }
 
 
-class DivergenceWarning(UserWarning):
+class DivergenceWarning(PgmodelsWarning):
     """Some trajectories of a Hamiltonian sampler diverged, so that its draws may miss part of the posterior."""
 
 
@@ -70,11 +70,11 @@ def nuts(
     not held to the digits that the data ask for. Raises ValueError for bad data or options.
     """
     start = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
-    model = model.held_as(Auto()).resolve(data.X)
+    model = model.with_form(Auto()).resolve(data.X)
     model.check_memory(data.X)
     # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
     model.prior(data.X)
@@ -93,7 +93,7 @@ def nuts(
     statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
     _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
     model = program.unknowns.with_values(
-        program.unknowns.middle([np.asarray(found[name]) for name in program.unknowns.names])
+        program.unknowns.median([np.asarray(found[name]) for name in program.unknowns.names])
     )
     draws = Draws(
         model=model,
@@ -124,7 +124,7 @@ def _largest_precision(data: Data, draws: Draws) -> float:
     return problem.largest_precision(_sites(problem, mean, variance))
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _sites(problem: Problem, mean: Array, variance: Array) -> Sites:
     return problem.sites(*problem.of_latents(mean, jax.vmap(jnp.diag)(variance)))
 

@@ -17,7 +17,7 @@ from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.sharding import where_rows_are
 from pgmodels.inference.stochastic.step import Rates, StochasticProblem, SviState, WindowAverage, first_state, step
 from pgmodels.model import Data
-from pgmodels.numerics.quadrature import VALUES, at_a_time
+from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
 from pgmodels.objectives.base import Objective
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
@@ -132,7 +132,8 @@ def settle(
     size = min(batch_size, num_rows)
     count = num_rows // size
     window = min(
-        sweep * (_WINDOW if train_hyperparameters else min(count, _WINDOW)), at_a_time(size * width, 4 * VALUES)
+        sweep * (_WINDOW if train_hyperparameters else min(count, _WINDOW)),
+        chunk_length(size * width, 4 * CHUNK_VALUES),
     )
     passes = sweep * max(_PASSES, -(-_STEPS // count)) if max_epochs is None else max_epochs
     # Without noise nothing is to be averaged out.
@@ -143,7 +144,7 @@ def settle(
     return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 @where_rows_are
 def _first(whole: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     if whole.sample is not None:
@@ -199,7 +200,7 @@ def begin(
         return whole.split.at_hand(_first(whole, as_array(vector), *first))
 
     learning = float(settings.rates.learning)
-    if not whole.learnable.places:
+    if not whole.learnable.leaf_indices:
         return Ascent(started(whole.start()), learning, 0, None, None, 0, (), False), {}
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)

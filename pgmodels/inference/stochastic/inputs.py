@@ -7,7 +7,7 @@ from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
 from pgmodels.model import GP, Data, Model
 from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.runtime.warnings import unsaid
+from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
 _ROWS, _FEW = 20_000, 2_000
@@ -24,7 +24,7 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
     if train_hyperparameters:
         few = np.sort(order[:_FEW])
         # The steps learn on all rows, and say what is to be said of that.
-        with unsaid(UserWarning):
+        with suppress_warnings(PgmodelsWarning):
             y, weights = sample.y[few], None
             if model.is_weighted:
                 y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]

@@ -39,17 +39,17 @@ def posterior(
     return IndependentPosterior(prior, Sites(h, h), tuple(groups))
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _prior_at(whole: StochasticProblem, vector: Array, X: Float[Array, "1 d"]) -> PriorCollection:
     return whole.prior_at(vector, X)
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _solved(naturals: NaturalParameters) -> tuple[Array, Array]:
     return solved(naturals)
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _each_solved(naturals: NaturalParameters | tuple[NaturalParameters, ...]) -> tuple[Array, Array]:
     """Of each latent, along a first axis; there already of a sample of them."""
     stacked = isinstance(naturals, NaturalParameters)

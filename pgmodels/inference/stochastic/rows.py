@@ -8,7 +8,7 @@ import numpy as np
 
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.rows import Block, Rows, Scaling
-from pgmodels.data.sources.stream import batches, some_at_a_time
+from pgmodels.data.sources.stream import batches, stacked_batches
 from pgmodels.data.sources.survey import survey
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.stochastic.convergence import Settings, Stream
@@ -50,7 +50,7 @@ def source_of(
     if train_hyperparameters or isinstance(X, Rows) or objective != "cavi":
         _require_inducing(model)
     if not isinstance(X, Rows):
-        model, data = model.given(X, y, weights)
+        model, data = model.prepare(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
         return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
@@ -65,7 +65,7 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
 
     def stream(first: int) -> Iterator[Block]:
         every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
-        return some_at_a_time(every, settings.window if settings.batch_size < source.num_rows else 1)
+        return stacked_batches(every, settings.window if settings.batch_size < source.num_rows else 1)
 
     return stream
 

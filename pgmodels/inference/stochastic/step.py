@@ -27,7 +27,7 @@ from pgmodels.inference.variational.gaussian_vi import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.vector import ParameterVector, learned, with_values
+from pgmodels.parameters.vector import ParameterVector, trainable, with_values
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.factored import FactoredPrior
@@ -154,11 +154,11 @@ class StochasticProblem(Module):
     @property
     def learns(self) -> bool:
         """Whether the prior changes from step to step."""
-        return bool(self.learnable.places) or self.inputs_move
+        return bool(self.learnable.leaf_indices) or self.inputs_move
 
     def start(self, model: Model | None = None) -> np.ndarray:
         """The vector to start from, with the values of a model, or of the one given."""
-        learnable = self.learnable if model is None else learned(model)
+        learnable = self.learnable if model is None else trainable(model)
         moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
         return np.concatenate([learnable.start(), *moved])
 
@@ -189,7 +189,7 @@ class StochasticProblem(Module):
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
         """The prior at rows, at the values of an unconstrained vector."""
-        model = with_values(self.model, self.learnable.places, self.values_at(vector))
+        model = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector))
         pairs = zip(model.gps, self.inputs_at(vector), strict=True)
         return PriorCollection(
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
@@ -197,7 +197,7 @@ class StochasticProblem(Module):
 
     def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
         """Some rows."""
-        parameters = with_values(self.model, self.learnable.places, self.values_at(vector)).parameters
+        parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
         prior, found = self.prior, []
         if self.learns:
             prior = self.prior_at(vector, X)

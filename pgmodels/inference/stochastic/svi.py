@@ -33,11 +33,11 @@ from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational.cavi import ConvergenceWarning, conclude
 from pgmodels.inference.variational.gaussian_vi import is_affordable
 from pgmodels.model import Data, Model, require_model
-from pgmodels.numerics.quadrature import at_a_time, equal_chunks
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.objectives.randomised_quadrature import ShiftedQuadrature
-from pgmodels.parameters.vector import ParameterVector, learned
+from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import pad_rows
@@ -57,11 +57,11 @@ _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
 _LIGHT_ROWS = 20_000
 
 
-def _are_short(whole: StochasticProblem, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
-    return len(y) <= _LIGHT_ROWS
+def _many_rows(whole: StochasticProblem, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
+    return len(y) > _LIGHT_ROWS
 
 
-@partial(compiled, lightly=_are_short)
+@partial(compiled, optimise=_many_rows)
 def _moments(
     whole: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
 ) -> tuple[Array, Array]:
@@ -69,7 +69,7 @@ def _moments(
     return found.mean, found.variance
 
 
-_start = compiled(cavi_engine.start_at, lightly=True)
+_start = compiled(cavi_engine.start_at, optimise=False)
 
 
 @double_precision
@@ -266,7 +266,7 @@ def _learned(
     options: _Options,
 ) -> _Found:
     """Steps until nothing moves any more."""
-    unknowns = learned(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
+    unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, joint = _terms(model, prior, options.objective)
     whole = StochasticProblem(
         terms,
@@ -312,7 +312,7 @@ def _learned(
 
 def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
     """The unit of each entry of the vector: of an inducing input about how far it is to the next."""
-    values = steps(learnable, X) if learnable.places else np.zeros(0)
+    values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
     spread, moving = np.std(X, axis=0), [Z for Z in inputs if Z is not None]
     return np.concatenate([values, *(np.tile(spread * len(Z) ** (-1.0 / Z.shape[1]), len(Z)) for Z in moving)])
 
@@ -367,7 +367,7 @@ def _at_all(problem: Problem, found: _Found, data: Data) -> tuple[Array, Array]:
     """q's moments at all rows."""
     whole, q = found.whole, found.outcome
     n, width = len(data.y), sum(group.rank * group.size for group in whole.prior.groups)
-    chunks = equal_chunks(np.arange(n), min(n, at_a_time(width)))
+    chunks = equal_chunks(np.arange(n), min(n, chunk_length(width)))
     X, y = data.X, data.y
     parts = (_moments(whole, q.naturals, q.vector, as_array(X[own]), as_array(y[own])) for own in chunks)
     size = problem.prior.num_rows

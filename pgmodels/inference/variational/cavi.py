@@ -26,7 +26,7 @@ from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.threads import one_thread_if_small
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
 # For a selection of inducing inputs the posterior need not be converged.
@@ -35,7 +35,7 @@ _NEAR, _FEW = 1e-4, 200
 MANY = 2000
 
 
-class ConvergenceWarning(UserWarning):
+class ConvergenceWarning(PgmodelsWarning):
     """An iteration stopped before its tolerance was reached."""
 
 
@@ -103,7 +103,7 @@ def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites:
     def attempt(number: Int[Array, ""]) -> CaviState:
         goes_on = number == 0
         # What is remembered of the same problem at other hyperparameters helps on, from the second sweep.
-        past = jax.tree.map(partial(jnp.where, known), memory.kept(goes_on), before.memory.apart())
+        past = jax.tree.map(partial(jnp.where, known), memory.masked(goes_on), before.memory.without_iterate())
         return state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), past)
 
     # The sites of a start are no sweep's: it has nothing to go by.
@@ -118,7 +118,7 @@ def state_of(problem: Problem, sites: Sites, memory: History | None = None) -> C
 
 
 # The same, compiled.
-init = compiled(first_state, lightly=True)
+init = compiled(first_state, optimise=False)
 
 
 def check_finite(engine: str, trace: np.ndarray) -> None:
@@ -153,7 +153,7 @@ def cavi(
     takes more than ``max_iterations``. Raises ValueError for bad data and NoAugmentationError for a likelihood without
     an augmentation.
     """
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = select_inducing_inputs(model.resolve(data.X), data, nearly_converged)
@@ -234,7 +234,7 @@ def conclude(
     )
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _residual(prior: PriorCollection) -> Any:
     return prior.residual_variances()
 
@@ -262,7 +262,7 @@ class _Fresh(Module):
         return jax.tree.unflatten(self.tree, [own if place is None else held[place] for own, place in pairs])
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _condition(problem: Problem, sites: Sites) -> tuple[_Fresh, Array, Array]:
     posterior = problem.condition(sites)
     known = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(problem.prior))}

@@ -35,7 +35,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.threads import one_thread_if_small
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
 # To this relative change of the bound CAVI's start is ascended, whose optimum is another one; and its own before it is
@@ -48,7 +48,7 @@ _HALVINGS, _OF_ALL = 60, 30
 _SHORT, _STILL = 1e-3, 0.01
 
 
-class MeanFieldWarning(UserWarning):
+class MeanFieldWarning(PgmodelsWarning):
     """Latents of a datum are taken as independent under q, because together they are too large to factorise."""
 
 
@@ -122,7 +122,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
             lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]), further, target, held
         )
         sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
-        return state_of(problem, sites, length, memory.kept(known & (count == first) & (length >= 1.0)))
+        return state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
 
     moved, rises = backtrack(attempt, state, first, _HALVINGS - 1)
     stays = state._replace(length=jnp.zeros_like(state.length))
@@ -215,7 +215,7 @@ def gaussian_vi(
     Source: Opper and Archambeau 2009; Khan and Lin 2017.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = select_inducing_inputs(model.resolve(data.X), data, nearly_converged)

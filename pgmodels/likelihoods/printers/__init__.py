@@ -1,1 +1,1 @@
-"""Formulas as text and as MathML."""
+"""Printers of formulas: plain text and MathML."""

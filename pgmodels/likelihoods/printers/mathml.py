@@ -1,4 +1,4 @@
-"""Formulas as presentation MathML, which browsers typeset by themselves."""
+"""Formulas as presentation MathML, which browsers render without scripts."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -25,12 +25,12 @@ from pgmodels.likelihoods.notation import (
 )
 from pgmodels.likelihoods.printers.text import to_text
 
-# Longer lines may break before a sum's terms and before functions too, not only before relations and products.
+# Lines longer than this may also break before the terms of a sum and before functions.
 _LONG = 45
 _RELATIONS = {"=", "~", "≥", "≤", "·"}
 _SIGNS = {"~": "∼", "-": "−", "...": "…", "|": "∣"}
 _SUMS = {"Σ": "∑", "Π": "∏", "∫": "∫"}
-# Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
+# Functions of one letter that are set upright: expectation, normal distribution, Γ and the normal cdf.
 _UPRIGHT = {"E", "N", "Γ", "Φ"}
 _APPLY, _TIMES = "\u2061", "\u2062"
 
@@ -38,10 +38,10 @@ _APPLY, _TIMES = "\u2061", "\u2062"
 def to_mathml(line: Tree) -> str:
     """A line as HTML: words as text, formulas as <math> elements between which the line may break.
 
-    The result is well-formed XML once it stands in an element.
+    The result is well-formed XML inside an element.
     """
     pieces = []
-    for part in _parts(line.items if isinstance(line, Chain) else (line,)):
+    for part in _runs(line.items if isinstance(line, Chain) else (line,)):
         if isinstance(part, Words):
             pieces.append(escape(part.text))
         else:
@@ -50,7 +50,7 @@ def to_mathml(line: Tree) -> str:
     return _spaced(pieces)
 
 
-def _parts(items: Sequence[Tree]) -> Iterator[Words | list[Tree]]:
+def _runs(items: Sequence[Tree]) -> Iterator[Words | list[Tree]]:
     """Words, and the runs of symbols between them."""
     run: list[Tree] = []
     for item in items:
@@ -66,7 +66,7 @@ def _parts(items: Sequence[Tree]) -> Iterator[Words | list[Tree]]:
 
 
 def _chunks(items: Sequence[Tree], breaks: bool) -> list[list[Tree]]:
-    """Parts of a formula between which a line may break."""
+    """Chunks of a formula between which a line may break."""
     chunks: list[list[Tree]] = [[]]
     related = False
     for item in items:
@@ -105,7 +105,7 @@ def _is_long(factor: Tree) -> bool:
 
 
 def _spaced(pieces: Sequence[str]) -> str:
-    """Words and formulas, apart by spaces except before punctuation."""
+    """Words and formulas separated by spaces, except before punctuation."""
     text = ""
     for piece in pieces:
         text += piece if not text or text.endswith("(") or piece[0] in ",.;:)" else f" {piece}"
@@ -121,7 +121,7 @@ def _math(items: Sequence[Tree], first: bool) -> str:
 
 
 def _fill(parent: Element, items: Sequence[Tree]) -> None:
-    """Write operators and products one after the other."""
+    """Append operators and products in order."""
     for i, item in enumerate(items):
         if i and not isinstance(item, (Operator, Apart)) and not isinstance(items[i - 1], (Operator, Apart, Words)):
             _times(parent, items[i - 1], item)
@@ -178,19 +178,19 @@ def _write(parent: Element, tree: Tree) -> None:
 
 
 def _row(parent: Element, tree: Tree) -> None:
-    """Append exactly one element, as a child whose place has a meaning must be."""
+    """Append exactly one element, as a positional child of mfrac, msup and so on."""
     if isinstance(tree, Chain) and len(tree.items) == 1:
         tree = tree.items[0]
     _write(parent, tree)
 
 
 def _unbracketed(tree: Tree) -> Tree:
-    """Without the round brackets that only infix notation needs."""
+    """The tree without round brackets that only infix notation needs."""
     return tree.body if isinstance(tree, Bracketed) and tree.opening == "(" else tree
 
 
 def _name(parent: Element, text: str) -> None:
-    """A symbol: with an accent, a number or a letter after its underscore below it where it has them."""
+    """A symbol with its accent and subscript, if any."""
     base, subscript = split_name(text)
     holder = SubElement(parent, "msub") if subscript else parent
     if base.endswith("\u0303"):
@@ -266,12 +266,12 @@ def _brackets(parent: Element, opening: str, body: Tree, closing: str) -> None:
     SubElement(row, "mo", form="postfix").text = closing
 
 
-def _times(parent: Element, left: Tree, right: Tree) -> None:
-    """Nothing between two factors, or a thin space beside names of several letters and before conditions."""
-    if isinstance(left, Big) or isinstance(right, Differential):
+def _times(parent: Element, lhs: Tree, rhs: Tree) -> None:
+    """An invisible product sign, with a thin space beside names of several letters and before indicators."""
+    if isinstance(lhs, Big) or isinstance(rhs, Differential):
         return
     SubElement(parent, "mo").text = _TIMES
-    if _is_word(left) or _is_word(right) or (isinstance(right, Bracketed) and right.opening == "["):
+    if _is_word(lhs) or _is_word(rhs) or (isinstance(rhs, Bracketed) and rhs.opening == "["):
         SubElement(parent, "mspace", width="0.17em")
 
 

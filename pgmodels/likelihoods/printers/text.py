@@ -36,7 +36,7 @@ def to_text(tree: Tree) -> str:
         case Powered(base, exponent):
             return f"{to_text(base)}^{to_text(exponent)}"
         case Fraction(above, below):
-            # 1/2 is read as one number.
+            # 1/2 is one number, and has no spaces.
             slash = "/" if isinstance(above, Number) and isinstance(below, Number) else " / "
             return to_text(above) + slash + to_text(below)
         case Bracketed(opening, body, closing):
@@ -52,7 +52,7 @@ def to_text(tree: Tree) -> str:
             return " ".join(map(to_text, items))
         case Chain(items):
             return _chain(items)
-    raise NotImplementedError(f"{type(tree).__name__} is no formula that has a text.")
+    raise NotImplementedError(f"{type(tree).__name__} has no text form.")
 
 
 def _limits(below: Tree | None, above: Tree | None) -> str:
@@ -70,12 +70,12 @@ def _chain(items: Sequence[Tree]) -> str:
     return text
 
 
-def is_close(left: Tree, right: Tree) -> bool:
-    """Whether no space is between two neighbours: a sign before its term, and what punctuation follows on."""
-    if isinstance(left, Operator) and left.prefix and left.text in "+-":
+def is_close(before: Tree, after: Tree) -> bool:
+    """Whether two neighbours have no space in between: a sign and its term, or anything and punctuation."""
+    if isinstance(before, Operator) and before.prefix and before.text in "+-":
         return True
-    if isinstance(left, Words) and left.text.endswith("("):
+    if isinstance(before, Words) and before.text.endswith("("):
         return True
-    if isinstance(right, Words):
-        return right.text[0] in ",.;:)"
-    return isinstance(right, Apart) or (isinstance(right, Operator) and right.text in ",;")
+    if isinstance(after, Words):
+        return after.text[0] in ",.;:)"
+    return isinstance(after, Apart) or (isinstance(after, Operator) and after.text in ",;")

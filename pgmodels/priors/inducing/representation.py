@@ -276,11 +276,11 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
     return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
 
 
-def _is_small(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int) -> bool:
-    return len(X) * len(span.Z) <= _LIGHT
+def _is_large(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int) -> bool:
+    return len(X) * len(span.Z) > _LIGHT
 
 
-@partial(compiled, static_argnames=("at", "size"), lightly=_is_small)
+@partial(compiled, static_argnames=("at", "size"), optimise=_is_large)
 def _bound(
     at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int
 ) -> InducingPointPrior:

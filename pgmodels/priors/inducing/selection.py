@@ -164,7 +164,7 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _covariances(kernel: Any, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
     """K(Z, Z), K(Z, X) and the variances at X."""
     return kernel(Z, Z), kernel(Z, X), kernel.diagonal(X)

@@ -18,7 +18,7 @@ from pgmodels.inference.empirical_bayes import bound as bound_module
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.fit import FitWarning
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 
 
 def small_data(rng, n=30):
@@ -163,7 +163,7 @@ def test_unconstrained_vector_round_trip():
     with jax.enable_x64(True):
         gps = [pgm.GP(pgm.RBF(dist.LogNormal(0.3, 1.0), 0.7)), pgm.GP(pgm.Matern32(2.0, 1.1), mean=-0.4)]
         model = pgm.Model(pgm.HeteroscedasticGaussian(3.0), gps)
-        learnable = learned(model)
+        learnable = trainable(model)
         values = learnable.constrain(jnp.asarray(learnable.start()))
         expected = {
             "precision": 3.0,
@@ -181,7 +181,7 @@ def test_an_ascent_that_is_as_exact_as_asked_for_is_not_made_again(monkeypatch):
     X = np.linspace(-2.0, 2.0, 30)[:, None]
     y = (np.sin(3.0 * X[:, 0]) > 0).astype(float)
     with jax.enable_x64(True):
-        bound = MarginalBound(learned(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.7), mean=0.1))), Data(X, y))
+        bound = MarginalBound(trainable(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.7), mean=0.1))), Data(X, y))
         best, _ = bound(bound.vector, 1e-6)
         # Farther off: what is kept is of the best.
         assert bound(bound.vector + 1.0, 1e-11)[0] > best

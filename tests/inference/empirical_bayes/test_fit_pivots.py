@@ -8,7 +8,7 @@ import pgmodels as pgm
 from pgmodels.inference.empirical_bayes import bound as bound_module
 from pgmodels.inference.empirical_bayes.bound import MarginalBound, objective_of, pivots_at
 from pgmodels.model import Data
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from tests.referees import sigma
 
 
@@ -44,7 +44,7 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
     model = pgm.Model(likelihood, gaussian_processes(latents))
     terms = objective_of(model, objective)
     with jax.enable_x64(True):
-        learnable, data = learned(model), Data(X, y)
+        learnable, data = trainable(model), Data(X, y)
         start = learnable.start()
         at_start = learnable.with_values(learnable.constrain(start)).bare()
         monkeypatch.setattr(bound_module, "_MANY_ROWS", rows + 1)
@@ -94,7 +94,7 @@ def test_the_bound_of_inducing_inputs_has_no_steps():
     y = (rng.random(400) < sigma(signal)).astype(float)
     gp = pgm.GP(pgm.RBF(1.0, 2.0), mean=pgm.Fixed(0.1), form=pgm.Inducing(X[:60]))
     with jax.enable_x64(True):
-        bound = MarginalBound(learned(pgm.Model(pgm.Bernoulli(), gp)), Data(X, y))
+        bound = MarginalBound(trainable(pgm.Model(pgm.Bernoulli(), gp)), Data(X, y))
         start, direction = np.array([8.0, 2.2]), np.array([2.0, 1.0])
         ways = [bound(start + step * direction) for step in np.linspace(0.0, 2.0, 41)]
     values, slopes = np.array([value for value, _ in ways]), np.array([slope @ direction for _, slope in ways])

@@ -297,7 +297,7 @@ def test_what_is_not_to_be_trusted_is_said(monkeypatch):
     np.testing.assert_allclose(result.unreliable, 1.0)
     assert "Pareto k-hat above its limit 100%" in " ".join(str(result).split())
     with monkeypatch.context() as patch:
-        patch.setitem(design._MOST, 2, 12)
+        patch.setitem(design._MAX_POINTS, 2, 12)
         with pytest.warns(pgm.EvidenceWarning, match="the points do not hold the mass"):
             assert not pgm.integrate(model, X, y).holds_mass
     evaluate = engine._evaluate

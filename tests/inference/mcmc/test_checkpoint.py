@@ -164,5 +164,5 @@ def test_another_run_is_refused(problem, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(ValueError, match="must name a folder"):
+    with pytest.raises(ValueError, match="must be a writable folder"):
         pgm.gibbs(*problem, num_samples=5, checkpoint=file, **OPTIONS)

@@ -16,7 +16,7 @@ from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, feat
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.sharding import RowSharding
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, penalised_bound
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.x64 import as_array
 from tests.covering import some
 from tests.data.test_sources import assert_kept
@@ -111,7 +111,7 @@ ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
 def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     likelihood, y = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(1.3, 0.8), mean=-0.4, size=C, form=pgm.Inducing(Z)))
-    unknowns, sample = learned(model), LatentSample(TangentBound(model.augmentation), 2, jax.random.key(0))
+    unknowns, sample = trainable(model), LatentSample(TangentBound(model.augmentation), 2, jax.random.key(0))
     vector, units = as_array(unknowns.start()), as_array(np.ones(len(unknowns.start())))
     # Rows that stand for seven times as many.
     num_rows = as_array(35.0)

@@ -24,7 +24,7 @@ from pgmodels.inference.stochastic.step import (
 )
 from pgmodels.model import Data
 from pgmodels.numerics.adam import adam_step, initial_adam
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.dense import WHITENING_JITTER
 from pgmodels.runtime.x64 import as_array
 from tests.covering import some
@@ -150,7 +150,7 @@ def doubles():
 
 def learning(model, X, inputs_move=False):
     """What steps that learn work on, and its vector."""
-    unknowns, prior = learned(model), model.prior(X[:1])
+    unknowns, prior = trainable(model), model.prior(X[:1])
     Z, units = as_array(np.array(model.gps[0].form.inputs)), as_array(np.ones(len(unknowns.start())))
     whole = StochasticProblem(
         model.augmentation, unknowns, model.bare(), prior, (Z,), units, as_array(float(len(X))), False
@@ -228,7 +228,7 @@ def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
         ),
         vector,
     )
-    collapsed, its_slope = MarginalBound(learned(LEARNED), Data(rows, COUNTS))(np.asarray(vector))
+    collapsed, its_slope = MarginalBound(trainable(LEARNED), Data(rows, COUNTS))(np.asarray(vector))
     # The other has no jitter at Z, here 1e-8 of the variance.
     assert float(value) == pytest.approx(-collapsed, abs=1e-5)
     np.testing.assert_allclose(slope, -its_slope, atol=1e-4)
@@ -304,7 +304,7 @@ def test_inducing_inputs_are_learned_along_where_asked():
     Z = np.array(found.model.gps[0].form.inputs)
     assert Z.shape == start.shape
     # Five inputs in two clumps leave most of the data to the prior; spread out they tell nearly all.
-    held, exact = pgm.cavi(model, X, LABELS), pgm.cavi(model.held_as(pgm.Dense()), X, LABELS)
+    held, exact = pgm.cavi(model, X, LABELS), pgm.cavi(model.with_form(pgm.Dense()), X, LABELS)
     assert found.elbo > held.elbo + 0.8 * (exact.elbo - held.elbo)
     # The result is that of its inducing inputs, for every other call.
     again = pgm.cavi(found.model, X, LABELS)

@@ -31,7 +31,7 @@ def sparse(name, n=21, **data):
     """A case's model over latents of unequal kernels and means with inducing inputs, and data that three rows fill."""
     case = CASES[name]
     X, y = case.data(n, seed=3, **data)
-    model, data = case.unequal(form=pgm.Inducing(Z)).given(X, y, None)
+    model, data = case.unequal(form=pgm.Inducing(Z)).prepare(X, y, None)
     return model.resolve(data.X), data
 
 
@@ -105,7 +105,7 @@ def test_classes_that_are_sure():
     y = np.where(X[:, 0] > 1.2, 1, np.where(X[:, 1] > 1.0, 2, 0))
     kernel = pgm.RBF(variance=2000.0, lengthscale=2.0)
     latent = pgm.GP(kernel, mean=0.0, size=3, form=pgm.Inducing(X[:20]))
-    model, data = pgm.Model(pgm.LogisticSoftmax(3), latent).given(X, y, None)
+    model, data = pgm.Model(pgm.LogisticSoftmax(3), latent).prepare(X, y, None)
     found = converged(problem_of(model.resolve(data.X), data), 1e-9)
     assert found.converged
     assert len(found.trace) < 25
@@ -138,7 +138,7 @@ def test_what_is_held_of_each_row_has_a_limit(monkeypatch):
     monkeypatch.setattr(mean_ascent, "HELD", problem.prior.num_rows * 9 - 1)
     assert not can_ascend(problem)
     X, y = CASES["bernoulli"].data(9, seed=0)
-    model, data = CASES["bernoulli"].model().given(X, y, None)
+    model, data = CASES["bernoulli"].model().prepare(X, y, None)
     assert not can_ascend(problem_of(model, data))
 
 

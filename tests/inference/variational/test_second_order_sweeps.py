@@ -12,7 +12,7 @@ from pgmodels.inference.variational import cavi as engine
 from pgmodels.inference.variational import second_order_sweeps as expanded
 from pgmodels.inference.variational.second_order_sweeps import ascend_expanded, can_expand, expanded_at, expanded_bound
 from pgmodels.parameters.parameter import bare
-from pgmodels.parameters.vector import learned
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import covariance_prior
@@ -28,8 +28,8 @@ def dense_problem(name):
     """The problem of a case with dense priors; three of its rows fill up the data."""
     case = CASES[name]
     X, y = case.data(21, seed=3, scale=2.0, shift=0.3)
-    model, data = case.model(variance=9.0, mean=0.2).given(X, y, None)
-    bound = MarginalBound(learned(model.resolve(data.X)), data)
+    model, data = case.model(variance=9.0, mean=0.2).prepare(X, y, None)
+    bound = MarginalBound(trainable(model.resolve(data.X)), data)
     return bound.given.problem(jnp.asarray(bound.vector), (None,) * len(model.gps))
 
 

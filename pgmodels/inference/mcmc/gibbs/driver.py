@@ -140,7 +140,7 @@ class GibbsRun(Picklable):
     @property
     def _sampled(self) -> bool:
         """Whether hyperparameters are sampled."""
-        return bool(self.unknowns.places)
+        return bool(self.unknowns.leaf_indices)
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -221,7 +221,7 @@ class GibbsRun(Picklable):
 
         records = jax.tree.map(joined, *self.records)
         hyperparameters = self._named(records.unknowns)
-        model = self.unknowns.with_values(self.unknowns.middle(list(hyperparameters.values())))
+        model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
         count = len(self.data.y)
         whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
         bound = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
@@ -253,7 +253,7 @@ class GibbsRun(Picklable):
 
     def _named(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
-        if not self.unknowns.places:
+        if not self.unknowns.leaf_indices:
             return {}
         values = _constrain(self.unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
         arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
@@ -364,7 +364,7 @@ def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...
     return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
 
 
-@partial(compiled, lightly=True, on_one_thread=True)
+@partial(compiled, optimise=False, on_one_thread=True)
 def _to_draw_from(surrogate: BlockPosterior) -> BlockPosterior:
     return surrogate.with_inverse_roots()
 

@@ -138,7 +138,7 @@ def run_chunk(
     target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
 ) -> tuple[State, Moments, tuple[Seen, ...], Record]:
     """``count`` <= CHUNK iterations of all chains from number ``first`` on; records are (CHUNK, chains, ...)."""
-    sampled = bool(target.unknowns.places)
+    sampled = bool(target.unknowns.leaf_indices)
     likelihood = jax.vmap(target.log_likelihood)
 
     def record(chains: Chain, failed: Any) -> Record:
@@ -183,7 +183,7 @@ def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: A
     return jax.vmap(one, out_axes=0)(keys)
 
 
-start_chains = compiled(started_chains, static_argnames="moves", lightly=True, on_one_thread=True)
+start_chains = compiled(started_chains, static_argnames="moves", optimise=False, on_one_thread=True)
 
 
 @partial(compiled, on_one_thread=True)

@@ -48,7 +48,7 @@ class GibbsKernel(MCMCKernel):
 
     @double_precision
     def __init__(self, model: Model, X: Any, y: Any, *, seed: Any = 0):
-        model, data = require_model(model).given(X, y)
+        model, data = require_model(model).prepare(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(select_inducing_inputs(model.resolve(data.X), data, nearly_converged), data, settings)
         self._run.advance(_TUNING_ITERATIONS, None, False)
@@ -87,7 +87,7 @@ class GibbsKernel(MCMCKernel):
 
     def _state(self, engine: State, number: Any) -> GibbsKernelState:
         unknowns, chains = self._run.unknowns, engine.chains
-        values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.places else []
+        values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.leaf_indices else []
         # Rows that fill up the data are no latents of theirs.
         z = {"f": chains.latents[:, : len(self._run.data.y)], **dict(zip(unknowns.names, values, strict=True))}
         return GibbsKernelState(z, engine, number, chains.key)

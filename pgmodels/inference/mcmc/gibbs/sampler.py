@@ -16,7 +16,7 @@ from pgmodels.inference.variational.cavi import nearly_converged
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model
 from pgmodels.results.draws import Draws
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_key
 from pgmodels.runtime.threads import one_thread_if_small, one_thread_up_to
 from pgmodels.runtime.x64 import double_precision
@@ -63,7 +63,7 @@ def gibbs(
     short.
     """
     start = time.perf_counter()
-    model, data = require_model(model).given(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights)
     if weights is not None:
         _check_powers(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
@@ -90,7 +90,7 @@ def _check_powers(model: Model, data: Data) -> None:
             )
 
 
-@generic.extend.register(Draws)
+@hooks.extend.register(Draws)
 @double_precision
 def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     """See ``Draws.extend``."""

@@ -51,7 +51,7 @@ def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> 
     return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_mask=row_mask))
 
 
-@partial(compiled, lightly=True)
+@partial(compiled, optimise=False)
 def _first_sites(problem: Problem) -> Sites:
     return cavi.first_state(problem).sites
 
@@ -65,12 +65,12 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     return _ascend(problem, start)
 
 
-@partial(compiled, lightly=True, on_one_thread=True)
+@partial(compiled, optimise=False, on_one_thread=True)
 def _ascend_apart(problem: Problem, start: Sites) -> Sites:
     return _optimum(problem, start).sites
 
 
-@partial(compiled, lightly=True, on_one_thread=True)
+@partial(compiled, optimise=False, on_one_thread=True)
 def _ascend(problem: Problem, start: Sites) -> Fit:
     state = _optimum(problem, start)
     marginals = _coupled(problem, state.sites).marginals()

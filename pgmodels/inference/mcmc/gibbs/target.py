@@ -59,7 +59,7 @@ class Target(Module):
 
     def drawn(self, vector: Any) -> Any:
         """The model at given unknowns."""
-        return with_values(self.model, self.unknowns.places, self.unknowns.constrain(vector))
+        return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
 
     def log_likelihood(self, latents: Any, vector: Any) -> Any:
         """log p(y | f) of all data."""
