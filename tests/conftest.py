@@ -1,4 +1,4 @@
-"""Shared set-up: one BLAS thread a process, cheap compilation, shapes checked, and code freed after each module."""
+"""Shared set-up: one BLAS thread per process, cheap compilation, shape checks, compiled code freed per module."""
 
 import gc
 import os
@@ -14,18 +14,18 @@ from jaxtyping import install_import_hook
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-# Most of the default tests' time is compilation of programs that run for milliseconds. These make it four times
-# cheaper; the arithmetic stays that of IEEE doubles. The slow batteries run long enough to want the optimised code.
+# Most of the default tests' time is compilation of programs that run for milliseconds. These flags make it four times
+# cheaper without changing IEEE arithmetic. Slow tests run long enough to need optimised code.
 CHEAP = (
     "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
 )
-# Where in the package an operation comes from is written into each program, at a cost, and read by nobody here.
+# Source locations of operations in compiled programs cost time and are not used here.
 CHEAP_TRACES = {"JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
 
-# Rooms whose annotations say shapes: every call of their functions is checked. What users call refuses by itself.
+# Subpackages whose shape annotations are checked at every call. Public functions validate their arguments themselves.
 SHAPED = [
     "pgmodels.inference.mcmc.gibbs.preconditioner",
     "pgmodels.inference.mcmc.gibbs.surrogate_path",
@@ -40,45 +40,45 @@ def pytest_addoption(parser):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Two, each with a core and its memory; none where a debugger looks at this process."""
+    """Two workers, one per core; none under a debugger."""
     return 0 if sys.gettrace() or "debugpy" in sys.modules else 2
 
 
 def _with_flags(*flags):
-    """An environment with flags of XLA before those that are there."""
+    """The environment with XLA flags prepended to the existing ones."""
     return {**os.environ, "XLA_FLAGS": " ".join([*flags, os.environ.get("XLA_FLAGS", "")]).strip()}
 
 
 def _is_known(*flags):
-    """Whether JAX takes flags of XLA: a process with one that it does not know is aborted."""
+    """Whether XLA knows the flags: a process with an unknown one aborts."""
     command = [sys.executable, "-c", "import jax; jax.devices()"]
     return subprocess.run(command, env=_with_flags(*flags), capture_output=True).returncode == 0
 
 
 def pytest_configure(config):
-    """Before JAX is imported, here and (through the environment) in the workers and in subprocesses of tests."""
+    """Set the environment before JAX is imported, here, in the workers and in subprocesses of tests."""
     worker = hasattr(config, "workerinput")
     if config.option.markexpr == "not slow" and not config.option.compile_as_users and not worker:
         known = CHEAP if _is_known(*CHEAP) else [flag for flag in CHEAP if _is_known(flag)]
         os.environ |= CHEAP_TRACES | _with_flags(*known)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        # What one module compiles is there for the next, in whichever worker.
+        # Compiled programs are shared between modules and workers.
         folder = tempfile.mkdtemp(prefix="pgmodels-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ |= CACHE | {"JAX_COMPILATION_CACHE_DIR": folder}
     install_import_hook(SHAPED, "beartype.beartype")
-    # Tracing makes many small objects that live; looking through all of them again and again takes a tenth of the time.
+    # Tracing creates many long-lived small objects; collecting them often would take a tenth of the time.
     gc.set_threshold(50_000, 50, 100)
 
 
-# A worker takes a module at a time: begun last, one of these would be waited for.
-DEAREST = (
+# The slowest modules first: a worker takes one module at a time.
+SLOWEST_FIRST = (
     "examples",
     "polya_gamma_draws",
     "engines",
     "inducing",
-    "travel",
-    "rows",
+    "pickling",
+    "padding",
     "svi",
     "svi_gaussian",
     "extremes",
@@ -92,22 +92,22 @@ DEAREST = (
     "checkpoint",
     "diagnose",
     "public_calls",
-    "forms",
-    "extension_form",
+    "representations",
+    "extension_representation",
     "verdict",
     "without_augmentation",
-    "acceleration",
+    "anderson",
 )
 
 
 def pytest_collection_modifyitems(items):
-    places = {f"test_{name}": place for place, name in enumerate(DEAREST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    ranks = {f"test_{name}": rank for rank, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_code():
-    """Neighbours share programs; a module that counts its own must not reach the number that the package keeps."""
+    """Clear JAX's caches if a module leaves many programs, so that tests of the package's limit start below it."""
     import jax
 
     from pgmodels.runtime.jit import PROGRAMS_KEPT, num_programs

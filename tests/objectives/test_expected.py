@@ -32,8 +32,8 @@ def sites(objective, *arguments):
 
 def value(model, m, v, y, function=bound):
     with jax.enable_x64(True):
-        found = function(quadrature_of(model), *map(jnp.asarray, (m, v, y)), model.parameters)
-        return jax.tree.map(np.asarray, found)
+        values = function(quadrature_of(model), *map(jnp.asarray, (m, v, y)), model.parameters)
+        return jax.tree.map(np.asarray, values)
 
 
 @pytest.mark.parametrize("name", some(ONE, "bernoulli", "laplace", "ordered_logit", "negative_binomial"))
