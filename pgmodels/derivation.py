@@ -29,8 +29,8 @@ class Derivation:
     def verify(self, seed: int = 0, y: Any = None) -> Verification:
         """Check the derivation numerically and return the figures.
 
-        ``y`` gives observations to check at, where the formula declares no support that examples can be drawn from.
-        Raises VerificationError naming the check that failed and its figure.
+        ``y`` are observations to check at; needed if the likelihood declares no support to sample examples from.
+        Raises VerificationError naming the failed check and its discrepancy.
         """
         support = self.model.likelihood.support(self.model.num_latents)
         return verify_augmentation(self.augmentation, self.model.likelihood.values, support, seed=seed, y=y)
@@ -48,7 +48,7 @@ class Derivation:
 def derive(model: Model | Likelihood) -> Derivation:
     """Derive the augmentation of a model's likelihood (or of a likelihood that fixes its number of latents).
 
-    Raises NoAugmentationError, naming the factor, what was looked for and the rules there are, where none fits.
+    Raises NoAugmentationError, naming the factor, the supported forms and the rules, if no rule matches.
     """
     if isinstance(model, Likelihood):
         model = Model(model, GP(RBF(), size=model.num_latents or 1))

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.augmentation.predictors import Predictors, fewest
+from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
 from pgmodels.data.arrays import as_numbers, check_finite, column_names
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
@@ -133,7 +133,7 @@ class Model(Module):
         """The linear combinations of latents in the formula's factors; None if each factor uses single latents."""
         if self.is_augmentable:
             return self.augmentation.predictors
-        return fewest(self.likelihood.formula(self.num_latents), self.num_latents)[1]
+        return rewrite_if_fewer(self.likelihood.formula(self.num_latents), self.num_latents)[1]
 
     @property
     def is_augmentable(self) -> bool:

@@ -1,4 +1,4 @@
-"""What engines are compared with: optima, responses and expansions found by other means, however dear."""
+"""Brute-force references for the engines: optima, responses and expansions by independent methods."""
 
 import itertools
 from dataclasses import replace
@@ -19,7 +19,8 @@ def best_gaussian(case, roots, means, y, start):
 
     L-BFGS on the mean and the Cholesky root of a Gaussian over all n * latents whitened coordinates at once. It starts
     a tenth to a half of a prior standard deviation away from the result under test: not every ELBO is concave, and
-    another maximum would say nothing. ``roots`` (latents, n, n) are of the prior covariances, ``means`` (latents,).
+    another local maximum would not be comparable. ``roots`` (latents, n, n) are those of the prior covariances,
+    ``means`` (latents,).
     """
     size, n, _ = roots.shape
     total = n * size
@@ -51,13 +52,13 @@ def best_gaussian(case, roots, means, y, start):
     x[:total] += rng.uniform(0.1, 0.5, total) * rng.choice([-1, 1], total)
     both = jax.jit(jax.value_and_grad(negative_elbo))
     options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 40, "ftol": 1e-16, "gtol": 1e-8}
-    found = minimize(lambda x: tuple(map(np.asarray, both(x))), x, jac=True, method="L-BFGS-B", options=options)
-    m, v = jax.jit(marginals)(found.x, np.broadcast_to(np.eye(size), (n, size, size)))
-    return np.asarray(m), np.asarray(v), -float(found.fun)
+    solution = minimize(lambda x: tuple(map(np.asarray, both(x))), x, jac=True, method="L-BFGS-B", options=options)
+    m, v = jax.jit(marginals)(solution.x, np.broadcast_to(np.eye(size), (n, size, size)))
+    return np.asarray(m), np.asarray(v), -float(solution.fun)
 
 
 class Tilted(Objective):
-    """An objective with t m added: that of a posterior times exp(t z)."""
+    """An objective plus t m: that of the posterior times exp(t z)."""
 
     def __init__(self, objective):
         self.objective, self.size, self.predictors = objective, objective.size, objective.predictors
@@ -67,12 +68,12 @@ class Tilted(Objective):
         return self.objective.blocks
 
     def local_bound(self, m, v, y, parameters):
-        own = {name: value for name, value in parameters.items() if name != "tilt"}
-        return self.objective.local_bound(m, v, y, own) + jnp.sum(parameters["tilt"] * m, axis=-1)
+        untilted = {name: value for name, value in parameters.items() if name != "tilt"}
+        return self.objective.local_bound(m, v, y, untilted) + jnp.sum(parameters["tilt"] * m, axis=-1)
 
     def local_sites(self, m, v, y, parameters):
-        own = {name: value for name, value in parameters.items() if name != "tilt"}
-        h, w = self.objective.local_sites(m, v, y, own)
+        untilted = {name: value for name, value in parameters.items() if name != "tilt"}
+        h, w = self.objective.local_sites(m, v, y, untilted)
         return h + parameters["tilt"], w
 
     def __hash__(self):
@@ -82,46 +83,46 @@ class Tilted(Objective):
         return isinstance(other, Tilted) and self.objective == other.objective
 
 
-# Steps of seven tenths converge where full ones oscillate: to the last digit, which no bound can tell.
+# Damped steps converge where full ones oscillate, to the last digit, beyond the resolution of the bound.
 STEPS, LENGTH = 300, 0.7
-# What is left is no more than a few times the last move, and differences of tilts of 0.02 divide by that.
-SETTLED = 1e-13
+# The remaining error is a few times the last step; differences divide it by tilts of 0.02.
+CONVERGED = 1e-13
 
 
 @jax.jit
-def settle(problem, sites):
-    """The fixed point near some sites, without a look at the bound."""
+def fixed_point(problem, sites):
+    """The fixed point near the given sites, by damped iteration without the bound."""
 
-    def advance(found):
-        count, _, (before, variance, sites) = found
+    def advance(state):
+        count, _, (before, variance, sites) = state
         mean = before
         for block in problem.objective.blocks:
             h, W = problem.sites(mean, variance)
             positive = W if problem.joint else gaussian_vi.positive_part(W)
             toward = h - gaussian_vi.pull(W - positive, mean), positive
-            own = np.isin(np.arange(problem.objective.size), block)
-            length = jnp.where(own, LENGTH, 0.0)
+            in_block = np.isin(np.arange(problem.objective.size), block)
+            length = jnp.where(in_block, LENGTH, 0.0)
             lengths = length, length[:, None] * length / LENGTH if problem.joint else length
             sites = Sites(*(now + part * (then - now) for now, then, part in zip(sites, toward, lengths, strict=True)))
             mean, variance, *_ = problem.moments(sites)
         return count + 1, jnp.max(jnp.abs(mean - before)), (mean, variance, sites)
 
-    def goes_on(found):
-        count, moved, _ = found
-        return (count < STEPS) & (moved > SETTLED)
+    def goes_on(state):
+        count, moved, _ = state
+        return (count < STEPS) & (moved > CONVERGED)
 
     mean, variance, *_ = problem.moments(sites)
     return jax.lax.while_loop(goes_on, advance, (0, jnp.inf, (mean, variance, sites)))[2]
 
 
 def response_by_differences(problem, sites, entry, size=0.02):
-    """How the means move with a tilt of one predictor of one datum, by Richardson's differences."""
+    """The derivative of the means in a tilt of one predictor of one datum, by Richardson's differences."""
     tilted, moved = Tilted(problem.objective), {}
     for share in (-1.0, -0.5, 0.5, 1.0):
         tilt = np.zeros(sites.potential.shape)
         tilt[entry] = share * size
         other = replace(problem, objective=tilted, parameters={**problem.parameters, "tilt": tilt})
-        moved[share] = np.asarray(settle(other, sites)[0])
+        moved[share] = np.asarray(fixed_point(other, sites)[0])
     near, far = (moved[0.5] - moved[-0.5]) / size, (moved[1.0] - moved[-1.0]) / (2 * size)
     return (4.0 * near - far) / 3.0
 

@@ -1,4 +1,4 @@
-"""What of a table of cases runs by default: a fixed part of it. The rest is slow."""
+"""Tables of cases of which a fixed selection runs by default; the rest is marked slow."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

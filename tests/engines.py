@@ -1,7 +1,7 @@
-"""The engines, and what must hold of each on every likelihood: a newcomer is a row of ENGINES.
+"""The engines, with a law that each must satisfy on every likelihood: add a new engine as a row of ENGINES.
 
-``test_engines.py`` crosses the rows with the likelihoods of ``registry.py``. Each law runs its engine on a few data, of
-latents with unequal kernels and means, and compares with what is found by other means (``brute_force.py``).
+``test_engines.py`` crosses the rows with the likelihoods of ``registry.py``. Each law runs its engine on a few data,
+with unequal kernels and means of the latents, and compares with independent references (``brute_force.py``).
 """
 
 import warnings
@@ -25,16 +25,16 @@ from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational import gaussian_vi as gaussian_engine
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from tests.brute_force import best_gaussian, hessians, response_by_differences, second_order, settle
+from tests.brute_force import best_gaussian, fixed_point, hessians, response_by_differences, second_order
 from tests.programs import run
 from tests.referees import rbf
 from tests.registry import Case
 
-N = 12  # rows of nearly all, whose programs are then shared
+N = 12  # rows of data in most tests, so that compiled programs are shared
 
 
 class Engine(NamedTuple):
-    """``holds(case)`` fails where the law is broken; ``takes(case)`` is whether the engine has a law there at all."""
+    """``holds(case)`` asserts the law; ``takes(case)`` is whether it applies to the case."""
 
     name: str
     holds: Callable[[Case], None]
@@ -100,7 +100,7 @@ def gaussian_vi(case):
 
 
 def response_of_cavi(case):
-    """The corrected covariance is how the optimum moves with a tilt."""
+    """The corrected covariance is the derivative of the optimum in a tilt."""
     X, y = case.data(N, seed=3)
     with jax.enable_x64(True):
         model = case.unequal().resolve(X)
@@ -113,21 +113,21 @@ def response_of_gaussian_vi(case):
     X, y = case.data(N, seed=3)
     with jax.enable_x64(True):
         problem, state = gaussian_engine._first(case.unequal().resolve(X), Data(X, y))
-        problem, found = gaussian_engine.optimise(problem, state, 1e-12, 300)
-        check_response(problem, found.state.sites)
+        problem, optimum = gaussian_engine.optimise(problem, state, 1e-12, 300)
+        check_response(problem, optimum.state.sites)
 
 
 def check_response(problem, sites):
-    sites = settle(problem, sites)[2]
+    sites = fixed_point(problem, sites)[2]
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     posterior = run(problem.condition, sites)
     row_mask = np.ones(len(problem.y)) if problem.row_mask is None else problem.row_mask
-    given = posterior, Phi, problem.y, row_mask, problem.parameters
-    found = run(linear_response, problem.objective, problem.joint, *given)
+    arguments = posterior, Phi, problem.y, row_mask, problem.parameters
+    response = run(linear_response, problem.objective, problem.joint, *arguments)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))
-    covariance = np.tensordot(U, U, axes=(0, 0)) + np.einsum("dip,de,ejq->ipjq", turned, found.covariance, turned)
+    covariance = np.tensordot(U, U, axes=(0, 0)) + np.einsum("dip,de,ejq->ipjq", turned, response.covariance, turned)
     for entry in ((0, 0), (7, problem.objective.size - 1)):
         np.testing.assert_allclose(covariance[entry], response_by_differences(problem, sites, entry), atol=1e-6)
 
@@ -137,7 +137,7 @@ def perturbative(case):
     X, y = case.data(5, seed=2)
     X_new = np.array([[0.3, -0.4]])
     with warnings.catch_warnings():
-        # Five data may lack a class, and whether the expansion reaches them is not the question here.
+        # Five data may lack a class, and the accuracy of the expansion is not tested here.
         warnings.filterwarnings("ignore", "y has no observation of class")
         warnings.simplefilter("ignore", pgm.CorrectionWarning)
         vi = pgm.cavi(case.model(variance=1.0), X, y, tolerance=1e-12)
@@ -162,20 +162,20 @@ def perturbative(case):
 
 def fit(case):
     """The envelope gradient against central differences of the ELBO at its inner optimum."""
-    # The inner ascent stops at a relative change of 1e-11, which the division by 2e-4 magnifies.
+    # The inner loop stops at a relative change of 1e-11, which is divided by 2e-4.
     check_slope(case, lambda model: (), rtol=1e-3, atol=2e-4)
 
 
 def fit_of_gaussian_vi(case):
-    """The same of the variational Gaussian, whose learned bound is that of its engine."""
-    # Of several latents the tolerance of the inner ascent leaves 1e-9 of some ten nats.
+    """The same for the variational Gaussian, whose bound equals that of its engine."""
+    # With several latents the tolerance of the inner loop leaves an error of 1e-9 in some ten nats.
     value = check_slope(case, lambda model: (gaussian_engine.quadrature_of(model),), rtol=1e-7, atol=2e-5)
     np.testing.assert_allclose(value, pgm.gaussian_vi(case.unequal(), *case.data(N, seed=3), tolerance=1e-12).elbo,
                                rtol=1e-6)  # fmt: skip
 
 
 def check_slope(case, objective, rtol, atol):
-    """At one place; the bound at the model's own hyperparameters is returned."""
+    """At one point; returns the bound at the model's hyperparameters."""
     X, y = case.data(N, seed=3)
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -200,12 +200,12 @@ def gibbs(case):
     assert np.array_equal(one.latents, again.latents)
     with jax.enable_x64(True):
         expected = [[float(case.log_density(jnp.asarray(y), f).sum()) for f in chain] for chain in one.latents]
-    # Rounding of the two ways of writing the density.
+    # Rounding differs between the two evaluations of the density.
     np.testing.assert_allclose(one.log_likelihood_trace, expected, rtol=1e-9, atol=1e-9)
 
 
 def nuts(case):
-    """What NumPyro samples is the formula under the prior and nothing else."""
+    """NumPyro's target density is the formula times the prior."""
     X, y = case.data(6, seed=2)
     v = np.random.default_rng(1).normal(size=(6, case.num_latents))
     with jax.enable_x64(True):
@@ -213,12 +213,12 @@ def nuts(case):
 
         @jax.jit
         def density_and_latents(v):
-            found, trace = log_density(program, (), {}, {"whitened_0": v})
-            return found, trace["f"]["value"]
+            log_p, trace = log_density(program, (), {}, {"whitened_0": v})
+            return log_p, trace["f"]["value"]
 
-        found, f = density_and_latents(v)
-        own = float(np.sum(case.log_density(y, f)))
-    np.testing.assert_allclose(float(found), own + stats.norm.logpdf(v).sum(), rtol=1e-9)
+        log_p, f = density_and_latents(v)
+        expected = float(np.sum(case.log_density(y, f)))
+    np.testing.assert_allclose(float(log_p), expected + stats.norm.logpdf(v).sum(), rtol=1e-9)
 
 
 def svi(case):
@@ -229,20 +229,20 @@ def svi(case):
         exact = pgm.cavi(model, X, y, tolerance=1e-12)
         assert pgm.svi(model, X, y, max_epochs=300, tolerance=1e-8).elbo == pytest.approx(exact.elbo, abs=1e-6)
         return
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        found = pgm.svi(model, X, y, max_epochs=3, tolerance=1e-12)
-    # Of Gaussian noise one step is the last.
-    assert found.converged == (case.name == "gaussian")
-    assert found.converged or "after 3 passes" in str(told[-1].message)
+        result = pgm.svi(model, X, y, max_epochs=3, tolerance=1e-12)
+    # With Gaussian noise one step is exact.
+    assert result.converged == (case.name == "gaussian")
+    assert result.converged or "after 3 passes" in str(raised[-1].message)
     with jax.enable_x64(True):
         problem = problem_of(model.resolve(X), Data(X, y))
         state = cavi_engine.init(problem)
-        # The start, three steps, and the one that ends it: sweeps that are not carried on from those before.
+        # The start, three steps and the final one: plain sweeps, without acceleration.
         for _ in range(5):
             state = run(sweep, problem, state)
-    assert found.elbo == pytest.approx(float(state.elbo), abs=1e-9)
-    assert found.method == "svi"
+    assert result.elbo == pytest.approx(float(state.elbo), abs=1e-9)
+    assert result.method == "svi"
 
 
 def sweep(problem, state):

@@ -1,7 +1,7 @@
-"""The forms of a prior and the dense covariances that they stand for: a newcomer is a row of FORMS.
+"""Representations of a prior and the dense covariances they represent: add a new one as a row of FORMS.
 
-``test_forms.py`` crosses the rows with the laws of a conditionally Gaussian core: moments, log Z, predictions, draws,
-coordinates, and gradients in hyperparameters, all against the dense twin here.
+``test_representations.py`` crosses the rows with the laws of a conditionally Gaussian model: moments, log Z,
+predictions, draws, coordinates, and gradients in hyperparameters, all against the dense twin here.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class SquaredExponential(eqx.Module):
 
 @dataclass(frozen=True)
 class Streamed(Representation):
-    """pgm.Inducing(Z) with all of its inputs, as it is of data whose factor is not held."""
+    """pgm.Inducing(Z) with all of its inputs, in chunks, as for data whose factor does not fit into memory."""
 
     def bind(self, kernel, mean, X, size, neglected=np.inf):
         span = InducingPoints(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
@@ -54,11 +54,10 @@ class Streamed(Representation):
 
 
 class FormCase(NamedTuple):
-    """A form bound to inputs, the type of prior that comes out, and where its covariances go through inducing inputs.
+    """A representation bound to inputs, the expected type of prior, and its inducing inputs ``Z`` if any.
 
-    ``sampled`` is the prior as a model to draw from (``LatentPrior.for_sampling``); coordinates are standard normal
-    where they are ``whitened``. ``tolerance`` is of posteriors, ``traced`` of the form at every value of the
-    hyperparameters.
+    ``sampled``: test the prior of ``LatentPrior.for_sampling``; ``whitened``: its coordinates are standard normal.
+    ``tolerance`` is for posteriors, ``traced`` for the representation bound inside compiled code.
     """
 
     form: Representation
@@ -72,22 +71,22 @@ class FormCase(NamedTuple):
     whitened: bool = True
 
     def prior(self, scale: float = 1.0) -> LatentPrior:
-        """Of two latents, with all hyperparameters times ``scale``."""
+        """The prior of two latents, with all hyperparameters times ``scale``."""
         prior = self.form.bind(jax.tree.map(lambda leaf: scale * leaf, self.kernel), scale * MEAN, self.X, 2)
         return prior.for_sampling() if self.sampled else prior
 
     @property
     def new(self) -> np.ndarray:
-        """Other inputs, between and beyond those of the data."""
+        """New inputs, within and beyond the range of the data."""
         return np.random.default_rng(9).uniform(-2.5, 2.5, (5, self.X.shape[1]))
 
     @property
     def rows(self) -> np.ndarray:
-        """The inputs of the data and the others."""
+        """The inputs of the data and the new ones."""
         return np.concatenate([self.X, self.new])
 
     def covariance(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What sites move of a latent at rows, and the variance (m,) beyond it that they do not."""
+        """The covariance of a latent at rows that sites act on, and the residual variance (m,) beyond it."""
         if self.Z is None:
             return np.asarray(self.kernel(rows, rows)), np.zeros(len(rows))
         cross = np.asarray(self.kernel(self.Z, rows))
@@ -96,7 +95,7 @@ class FormCase(NamedTuple):
         return (K + np.diag(residual), np.zeros(len(rows))) if self.sampled else (K, residual)
 
     def twin(self, sites: Sites, latent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Mean and covariance of a latent at ``rows`` given sites at X, the variance beyond it, and log Z."""
+        """Mean and covariance of a latent at ``rows`` given sites at X, the residual variance, and log Z."""
         h, w = (np.zeros(len(self.rows)) for _ in range(2))
         n = len(self.X)
         h[:n], w[:n] = (np.asarray(part)[:, latent] for part in sites)

@@ -1,6 +1,6 @@
-"""NumPyro's distributions of one number on the reals, the positive numbers or an interval: what a prior can be.
+"""NumPyro's univariate distributions on the reals, the positive numbers or an interval, as hyperpriors.
 
-By name, each as a function that makes it: some versions of NumPyro lack some.
+By name, each as a factory: some versions of NumPyro lack some.
 """
 
 import jax.numpy as jnp
@@ -72,12 +72,12 @@ INTERVAL = {
 
 
 def made():
-    """Those that this version has."""
-    found = {}
+    """The distributions that the installed NumPyro has."""
+    priors = {}
     for name, make in (REAL | POSITIVE | INTERVAL).items():
         try:
-            found[name] = make()
+            priors[name] = make()
         except AttributeError as error:
             if "'numpyro.distributions' has no attribute" not in str(error):
                 raise
-    return found
+    return priors

@@ -1,11 +1,11 @@
-"""Named things of which each is made when it is first asked for."""
+"""A mapping whose values are computed on first access."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
 class OnDemand(Mapping):
-    """What ``makers`` make of this mapping itself, each once: the cases that are run pay for no others."""
+    """Values of ``makers``, called with this mapping once on first access, so that unused values cost nothing."""
 
     def __init__(self, makers: Mapping[str, Callable[[Mapping[str, Any]], Any]]):
         self.makers, self.made = makers, {}

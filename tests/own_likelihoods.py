@@ -1,4 +1,4 @@
-"""Likelihoods that the package does not name, as a user writes them."""
+"""Likelihoods that are not in the package, as a user would write them."""
 
 from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
 from pgmodels.likelihoods.likelihood import likelihood

@@ -26,7 +26,7 @@ def cumulants(b, c, count):
     """From PG(b, c) = Σ_k Gamma(b, 1) s_k, s_k = 1/(2π² (k - 1/2)² + c²/2): κ_n = b (n-1)! Σ_k s_k^n."""
     k = np.arange(1, 200_001) - 0.5
     s = 1 / (2 * np.pi**2 * k**2 + c**2 / 2)
-    # What the sum of s leaves out is an integral, up to 1e-16.
+    # The remainder of the sum of s is an integral, up to 1e-16.
     sums = [s.sum() + 1 / (2 * np.pi**2 * 200_000), *((s**n).sum() for n in range(2, count + 1))]
     return b * np.array([1, *np.cumprod(np.arange(1, count))]) * sums
 
@@ -60,9 +60,9 @@ def _log_cosh(u):
 
 @cache
 def exact_cdf(b, c):
-    """By inversion where the alternating series has lost its digits; both fail elsewhere, which is asserted."""
+    """By inversion where the alternating series loses its digits, else by the series; the result is checked."""
     omega, cdf = (transform_cdf if b * np.exp(-abs(c)) > 1 and b > 20 else series_cdf)(b, c)
-    # The digits that the series loses at b = 5.5 hold 3e-7.
+    # The part lost by the series at b = 5.5 has a mass of 3e-7.
     assert abs(cdf[0]) < 1e-9
     assert abs(cdf[-1] - 1) < 1e-6
     return omega, cdf
@@ -77,7 +77,7 @@ def check_law(draws, b, c):
     """
     kappa = cumulants(b, c, 8)
     scale = np.sqrt(kappa[1])
-    # Of the standardised law: its mean is 0, and sums of fourth powers keep their digits.
+    # Standardised: the mean is 0, and sums of fourth powers keep their digits.
     standard, kappa = (draws - kappa[0]) / scale, np.array([0, *(kappa[1:] / scale ** np.arange(2, 9))])
     errors = np.sqrt(np.array([1, *_kstat_variances(kappa)]) / draws.size)
     for n, limit in ((1, 4.5), (2, 4.5), (3, 7), (4, 14)):

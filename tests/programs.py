@@ -1,4 +1,4 @@
-"""Functions as one program each: operation by operation they would be dozens, and compiling them takes the time."""
+"""Run functions as one compiled program each; operation by operation they would compile dozens."""
 
 import equinox as eqx
 import jax
@@ -6,12 +6,12 @@ import jax
 
 @eqx.filter_jit
 def run(function, *arguments):
-    """What a function returns, or a method of a module of arrays."""
+    """Call a function, or a method of an equinox module, compiled."""
     return function(*arguments)
 
 
 @jax.jit
 def conditioned(prior, sites):
-    """The posterior that sites make of a prior, with its means and variances."""
+    """The posterior of a prior given sites, with its means and variances."""
     posterior = prior.condition(sites)
     return posterior, *posterior.moments()

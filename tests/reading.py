@@ -1,4 +1,4 @@
-"""Printed formulas read as numbers: by their text, and by their MathML turned into text with every bracket."""
+"""Evaluate printed formulas: by their text, and by their MathML converted to fully bracketed text."""
 
 import math
 import re
@@ -16,7 +16,7 @@ TOKEN = re.compile(r" *(\d+(?:\.\d+)?(?:e[+-]?\d+)?|[ΣΠ]_|σ\u0303[₊₋]|[^\
 
 
 def pg(x, b, z):
-    """PG(x; b, z); the density of an auxiliary that is switched off is 1, as that of Lévy(x; 0, 0)."""
+    """PG(x; b, z); 1 at b = 0, where the auxiliary is switched off, like Lévy(x; 0, 0)."""
     return math.exp(polya_gamma.log_density(x, b, z)) if b > 0 else 1.0
 
 
@@ -44,17 +44,17 @@ RELATIONS = {"=": np.equal, "≠": np.not_equal, "<": np.less, "≤": np.less_eq
 
 
 def value(tree, values, size):
-    """What a formula says, as a number, by its text and by its MathML.
+    """The value of a formula by its text and by its MathML.
 
     ``values`` are numbers by name, or a sequence over the latents or over the columns of y.
     """
     root = ElementTree.fromstring(f"<div>{to_mathml(tree)}</div>")
-    return Reader(to_text(tree), values, size).whole(), Reader(infix(root), values, size).whole()
+    return Reader(to_text(tree), values, size).evaluate(), Reader(infix(root), values, size).evaluate()
 
 
 def infix(element):
-    """MathML as text in which brackets, not heights, say what belongs together."""
-    parts = [infix(child) for child in element]
+    """MathML as text, with brackets for the grouping."""
+    children = [infix(child) for child in element]
     match element.tag:
         case "mi" | "mn" | "mtext":
             return element.text
@@ -67,21 +67,21 @@ def infix(element):
         case "mspace":
             return " "
         case "mfrac":
-            return f"(({parts[0]}) / ({parts[1]}))"
+            return f"(({children[0]}) / ({children[1]}))"
         case "msup":
-            return f"({parts[0]})^({parts[1]})"
+            return f"({children[0]})^({children[1]})"
         case "msqrt":
-            return f"sqrt({parts[0]})"
+            return f"sqrt({children[0]})"
         case "mover":
-            return f"{parts[0]}\u0303"
+            return f"{children[0]}\u0303"
         case "munder":
-            return f"{parts[0]}{parts[1]} "
+            return f"{children[0]}{children[1]} "
         case "msub":
-            return subscripted(*parts)
+            return subscripted(*children)
         case "msubsup":
-            return f"({subscripted(*parts[:2])})^({parts[2]})"
+            return f"({subscripted(*children[:2])})^({children[2]})"
         case _:
-            return "".join(parts)
+            return "".join(children)
 
 
 def subscripted(base, below):
@@ -95,16 +95,16 @@ def subscripted(base, below):
 
 
 class Reader:
-    """Recursive descent over infix notation: a name beside a bracket is a function, a space is a product."""
+    """Recursive-descent parser of infix notation: a name before a bracket is a function, a space is a product."""
 
     def __init__(self, text, values, size):
         self.text, self.values, self.size = text, {"π": math.pi, **values}, size
-        found = list(TOKEN.finditer(text.rstrip()))
-        self.tokens = [match[1] for match in found] + [""]
-        self.apart = [match[0].startswith(" ") for match in found] + [True]
+        matches = list(TOKEN.finditer(text.rstrip()))
+        self.tokens = [match[1] for match in matches] + [""]
+        self.apart = [match[0].startswith(" ") for match in matches] + [True]
         self.at = 0
 
-    def whole(self):
+    def evaluate(self):
         result = self.sum()
         while self.token == "·":
             self.take()
@@ -159,8 +159,8 @@ class Reader:
             self.take(")" if token == "(" else "|")
             return abs(inside) if token == "|" else inside
         if token == "[":
-            left, relation = self.sum(), RELATIONS[self.take()]
-            holds = relation(left, self.sum())
+            lhs, relation = self.sum(), RELATIONS[self.take()]
+            holds = relation(lhs, self.sum())
             self.take("]")
             return float(holds)
         if token in ("Σ_", "Π_"):
@@ -170,7 +170,7 @@ class Reader:
         return self.named(token)
 
     def over(self, token):
-        """A sum or a product over the latents: of all factors that follow."""
+        """A sum or a product over the latents, of all following factors."""
         index, start = self.take(), self.at
         terms = []
         for position in range(self.size):
@@ -191,8 +191,8 @@ class Reader:
             self.take("]")
             return inside
         if name == "q" and close and self.token == "(":
-            parts = [self.take() for _ in range(5)]
-            return self.values[f"E[{parts[1]} = {parts[3]}]"]
+            tokens = [self.take() for _ in range(5)]
+            return self.values[f"E[{tokens[1]} = {tokens[3]}]"]
         if name in FUNCTIONS and close and self.token == "(":
             self.take("(")
             arguments = [self.sum()]
@@ -218,12 +218,12 @@ class Reader:
 
     def tilde(self, side):
         """σ̃ of an affine function z of f: exp(± E z / 2) / (2 cosh(sqrt(E z^2) / 2)) where f has mean m, variance v."""
-        start, found = self.at, []
+        start, values = self.at, []
         for shift in (0.0, 1.0):
             self.at = start
             self.values["f"] = np.asarray(self.values["m"]) + shift
             self.take("(")
-            found.append(self.sum())
+            values.append(self.sum())
             self.take(")")
-        mean, variance = found[0], (found[1] - found[0]) ** 2 * np.max(self.values["v"])
+        mean, variance = values[0], (values[1] - values[0]) ** 2 * np.max(self.values["v"])
         return math.exp(side * mean / 2) / (2 * math.cosh(math.sqrt(mean**2 + variance) / 2))

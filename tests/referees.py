@@ -1,7 +1,7 @@
-"""Densities, printed bounds and generators of the registry's likelihoods, written a second time.
+"""Independent densities, bounds and generators of the registry's likelihoods.
 
-By other means than the package's, so that they can referee it: densities with numpyro's and JAX's distributions, bounds
-as they are printed in the papers. They map (n, ...) and (n, latents) to (n,).
+Densities use NumPyro's and JAX's distributions, bounds the formulas printed in the papers. They map (n, ...) and
+(n, latents) to (n,).
 """
 
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def down(m, v):
 
 
 def rbf(X, variance=2.0, lengthscale=1.2):
-    """The RBF covariance, by itself."""
+    """The RBF covariance matrix, independent of the package."""
     return variance * np.exp(-0.5 * np.sum((X[:, None] - X[None]) ** 2, axis=-1) / lengthscale**2)
 
 
@@ -47,7 +47,7 @@ def draw_class(rng, p):
 
 
 def pick(values, y):
-    """The value of each row's own class."""
+    """The value of each row's class."""
     return jnp.take_along_axis(values, y.astype(int)[:, None], axis=1)[:, 0]
 
 
@@ -133,10 +133,10 @@ def ordered_logit_bound(m, v, y):
 
 
 def interval_log_mass(y, f):
-    """log P of category y of an ordered probit, by the tail that the interval is in."""
+    """log P of category y of an ordered probit, by the nearer tail."""
     low, high = (end - f for end in ends(y))
-    right = low + high > 0
-    return jnp.log(stats.norm.cdf(jnp.where(right, -low, high)) - stats.norm.cdf(jnp.where(right, -high, low)))
+    reflected = low + high > 0
+    return jnp.log(stats.norm.cdf(jnp.where(reflected, -low, high)) - stats.norm.cdf(jnp.where(reflected, -high, low)))
 
 
 def ordered_generate(noise):

@@ -1,4 +1,4 @@
-"""The likelihoods that every engine is tested on: a newcomer is a row here, and meets every engine and law.
+"""The likelihoods that every engine is tested on: add a new one as a row, to be crossed with every engine and law.
 
 ``log_density``, ``bound`` and ``generate`` are independent of the package (``referees.py``).
 """
@@ -80,12 +80,12 @@ from tests.referees import (
 class Case(NamedTuple):
     """A likelihood and, independently of it, its log density, its local bound and a generator of observations.
 
-    ``log_density(y, f)`` and ``bound(m, v, y)`` map (n, ...) and (n, latents) to (n,); where there is no augmentation
-    there is no bound. ``generate(rng, f)`` gives y.
-    Where factors combine latents, ``design(y)`` is Φ (n, predictors, latents), and the bound takes the predictors;
-    ``multiply`` is whether two latents of a datum do.
-    ``limits`` hold the latent ``limited`` of the truth to where Gibbs meets no counts in the thousands: as data they
-    make it costly, as auxiliaries slow to mix.
+    ``log_density(y, f)`` and ``bound(m, v, y)`` map (n, ...) and (n, latents) to (n,); ``bound`` is None without
+    an augmentation. ``generate(rng, f)`` draws y.
+    If factors combine latents, ``design(y)`` is Φ (n, predictors, latents), and the bound takes the predictors;
+    ``multiply`` is whether the likelihood multiplies latents of a datum.
+    ``limits`` clip the true latent ``limited`` to avoid counts in the thousands, which make Gibbs costly as data and
+    slow to mix as auxiliaries.
     """
 
     name: str
@@ -104,12 +104,12 @@ class Case(NamedTuple):
         return Model(self.likelihood(), GP(RBF(variance, lengthscale), mean=mean, size=self.num_latents))
 
     def unequal(self, **options: Any) -> Model:
-        """The likelihood over GPs each with a kernel and a mean of its own."""
+        """The likelihood over GPs with unequal kernels and means."""
         kernels = [RBF(1.5 + 0.5 * k, 0.8 + 0.4 * k) for k in range(self.num_latents)]
         return Model(self.likelihood(), [GP(kernel, mean=0.3 - 0.2 * k, **options) for k, kernel in enumerate(kernels)])
 
     def data(self, n: int, seed: int, scale: float = 1.5, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-        """X (n, 2) and y from smooth latents between shift - scale and shift + scale, every class seen."""
+        """X (n, 2) and y from smooth latents between shift - scale and shift + scale, every class present."""
         rng = np.random.default_rng(seed)
         X = rng.uniform(-2.0, 2.0, (n, 2))
         directions = rng.normal(size=(2, self.num_latents))
@@ -122,7 +122,7 @@ class Case(NamedTuple):
         return X, y
 
     def matrix(self, y: Any) -> Any:
-        """Φ (n, predictors, latents): the identity where no factor combines latents."""
+        """Φ (n, predictors, latents): the identity if no factor combines latents."""
         identity = np.broadcast_to(np.eye(self.num_latents), (len(y), self.num_latents, self.num_latents))
         return identity if self.design is None else self.design(y)
 
@@ -133,7 +133,7 @@ class Case(NamedTuple):
 
 
 def by_name(*cases: Case) -> dict[str, Case]:
-    """With one program each: compiled operation by operation they cost ten times more."""
+    """Cases by name, with jitted functions: ten times cheaper than compiling operation by operation."""
     return {
         case.name: case._replace(log_density=jax.jit(case.log_density), bound=case.bound and jax.jit(case.bound))
         for case in cases
@@ -287,12 +287,12 @@ CASES = by_name(
         additive,
         3,
         lambda y, f: stats.norm.logpdf(y, f[:, 0] + f[:, 2], 1 / jnp.sqrt(4.0 * expit(f[:, 1]))),
-        # The predictors in the order in which the formula has them: that of the noise first.
+        # The predictors in the order of the formula: that of the noise first.
         lambda m, v, y: heteroscedastic_bound(m[:, ::-1], v[:, ::-1], y),
         lambda rng, f: f[:, 0] + f[:, 2] + rng.normal(size=len(f)) / np.sqrt(4.0 * sigma(f[:, 1])),
         limits=(-2.0, np.inf),
         limited=1,
-        # Those that are added are no neighbours.
+        # The added latents are not adjacent.
         design=lambda y: np.broadcast_to(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), (len(y), 2, 3)),
         multiply=True,
     ),
@@ -315,7 +315,7 @@ CASES = by_name(
         design=lambda y: np.broadcast_to(np.array([[1.0, 1.0], [0.0, 1.0]]), (len(y), 2, 2)),
     ),
 )
-# What no rule augments.
+# Likelihoods without an augmentation.
 FORMULAS = by_name(
     Case(
         "log_poisson",

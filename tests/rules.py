@@ -1,6 +1,6 @@
-"""Formulas that the rules take, singly and in one another: a new rule is a row of FORMULAS.
+"""Formulas matched by the rules, singly and nested: add a row to FORMULAS for a new rule.
 
-Each row passes all checks of ``verify`` (test_verify.py), which a planted error in a rule breaks.
+Each row passes all checks of ``verify`` (test_verify.py), which detect planted errors in rules.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
-"""A prior form from outside the package, without a factor matrix.
+"""A prior representation defined outside the package, without a factor matrix.
 
-The Ornstein-Uhlenbeck process of inputs on a line, by Kalman filter and smoother: O(n) in all it does.
+The Ornstein-Uhlenbeck process of one input, by Kalman filter and smoother, in O(n).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pgmodels.priors.representation import Representation
 
 @dataclass(frozen=True)
 class StateSpace(Representation):
-    """The form of pgm.Matern12 on one column of X."""
+    """The state-space representation of pgm.Matern12 on one column of X."""
 
     def bind(self, kernel, mean, X, size, neglected=np.inf):
         return self.traced(kernel, mean, X, size)
@@ -31,7 +31,7 @@ class StateSpace(Representation):
 
 
 class LinePrior(LatentPrior):
-    """Coordinates are the latents at X themselves, less their mean. ``order`` sorts the rows."""
+    """Coordinates are the latents at X minus their mean. ``order`` sorts the rows."""
 
     mean: jax.Array
     X: jax.Array
@@ -45,13 +45,13 @@ class LinePrior(LatentPrior):
         return len(self.X)
 
     @property
-    def places(self):
+    def sorted_inputs(self):
         return self.X[self.order, 0]
 
     @property
     def decays(self):
         """The correlation of each sorted value with the one before, 0 for the first."""
-        return jnp.append(0.0, jnp.exp(-jnp.diff(self.places) / self.lengthscale))
+        return jnp.append(0.0, jnp.exp(-jnp.diff(self.sorted_inputs) / self.lengthscale))
 
     def unsorted(self, values):
         return jnp.zeros_like(values).at[self.order].set(values)
@@ -71,18 +71,18 @@ class LinePrior(LatentPrior):
         zeros = jnp.zeros(self.size)
         start, data = (zeros, zeros, zeros), (self.decays, h[self.order], sites.precision[self.order])
         (_, _, log_normalizer), (m, P, mean, variance) = jax.lax.scan(forward, start, data)
-        # Each value given the next: gain times its deviation, and a variance of its own.
+        # Each value given the next: mean gain times the next deviation, with residual variance.
         gains = jnp.append(self.decays[1:], 0.0)[:, None] * variance / jnp.roll(P, -1, axis=0)
-        own = variance - gains**2 * jnp.roll(P, -1, axis=0)
+        residuals = variance - gains**2 * jnp.roll(P, -1, axis=0)
 
         def backward(carry, step):
             mean, variance, next_m = carry
-            gain, filtered, own, m = step
-            mean, variance = filtered + gain * (mean - next_m), own + gain**2 * variance
+            gain, filtered, residual, m = step
+            mean, variance = filtered + gain * (mean - next_m), residual + gain**2 * variance
             return (mean, variance, m), (mean, variance)
 
-        _, (mean, variance) = jax.lax.scan(backward, (zeros, zeros, zeros), (gains, mean, own, m), reverse=True)
-        return LinePosterior(self, mean, variance, gains, own, jnp.sum(log_normalizer + constant))
+        _, (mean, variance) = jax.lax.scan(backward, (zeros, zeros, zeros), (gains, mean, residuals, m), reverse=True)
+        return LinePosterior(self, mean, variance, gains, residuals, jnp.sum(log_normalizer + constant))
 
     def draw(self, key):
         def forward(before, step):
@@ -101,22 +101,22 @@ class LinePrior(LatentPrior):
         return self.mean + coordinates
 
     def bridge(self, X_new):
-        """Each new input's sorted neighbours, their weights, and the variance that they leave."""
-        t, s = jnp.asarray(X_new)[:, 0], self.places
-        right = jnp.searchsorted(s, t, side="right")
-        has_left, has_right = right > 0, right < len(s)
-        left, right = jnp.maximum(right - 1, 0), jnp.minimum(right, len(s) - 1)
-        a = jnp.where(has_left, jnp.exp(-jnp.abs(t - s[left]) / self.lengthscale), 0.0)
-        b = jnp.where(has_right, jnp.exp(-jnp.abs(s[right] - t) / self.lengthscale), 0.0)
-        # The neighbours' correlation is a b, and 0 where there is but one.
+        """The neighbours of each new input, their weights, and the residual variance."""
+        t, s = jnp.asarray(X_new)[:, 0], self.sorted_inputs
+        upper = jnp.searchsorted(s, t, side="right")
+        has_lower, has_upper = upper > 0, upper < len(s)
+        lower, upper = jnp.maximum(upper - 1, 0), jnp.minimum(upper, len(s) - 1)
+        a = jnp.where(has_lower, jnp.exp(-jnp.abs(t - s[lower]) / self.lengthscale), 0.0)
+        b = jnp.where(has_upper, jnp.exp(-jnp.abs(s[upper] - t) / self.lengthscale), 0.0)
+        # The neighbours' correlation is a b; 0 with only one neighbour.
         weights = (a - a * b**2) / (1.0 - (a * b) ** 2), (b - a**2 * b) / (1.0 - (a * b) ** 2)
         residual = self.variance * (1.0 - weights[0] * a - weights[1] * b)
-        return left, right, *weights, jnp.maximum(residual, 0.0)
+        return lower, upper, *weights, jnp.maximum(residual, 0.0)
 
     def at(self, X_new, coordinates):
-        left, right, a, b, residual = self.bridge(X_new)
+        lower, upper, a, b, residual = self.bridge(X_new)
         f = coordinates[..., self.order, :]
-        return self.mean + a[:, None] * f[..., left, :] + b[:, None] * f[..., right, :], residual
+        return self.mean + a[:, None] * f[..., lower, :] + b[:, None] * f[..., upper, :], residual
 
 
 class LinePosterior(Posterior):
@@ -126,7 +126,7 @@ class LinePosterior(Posterior):
     mean: jax.Array
     variance: jax.Array
     gains: jax.Array
-    own: jax.Array
+    residuals: jax.Array
     log_z: jax.Array
 
     def moments(self):
@@ -136,19 +136,19 @@ class LinePosterior(Posterior):
         return self.log_z
 
     def predict(self, X_new):
-        left, right, a, b, residual = (part if part.ndim == 0 else part[:, None] for part in self.prior.bridge(X_new))
-        left, right = left[:, 0], right[:, 0]
-        mean = self.prior.mean + a * self.mean[left] + b * self.mean[right]
-        both = self.gains[left] * self.variance[right]
-        return mean, a**2 * self.variance[left] + b**2 * self.variance[right] + 2.0 * a * b * both + residual
+        lower, upper, a, b, residual = (part if part.ndim == 0 else part[:, None] for part in self.prior.bridge(X_new))
+        lower, upper = lower[:, 0], upper[:, 0]
+        mean = self.prior.mean + a * self.mean[lower] + b * self.mean[upper]
+        both = self.gains[lower] * self.variance[upper]
+        return mean, a**2 * self.variance[lower] + b**2 * self.variance[upper] + 2.0 * a * b * both + residual
 
     def mean_and_deviation(self, key):
         def backward(after, step):
-            gain, own, noise = step
-            d = gain * after + jnp.sqrt(own) * noise
+            gain, residual, noise = step
+            d = gain * after + jnp.sqrt(residual) * noise
             return d, d
 
         noise = jax.random.normal(key, self.mean.shape)
         zeros = jnp.zeros(self.prior.size)
-        _, deviation = jax.lax.scan(backward, zeros, (self.gains, self.own, noise), reverse=True)
+        _, deviation = jax.lax.scan(backward, zeros, (self.gains, self.residuals, noise), reverse=True)
         return self.prior.unsorted(self.mean), self.prior.unsorted(deviation)

@@ -1,4 +1,4 @@
-"""The augmentation of a likelihood: bound, sites, draws and densities, which are all that the engines use."""
+"""The augmentation of a likelihood: local bound, sites, auxiliary draws and densities, as used by the engines."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -44,13 +44,13 @@ class Augmentation(Objective):
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The latents updated together: latents that a rate couples to a sigmoid's are in different blocks."""
+        """Blocks of latents updated jointly; latents in a Poisson rate and in its sigmoid are in different blocks."""
         conflicts: dict[int, set[int]] = {position: set() for position in range(self.size)}
         for rule in self.rules:
-            for left in rule.coupled:
-                for right in rule.positions:
-                    conflicts[left].add(right)
-                    conflicts[right].add(left)
+            for coupled in rule.coupled:
+                for other in rule.positions:
+                    conflicts[coupled].add(other)
+                    conflicts[other].add(coupled)
         blocks: list[list[int]] = []
         for position in range(self.size):
             free = [block for block in blocks if not conflicts[position].intersection(block)]
@@ -61,7 +61,7 @@ class Augmentation(Objective):
         return tuple(tuple(block) for block in blocks)
 
     def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""
+        """The predictors at latent values (..., n, latents): the latents themselves if no factor combines them."""
         return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
 
     def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
@@ -79,7 +79,7 @@ class Augmentation(Objective):
 
     @property
     def log_base(self) -> Expression:
-        """What the bound has beside the rules' shares."""
+        """The term of the bound that is free of the latents."""
         return _log(self.base)
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
@@ -88,7 +88,7 @@ class Augmentation(Objective):
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
 
     def draw_chain(self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0) -> dict[str, Any]:
-        """Draw the auxiliaries that a block of latents needs, given all latents; values by name."""
+        """Draw the auxiliaries of a block of latents given all latents; returns values by name."""
         values = dict(parameters)
         drawn = {}
         keys = jax.random.split(key, len(self.rules))
@@ -101,7 +101,7 @@ class Augmentation(Objective):
     def sites_given(
         self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
     ) -> tuple[Any, Any]:
-        """The sites that the auxiliaries leave for a block of latents, shapes (n, latents)."""
+        """The sites of a block of latents given the auxiliaries, shapes (n, latents)."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         terms: list[SiteTerm] = []
         for rule in self.rules:
@@ -114,18 +114,18 @@ class Augmentation(Objective):
     def draw_auxiliaries(
         self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
     ) -> tuple[Any, Any]:
-        """Draw the auxiliaries given f and return the sites they leave: the first half of a Gibbs sweep."""
+        """Draw the auxiliaries given f and return the resulting sites: the first half of a Gibbs sweep."""
         return self.sites_given(self.draw_chain(key, f, y, parameters, block), f, y, parameters, block)
 
     def log_joint(
         self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
     ) -> Any:
-        """log p(y, auxiliaries | f) of each datum, with the auxiliaries that the block does not need integrated out."""
+        """log p(y, auxiliaries | f) of each datum; auxiliaries missing from ``auxiliaries`` are integrated out."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = self.base.log_evaluate(env)
         for rule in self.rules:
             if rule.parent is not None and rule.parent.name not in auxiliaries:
-                continue  # a part of the parent's factor, which is integrated out as a whole
+                continue  # included in the parent's factor, which is integrated out
             if rule.auxiliary is None or rule.auxiliary.name in auxiliaries:
                 part = rule.log_joint(env)
             else:
@@ -148,7 +148,7 @@ class Augmentation(Objective):
 
 
 def _log(base: Expression) -> Expression:
-    """The logarithm of a coefficient, written without exponentials."""
+    """The logarithm of a coefficient; exponential factors contribute their arguments."""
     factors = base.children if isinstance(base, Product) else (base,)
     exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
     rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))

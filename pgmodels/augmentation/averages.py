@@ -1,4 +1,4 @@
-"""Symbols of variational inference: moments of q, expectations under it, and what bounds are made of."""
+"""Symbols of variational inference: moments of q, expectations under q, and the terms of local bounds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ VARIANCE = "Var[f]"
 
 
 class Marginal(Expression):
-    """The mean ``m`` of a latent under q, or its variance ``v``: read from ``f`` and the parameter VARIANCE."""
+    """The mean ``m`` of a latent under q (read from ``env.f``) or its variance ``v`` (the parameter VARIANCE)."""
 
     def __init__(self, symbol: str, latent: Latent | Latents):
         self.symbol, self.latent = symbol, latent
@@ -40,7 +40,7 @@ class Marginal(Expression):
 class Expected(Expression):
     """The expectation of an auxiliary under q, read from the parameter of the same name, such as ``E[ω]``.
 
-    Of a component of a mixture it is the probability, such as ``q(j = 1)``.
+    For a mixture component it is the probability, such as ``q(j = 1)``.
     """
 
     nonnegative = True  # type: ignore[assignment]
@@ -57,7 +57,7 @@ class Expected(Expression):
         return env.parameters[self.name]
 
     def element(self, index: Part | None) -> Tree:
-        """The symbol with another index than that of all latents."""
+        """The symbol with the given index."""
         if isinstance(self.auxiliary, Allocated):
             return call("q", self.auxiliary.condition)
         return expectation(self.auxiliary.element(index))
@@ -88,7 +88,7 @@ class Tilde(Expression):
 
 
 class Thinning(Expression):
-    """1 - σ̃₋(z), what stands for σ(z) in bounds, without cancellation."""
+    """1 - σ̃₋(z), which replaces σ(z) in bounds; evaluated without cancellation."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -130,7 +130,7 @@ class Root(Expression):
 
 
 class Function(Expression):
-    """A function of one argument that only derivations print."""
+    """A named function of one argument, as printed in derivations."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -149,17 +149,17 @@ class Function(Expression):
 
 
 def mean_of(predictor: Predictor) -> Expression:
-    """E[z] in q's marginals."""
+    """E[z] under q's marginals, as a formula."""
     return add(multiply(predictor.scale, Marginal("m", predictor.latent)), predictor.shift)
 
 
 def variance_of(predictor: Predictor) -> Expression:
-    """Var[z] in q's marginals."""
+    """Var[z] under q's marginals, as a formula."""
     return multiply(power(predictor.scale, 2.0), Marginal("v", predictor.latent))
 
 
 def mean_quadratic(quadratic: Quadratic) -> Expression:
-    """E[Q] in q's marginals."""
+    """E[Q] under q's marginals, as a formula."""
     total = quadratic.constant
     for square in quadratic.squares:
         second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))

@@ -1,4 +1,4 @@
-"""From a formula to its augmentation: its factors, each taken by a rule, and what the rules leave taken by others."""
+"""Derive the augmentation of a formula: match each factor with a rule, then the factors that the rule returns."""
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import NoAugmentationError
@@ -19,24 +19,24 @@ from pgmodels.likelihoods.symbols import Constant, ParameterSymbol, Positions, S
 
 
 class Deriver:
-    """Builds one augmentation, factor by factor, and is what rules add themselves to.
+    """Builds one augmentation, factor by factor; matching rules append themselves to ``rules``.
 
-    ``rules`` are those found so far; ``pending`` are factors of the one being placed that no rule has looked at yet.
+    ``pending`` are the factors, all with the same parent, that have not been matched yet.
     """
 
     def __init__(self, formula: Expression, size: int):
         self.formula, self.size = formula, size
-        # The likelihood that the formula is a component of: what errors tell of.
-        self.whole = formula
+        # The full likelihood, for error messages, where ``formula`` is a mixture component of it.
+        self.likelihood = formula
         self.requirements: list[Requirement] = []
         self.rules: list[Rule] = []
         self.pending: list[Factor] = []
-        # Factors free of the latents, by the name of the auxiliary whose rule left them.
+        # Factors free of the latents, by the name of the auxiliary whose rule returned them.
         self.coefficients: dict[str | None, list[Expression]] = {}
-        self.named: dict[str, int] = {}
+        self.name_counts: dict[str, int] = {}
 
     def derive(self) -> Augmentation:
-        """The augmentation, or NoAugmentationError."""
+        """The augmentation. Raises NoAugmentationError if no rule matches a factor."""
         if self.formula.is_vector:
             raise ValueError(
                 f"the formula {self.formula.text()} has one value for each latent, not one number: reduce it with "
@@ -44,23 +44,23 @@ class Deriver:
             )
         for latent in latents_of(self.formula).values():
             if isinstance(latent, Selected):
-                # f[i] is read as Π_c g(f[c])^[i = c], which holds where one c is i.
-                found = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
-                self.require(found, "positive", words("the number of latents that"), latent, words("selects"))
+                # g(f[i]) is rewritten as Π_c g(f[c])^[i = c], which requires that i is one of the indices c.
+                num_selected = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
+                self.require(num_selected, "positive", words("the number of latents that"), latent, words("selects"))
         augmentation = self._build()
         self._check_used()
         return augmentation
 
-    def component(self, formula: Expression) -> Expression:
-        """The local bound of a component of a mixture by itself; its requirements are the mixture's too."""
+    def component_bound(self, formula: Expression) -> Expression:
+        """The local bound of a mixture component; its requirements are added to those of the mixture."""
         inner = Deriver(formula, self.size)
-        inner.whole = self.whole
+        inner.likelihood = self.likelihood
         augmentation = inner._build()
         self.requirements += augmentation.requirements
         return augmentation.bound
 
     def _build(self) -> Augmentation:
-        self.place(factorise(self.formula, self.size))
+        self.apply_rules(factorise(self.formula, self.size))
         self.rules.sort(key=lambda rule: rule.rank)
         for rule in self.rules:
             rule.finish(self)
@@ -68,8 +68,8 @@ class Deriver:
             self.formula, self.size, self.coefficient(None), tuple(self.rules), tuple(self.requirements)
         )
 
-    def place(self, factors: list[Factor]) -> None:
-        """Have each factor, all of one parent, taken by a rule; exponentials as one, after the others."""
+    def apply_rules(self, factors: list[Factor]) -> None:
+        """Apply the rules to factors that share a parent; exponentials are merged and matched last."""
         outer, self.pending = self.pending, _merged(factors)
         exponents: list[Expression] = []
         parent = factors[0].parent
@@ -80,48 +80,48 @@ class Deriver:
             if not factor.base.latent_free and isinstance(factor.base, Call) and factor.base.name == "exp":
                 exponents.append(_summed(multiply(factor.exponent, factor.base.argument)))
             else:
-                self.pending[:0] = self._take(factor)
+                self.pending[:0] = self._apply_rule(factor)
         rest = [Factor(exp(add(*exponents)), ONE, parent)] if exponents else []
         while rest:
-            rest[:0] = self._take(rest.pop(0))
+            rest[:0] = self._apply_rule(rest.pop(0))
         self.pending = outer
 
-    def _take(self, factor: Factor) -> list[Factor]:
-        """Have a factor taken by a rule; returns what is left of it beside what hangs on a new auxiliary."""
+    def _apply_rule(self, factor: Factor) -> list[Factor]:
+        """Apply the first matching rule; returns the remaining factors that do not depend on a new auxiliary."""
         if factor.base.latent_free:
             if factor.base.key != exp(0.0).key:
                 self.coefficients.setdefault(_name(factor.parent), []).append(power(factor.base, factor.exponent))
             return []
         for rule in RULES:
-            left = rule.match(factor, self)
-            if left is not None:
-                hanging = [part for part in left if part.parent is not factor.parent]
-                for parent in {id(part.parent): part.parent for part in hanging}.values():
-                    self.place([part for part in hanging if part.parent is parent])
-                return [part for part in left if part.parent is factor.parent]
+            remaining = rule.match(factor, self)
+            if remaining is not None:
+                dependent = [part for part in remaining if part.parent is not factor.parent]
+                for parent in {id(part.parent): part.parent for part in dependent}.values():
+                    self.apply_rules([part for part in dependent if part.parent is parent])
+                return [part for part in remaining if part.parent is factor.parent]
         wanted = "a power of σ(z), Φ(z), a sum, or an exponential"
         if isinstance(factor.base, (Sum, Reduction, Power)):
             wanted = "a sum or a quadratic to a negative power, or a sum of likelihoods to the power 0 or 1"
         raise self.no_rule(factor.expression, wanted)
 
     def coefficient(self, parent: Auxiliary | None) -> Expression:
-        """The product of the factors free of the latents that the likelihood has, or that a rule left."""
+        """The product of the latent-free factors of the likelihood (parent None), or of those returned by a rule."""
         return multiply(*self.coefficients.get(_name(parent), []))
 
     def check_plates(self, base: Expression, exponent: Expression, reduced: bool, factor: Expression) -> None:
-        """Refuse a product over the latents of functions of a sum over the latents: its auxiliaries are a matrix."""
+        """Reject a product over the latents of functions of a sum over the latents: its auxiliaries form a matrix."""
         if reduced and (base.is_vector or exponent.is_vector):
             raise self.no_rule(factor, "a sum over the latents outside of products over the latents")
 
     def predictor(self, argument: Expression, factor: Expression) -> Predictor:
-        """The argument of a factor as a predictor, or NoAugmentationError."""
+        """The argument of a factor as a predictor. Raises NoAugmentationError if it is not affine in one latent."""
         predictor = affine(argument)
         if predictor is None:
-            raise self.no_rule(factor, f"an affine function of one latent where {argument.text()} stands")
+            raise self.no_rule(factor, f"an affine function of one latent instead of {argument.text()}")
         return predictor
 
     def require_quadratic(self, quadratic: Quadratic, factor: Expression) -> None:
-        """Require that a quadratic is nowhere negative."""
+        """Require that a quadratic is non-negative."""
         for square in quadratic.squares:
             if square.weight.sign == -1:
                 raise self.no_rule(factor, "a non-negative quadratic")
@@ -132,7 +132,7 @@ class Deriver:
         self.require(quadratic.constant, "nonnegative", words("the least value of the quadratic in"), factor)
 
     def require(self, expression: Expression, kind: str, *reason: Part) -> None:
-        """Require something of a coefficient, which words and formulas name; of auxiliaries it is known."""
+        """Add a requirement on a coefficient, with its description; skipped where it holds by construction."""
         trivially = expression.nonnegative and kind == "nonnegative"
         trivially |= isinstance(expression, Constant) and expression.value == 1.0
         trivially |= kind == "positive" and isinstance(expression, Constant) and expression.value > 0
@@ -142,16 +142,16 @@ class Deriver:
             self.requirements.append(Requirement(expression, kind, line(*reason)))
 
     def name(self, symbol: str) -> str:
-        """A name for an auxiliary: the symbol, with a number from the second on."""
-        self.named[symbol] = self.named.get(symbol, 0) + 1
-        return symbol if self.named[symbol] == 1 else f"{symbol}{self.named[symbol]}"
+        """A unique name for an auxiliary: the symbol, numbered from the second use on."""
+        self.name_counts[symbol] = self.name_counts.get(symbol, 0) + 1
+        return symbol if self.name_counts[symbol] == 1 else f"{symbol}{self.name_counts[symbol]}"
 
     def no_rule(self, factor: Expression, wanted: str) -> NoAugmentationError:
-        """The error for a factor that no rule takes, with what was looked for."""
+        """The error for a factor that no rule matches; ``wanted`` describes the supported forms."""
         known = "\n".join(f"  - {rule.title}: {(rule.__doc__ or '').splitlines()[0]}" for rule in RULES)
         return NoAugmentationError(
             f"no augmentation for the factor {factor.text()}\n"
-            f"in the likelihood {self.whole.text()}.\n"
+            f"in the likelihood {self.likelihood.text()}.\n"
             f"Looked for {wanted}.\nThe rules are:\n{known}"
         )
 
@@ -170,24 +170,24 @@ def _name(auxiliary: Auxiliary | None) -> str | None:
 
 
 def _merged(factors: list[Factor]) -> list[Factor]:
-    """The factors with those of equal bases put together."""
+    """Merge factors of equal bases."""
     merged: dict[tuple, Factor] = {}
     for factor in factors:
-        held = merged.get(factor.base.key)
-        exponent = factor.exponent if held is None else add(held.exponent, factor.exponent)
+        previous = merged.get(factor.base.key)
+        exponent = factor.exponent if previous is None else add(previous.exponent, factor.exponent)
         merged[factor.base.key] = Factor(factor.base, exponent, factor.parent)
     return list(merged.values())
 
 
 def _summed(expression: Expression) -> Expression:
-    """An exponent of a product over the latents is a sum over them."""
+    """The exponent of a product over the latents: a sum over them."""
     return Reduction("sum", expression) if expression.is_vector else expression
 
 
 def derive_formula(formula: Expression, size: int) -> Augmentation:
     """Derive the augmentation of a formula over ``size`` latents.
 
-    Where a factor combines latents, it is the augmentation of the formula over its predictors.
+    If a factor combines latents, the formula is first rewritten over its predictors.
     """
     try:
         return Deriver(formula, size).derive()

@@ -1,7 +1,7 @@
-"""A derivation as a person would write it: identities, conditionals, CAVI updates, bound.
+"""Print a derivation: identities, complete conditionals, CAVI updates, local bound.
 
-Each line is a tree, from which text and MathML are both written. The sites, expectations and bounds in it are
-expressions, which can be evaluated: the tests compare them with what the engines compute.
+Each line is a tree that is printed as text or as MathML. Its sites, expectations and bounds are expressions that can
+be evaluated: the tests compare them with the engines' values.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _ONE = Number("1")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a derivation, not wrapped, ``indent`` columns in."""
+    """An unwrapped line of a derivation, indented by ``indent`` columns."""
 
     formula: Tree
     indent: int = 0
@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a derivation."""
+    """A titled section of a derivation."""
 
     title: str
     lines: tuple[Line, ...]
@@ -70,9 +70,9 @@ class Section:
 def explain_sections(
     augmentation: Augmentation, name: str, latents: Sequence[str] | None = None
 ) -> tuple[Section, ...]:
-    """The derivation's sections, from which text and MathML are made.
+    """The sections of a derivation, to be printed as text or MathML.
 
-    ``latents`` are names of the latents, one each; ValueError if their number is another.
+    ``latents`` are names of the latents, one each. Raises ValueError if their number differs from the likelihood's.
     """
     if latents is not None and len(latents) != augmentation.num_latents:
         raise ValueError(f"the likelihood has {augmentation.num_latents} latents; got {len(latents)} names for them.")
@@ -98,8 +98,8 @@ def likelihood_line(formula: Expression, *rest: Part) -> Line:
     return _line(call("p", line("y", "|", "f")), "=", formula, *rest)
 
 
-def _line(*parts: Part, indent: int = 0) -> Line:
-    return Line(line(*parts), indent)
+def _line(*items: Part, indent: int = 0) -> Line:
+    return Line(line(*items), indent)
 
 
 def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[Line]:
@@ -113,9 +113,9 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
     prior: list[Part] = [words("Each latent has prior")] if augmentation.size > 1 else ["f", words("has prior")]
     if augmentation.predictors is not None:
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
-        own = words("Each latent has a prior of its own;")
-        lines.append(_line(own, "f", words("given"), "z", words("is Gaussian.")))
-    if _entangled(augmentation):
+        independent = words("Each latent has a prior of its own;")
+        lines.append(_line(independent, "f", words("given"), "z", words("is Gaussian.")))
+    if _shares_latents(augmentation):
         prior = ["f", words("has prior")]
         lines[-1] = _line(words("The predictors"), "z", "=", factors("Φ", "f"), words("share latents."))
     data = words("at the data. Formulas without")
@@ -146,22 +146,22 @@ def _steps(augmentation: Augmentation) -> list[Line]:
 
 
 def _augmented(augmentation: Augmentation) -> Line:
-    parts: list[Part] = [augmentation.base]
+    terms: list[Part] = [augmentation.base]
     for rule in augmentation.rules:
         part = rule.augmented()
         if rule.auxiliary is not None and rule.auxiliary.is_vector and tree(part) != _ONE:
             single = isinstance(tree(part), Applied)
             part = over("Π", "c", part if single else bracketed(part))
-        parts.append(part)
+        terms.append(part)
     names = listed("y", *(auxiliary.name for auxiliary in _auxiliaries(augmentation)))
-    several = listed(*(part for part in parts if tree(part) != _ONE), sign="·")
+    several = listed(*(part for part in terms if tree(part) != _ONE), sign="·")
     return _line(call("p", line(names, "|", "f")), "=", several)
 
 
 def _auxiliaries(augmentation: Augmentation, block: int | None = None) -> list[Auxiliary]:
     positions = set(range(augmentation.size) if block is None else augmentation.blocks[block])
-    found = [rule.auxiliary for rule in augmentation.rules if positions & set(rule.positions)]
-    return [auxiliary for auxiliary in found if auxiliary is not None]
+    auxiliaries = [rule.auxiliary for rule in augmentation.rules if positions & set(rule.positions)]
+    return [auxiliary for auxiliary in auxiliaries if auxiliary is not None]
 
 
 def _conditionals(augmentation: Augmentation) -> list[Line]:
@@ -170,8 +170,8 @@ def _conditionals(augmentation: Augmentation) -> list[Line]:
     count = len(augmentation.blocks)
     lines = [_line(words(f"The likelihood multiplies latents: they are drawn in {count} blocks."))]
     for block in range(count):
-        held = {auxiliary.name for auxiliary in _auxiliaries(augmentation, block)}
-        out = [auxiliary.name for auxiliary in _auxiliaries(augmentation) if auxiliary.name not in held]
+        drawn = {auxiliary.name for auxiliary in _auxiliaries(augmentation, block)}
+        out = [auxiliary.name for auxiliary in _auxiliaries(augmentation) if auxiliary.name not in drawn]
         names = [part for name in out for part in (words("and"), name)][1:]
         integrated = [words(", with"), *names, words("integrated out")] if out else []
         lines.append(_line(words(f"Block {block + 1}:"), *_block_name(augmentation, block), *integrated))
@@ -194,22 +194,24 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
     sites = conditional_sites(augmentation, block)
     letter = _letter(augmentation)
     exponent = line(factors("h", letter), "-", fraction(factors("w", raised(letter, 2)), 2))
-    lines.append(_line(words("What is left of the likelihood is"), call("exp", exponent), words(", with")))
+    lines.append(
+        _line(words("Given the auxiliaries the likelihood is proportional to"), call("exp", exponent), words(", with"))
+    )
     lines += _sites(sites)
-    if _entangled(augmentation):
+    if _shares_latents(augmentation):
         latents = [Latent(j, augmentation.num_latents) for j in augmentation.latents_of(augmentation.blocks[block])]
-        found = dict.fromkeys(part for site in sites for part in site.given)
+        variables = dict.fromkeys(part for site in sites for part in site.variables)
         law = call("N", _shared_mean(), "V")
-        return [*lines, _line(listed(*latents), "|", listed(*found, "y"), "~", law, APART, _shared_covariance())]
+        return [*lines, _line(listed(*latents), "|", listed(*variables, "y"), "~", law, APART, _shared_covariance())]
     for site in sites:
         law = call("N", _mean(site.latent.index), indexed("V", site.latent.index))
-        given = listed(*site.given, "y")
-        lines.append(_line(site.latent, "|", given, "~", law, APART, _covariance(site.latent.index)))
+        conditioning = listed(*site.variables, "y")
+        lines.append(_line(site.latent, "|", conditioning, "~", law, APART, _covariance(site.latent.index)))
     return lines
 
 
 def _letter(augmentation: Augmentation) -> str:
-    """What sites are on: latents, or predictors where factors combine latents."""
+    """The symbol that sites belong to: f, or z where factors combine latents."""
     return "f" if augmentation.predictors is None else "z"
 
 
@@ -223,8 +225,8 @@ def _covariance(j: Part | None) -> Tree:
     return line(indexed("V", j), "=", inverse_power(precision))
 
 
-def _entangled(augmentation: Augmentation) -> bool:
-    """Whether predictors share latents: then what is Gaussian, given the auxiliaries, are the latents jointly."""
+def _shares_latents(augmentation: Augmentation) -> bool:
+    """Whether predictors share latents: given the auxiliaries only the joint law of the latents is then Gaussian."""
     predictors = augmentation.predictors
     rows = [latent for row in (() if predictors is None else predictors.rows) for latent in row]
     return len(set(rows)) < len(rows)
@@ -251,41 +253,41 @@ def _sites(sites: Sequence[LatentSite]) -> list[Line]:
 def _updates(augmentation: Augmentation) -> list[Line]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block, True)]
     lines = []
-    if _entangled(augmentation):
+    if _shares_latents(augmentation):
         moments = line("m", "=", factors("Φ", "M")), line("v", "=", call("diag", factors("Φ", "V", raised("Φ", "T"))))
         lines.append(_line(call("q", "f"), "=", call("N", "M", "V"), APART, moments[0], APART, moments[1]))
     for j in _indices(every) if not lines else ():
         m, v, covariance = (indexed(name, j) for name in "mvV")
-        left = call("q", indexed(_letter(augmentation), j))
-        lines.append(_line(left, "=", call("N", m, covariance), APART, v, "=", call("diag", covariance)))
+        marginal = call("q", indexed(_letter(augmentation), j))
+        lines.append(_line(marginal, "=", call("N", m, covariance), APART, v, "=", call("diag", covariance)))
     for symbol, value in expectations(augmentation):
         roots = (part for root in _roots(value) for part in (APART, root, "=", root.definition))
         lines.append(_line(symbol, "=", value, *roots))
     if len(augmentation.blocks) > 1:
-        lines.append(_line(words("One block after the other, each with the expectations brought up to date first:")))
+        lines.append(_line(words("Blocks are updated in turn, each after its expectations:")))
     lines += _sites(every)
-    if _entangled(augmentation):
+    if _shares_latents(augmentation):
         return [*lines, _line("M", "=", _shared_mean(), APART, _shared_covariance())]
     lines += [_line(indexed("m", j), "=", _mean(j), APART, _covariance(j)) for j in _indices(every)]
     return lines
 
 
 def _indices(sites: Sequence[LatentSite]) -> Sequence[Part | None]:
-    """The indices of the latents, or one that stands for all where they are many."""
+    """The indices of the latents, or a generic one if there are more than two."""
     return [site.latent.index for site in sites] if len(sites) <= 2 else ["j"]
 
 
 def _roots(expression: Expression) -> list[Root]:
     if isinstance(expression, Root):
         return [expression]
-    found = {root.key: root for child in expression.children for root in _roots(child)}
-    return list(found.values())
+    roots = {root.key: root for child in expression.children for root in _roots(child)}
+    return list(roots.values())
 
 
 def _elbo(augmentation: Augmentation) -> list[Line]:
     every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
     terms: list[Part] = [over("Σ", "i", "B_i")]
-    if _entangled(augmentation):
+    if _shares_latents(augmentation):
         terms.append(call("KL", line(call("N", "M", "V"), "‖", call("N", "μ", "K"))))
     for j in _indices(every) if len(terms) == 1 else ():
         q, prior = (call("N", *(indexed(name, j) for name in names)) for names in ("mV", "μK"))
@@ -318,7 +320,7 @@ def _requirements(augmentation: Augmentation) -> list[Line]:
 
 
 def _wrap(line: str) -> list[str]:
-    """Break a line at spaces, before operators and outside of brackets where it can; the rest hangs by four columns."""
+    """Break a line at spaces, preferably before operators outside brackets; continuation lines are indented by four."""
     indent = len(line) - len(line.lstrip(" "))
     hanging = " " * (indent + 4)
     lines = []

@@ -17,7 +17,7 @@ from pgmodels.runtime import hooks
 
 @dataclass(frozen=True)
 class Plate:
-    """A part of the graph that is repeated. ``parent`` is the id of the plate around it, None at the outside."""
+    """A plate: a replicated subgraph. ``parent`` is the id of the enclosing plate, None if there is none."""
 
     id: str
     label: str
@@ -28,7 +28,7 @@ class Plate:
 class Node:
     """A variable. ``kind`` is observed, latent, auxiliary, process, parameter or hyperparameter.
 
-    ``plate`` is the id of the innermost plate that holds it, None where it is not repeated.
+    ``plate`` is the id of its innermost plate, None if it is not replicated.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """The conditional of the node ``target`` reads the node ``source``; both are ids."""
+    """A directed edge: the conditional law of node ``target`` depends on node ``source``; both are ids."""
 
     source: str
     target: str
@@ -52,10 +52,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class AugmentedGraph:
-    """The nodes, plates and edges of p(y, auxiliaries, f), edges pointing at what is drawn given their source.
+    """The directed graphical model of p(y, auxiliaries, f): nodes, plates and edges.
 
-    An auxiliary's law before any observation may read y (a Pólya-Gamma shape does): y is then drawn last, and the edge
-    points from the auxiliary to y.
+    An auxiliary's prior may depend on y (a Pólya-Gamma shape does); y is always drawn last, so that the edge points
+    from the auxiliary to y.
     """
 
     name: str
@@ -69,13 +69,13 @@ class AugmentedGraph:
         return {node.id: node.label for node in self.nodes}
 
     def plates_of(self, node: Node) -> tuple[Plate, ...]:
-        """The plates that hold a node, the innermost first."""
+        """The plates around a node, innermost first."""
         plates = {plate.id: plate for plate in self.plates}
-        found, at = [], node.plate
+        enclosing, at = [], node.plate
         while at is not None:
-            found.append(plates[at])
+            enclosing.append(plates[at])
             at = plates[at].parent
-        return tuple(found)
+        return tuple(enclosing)
 
     def __str__(self) -> str:
         width = max(len(node.label) for node in self.nodes)
@@ -151,10 +151,10 @@ class AugmentedGraph:
 
 
 def build_graph(augmentation: Augmentation, name: str, gp_sizes: Sequence[int]) -> AugmentedGraph:
-    """The graph of a model whose GPs have the given numbers of latents.
+    """The graph of a model whose GPs have ``gp_sizes`` latents each.
 
-    Latents that the formula only reads as a vector share one node in a plate. ValueError where the GPs have another
-    number of latents than the formula reads.
+    Latents that the formula uses only as a vector share one node in a plate. Raises ValueError if the GPs' latents are
+    not as many as the formula's.
     """
     if sum(gp_sizes) != augmentation.num_latents:
         raise ValueError(
@@ -188,7 +188,7 @@ class _Builder:
         y = self._add(Name("y"), "observed", "data")
         for rule in self.augmentation.rules:
             if rule.auxiliary is not None:
-                self._place(rule, auxiliaries, parameters, y)
+                self._connect_auxiliary(rule, auxiliaries, parameters, y)
         for latent in self._read_directly():
             self._connect(latent, y)
         for parameter in parameters.values():
@@ -196,13 +196,13 @@ class _Builder:
         return AugmentedGraph(self.name, tuple(self.nodes), tuple(plates), tuple(self.edges))
 
     def _priors(self) -> None:
-        """Kernel hyperparameters, GPs, latent values and predictors that combine them."""
+        """Add kernel hyperparameters, GPs, latents and predictors, with their edges."""
         size, several = self.augmentation.num_latents, len(self.gp_sizes) > 1
         self.latents: dict[int, str] = {}
         if self.over_latents:
             # One GP a latent has its own hyperparameters; a GP of several latents shares them.
-            own = indexed("θ", "c" if several else None)
-            theta = self._add(own, "hyperparameter", "processes" if several else None)
+            symbol = indexed("θ", "c" if several else None)
+            theta = self._add(symbol, "hyperparameter", "processes" if several else None)
             process = self._add(indexed("GP", "c"), "process", "processes")
             f = self._add(indexed("f", "c"), "latent", "latents")
             self._connect(theta, process)
@@ -227,31 +227,31 @@ class _Builder:
                 for latent in row:
                     self._connect(latents[latent], self.latents[position])
 
-    def _place(self, rule: Rule, auxiliaries: dict[str, str], parameters: dict[str, str], y: str) -> None:
-        """Edges into a rule's auxiliary from all that its law reads, and out of it to y where its site is."""
-        own = auxiliaries[rule.auxiliary.name]  # type: ignore[union-attr]
+    def _connect_auxiliary(self, rule: Rule, auxiliaries: dict[str, str], parameters: dict[str, str], y: str) -> None:
+        """Add the edges from the arguments of an auxiliary's prior, and from the auxiliaries in its sites to y."""
+        target = auxiliaries[rule.auxiliary.name]  # type: ignore[union-attr]
         for expression in rule.prior():
             for parent in auxiliaries_of(expression):
-                self._connect(auxiliaries[parent.name], own)
+                self._connect(auxiliaries[parent.name], target)
             for parameter in _parameters(expression):
-                self._connect(parameters[parameter.name], own)
+                self._connect(parameters[parameter.name], target)
             for latent in self._latents_in(expression):
-                self._connect(latent, own)
+                self._connect(latent, target)
         for site in rule.sites():
             for part in (site.potential, site.precision):
                 for auxiliary in auxiliaries_of(part):
                     self._connect(auxiliaries[auxiliary.name], y)
 
     def _read_directly(self) -> Iterable[str]:
-        """The latents that y depends on not only through an auxiliary."""
+        """The latents that y depends on other than through an auxiliary."""
         direct = [rule for rule in self.augmentation.rules if not rule.separates]
         return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
 
     def _latents_in(self, expression: Expression) -> Iterable[str]:
-        found = latents_of(expression).values()
+        symbols = latents_of(expression).values()
         positions = [
             position
-            for node in found
+            for node in symbols
             for position in ([node.position] if hasattr(node, "position") else range(self.augmentation.size))
         ]
         return dict.fromkeys(self.latents[position] for position in positions)
@@ -268,8 +268,8 @@ class _Builder:
 def _parameters(expression: Expression) -> list[ParameterSymbol]:
     if isinstance(expression, ParameterSymbol):
         return [ParameterSymbol(expression.name, expression.positive)]
-    found = {node.name: node for child in expression.children for node in _parameters(child)}
-    return list(found.values())
+    parameters = {node.name: node for child in expression.children for node in _parameters(child)}
+    return list(parameters.values())
 
 
 def _has_vector(expression: Expression) -> bool:
@@ -277,7 +277,7 @@ def _has_vector(expression: Expression) -> bool:
 
 
 def _mermaid(text: str) -> str:
-    """Escape a label that stands between double quotes: Mermaid reads entities as #name;."""
+    """Escape a label for double quotes in Mermaid, whose entities are written #name;."""
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
         text = text.replace(character, entity)
     return text

@@ -1,4 +1,4 @@
-"""The law of a Gaussian truncated to one of several intervals, which the data select."""
+"""A Gaussian truncated to one of several intervals, selected by the data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from pgmodels.likelihoods.operations import log_normal_interval
 
 @dataclass(frozen=True)
 class Interval:
-    """Where ``exponent`` is 1: between ``lower`` and ``upper``, coefficients, None where there is no limit."""
+    """The interval (lower, upper), active where ``exponent`` is 1; a limit of None is infinite."""
 
     exponent: Expression
     lower: Expression | None
@@ -27,7 +27,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalNormal(Law):
-    """N(location, 1) truncated to the one of some intervals whose exponent is 1; there is none where all are 0."""
+    """N(location, 1) truncated to the interval whose exponent is 1; switched off where all exponents are 0."""
 
     location: Expression
     intervals: tuple[Interval, ...]
@@ -38,7 +38,7 @@ class IntervalNormal(Law):
         return add(*(interval.exponent for interval in self.intervals))
 
     def ends(self, env: Environment) -> tuple[Any, Any]:
-        """The limits less the location: infinite where there is none, (-1, 1) where the law is switched off."""
+        """The limits minus the location: infinite where absent, (-1, 1) where the law is switched off."""
         location, off = self.location.evaluate(env), self.off(env)
         low, high = jnp.where(off, -1.0, -jnp.inf), jnp.where(off, 1.0, jnp.inf)
         for interval in self.intervals:
@@ -64,7 +64,7 @@ class IntervalNormal(Law):
         return IntervalMean(self)
 
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        # u = low + (high - low) / (1 + exp(-2 sinh t)): the trapezoid rule in t converges at once. N(0, 1) ends at 40.
+        # u = low + (high - low) / (1 + exp(-2 sinh t)): the trapezoid rule in t converges fast. N(0, 1) is 0 at 40.
         low, high = (np.clip(np.asarray(end), -40.0, 40.0) for end in self.ends(env))
         t = np.arange(-130, 131)[:, None, None] * 0.025
         share = 1.0 / (1.0 + np.exp(-2.0 * np.sinh(t)))
@@ -77,11 +77,11 @@ class IntervalNormal(Law):
         return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))
 
     def limits(self, variable: Part) -> Tree:
-        """The intervals, each with where it holds."""
+        """The intervals, each with its condition, as a formula."""
         return listed(*(_limits(interval, variable) for interval in self.intervals), sign=";")
 
-    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # Most of it is where others are that were drawn at the same datum.
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Draws of the same datum by other rows of the batch: all lie in its interval.
         return np.roll(value, 1, axis=0)
 
 
@@ -100,7 +100,7 @@ def _limits(interval: Interval, variable: Part) -> Tree:
 
 
 class IntervalMass(Expression):
-    """log(Φ(upper - z) - Φ(lower - z)) of the interval that is selected, evaluated once for all of them."""
+    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, evaluated once for all intervals."""
 
     def __init__(self, law: IntervalNormal):
         self.law = law
@@ -127,7 +127,7 @@ class IntervalMass(Expression):
 
 
 class IntervalMean(Expression):
-    """The mean of the law, z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)), far out too."""
+    """The mean of the law, z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)); stable in the tails."""
 
     def __init__(self, law: IntervalNormal):
         self.law = law
@@ -137,7 +137,7 @@ class IntervalMean(Expression):
         low, high = self.law.ends(env)
         log_mass = log_normal_interval(low, high)
         above, below = (jnp.exp(norm.logpdf(end) - log_mass) for end in (high, low))
-        # φ's difference cancels where the interval is narrow: the mean never leaves it.
+        # φ's difference cancels for narrow intervals: clip the mean to the interval.
         return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
 
     def notation(self, precedence: int = 0) -> Tree:

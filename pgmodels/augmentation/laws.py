@@ -1,6 +1,6 @@
-"""The laws of auxiliary variables as data: draws, densities, means, grids to integrate over, and how each is written.
+"""Distributions of auxiliary variables: draws, densities, means, integration grids and notation.
 
-The parameters of a law are formulas: of the latents in a complete conditional, of q's moments under the optimal q.
+Their parameters are formulas: of the latents in complete conditionals, of q's moments under the optimal q.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ ONE = Constant(1.0)
 
 @dataclass(frozen=True)
 class Grid:
-    """Values (points, n, ...) to sum over with weights exp(log_measure), and for which data the sum can be computed."""
+    """Quadrature nodes ``values`` (points, n, ...) with weights exp(log_measure); ``known`` marks computable data."""
 
     values: np.ndarray
     log_measure: np.ndarray
@@ -35,10 +35,10 @@ class Grid:
 
 
 class Law(ABC):
-    """The law of an auxiliary variable.
+    """The distribution of an auxiliary variable.
 
-    Where ``switch``, an exponent, is zero there is no auxiliary: its density is written as 1, and its value is zero if
-    ``is_zero_where_off`` and means nothing otherwise.
+    Where the exponent ``switch`` is zero there is no auxiliary: its density is taken as 1, and its value is zero if
+    ``is_zero_where_off``, arbitrary otherwise.
     """
 
     switch: Expression
@@ -46,7 +46,7 @@ class Law(ABC):
 
     @abstractmethod
     def draw(self, key: Any, env: Environment) -> Any:
-        """A draw, in the shape of the parameters."""
+        """One draw for each entry of the broadcast parameters."""
 
     @abstractmethod
     def log_density(self, value: Any, env: Environment) -> Any:
@@ -58,14 +58,14 @@ class Law(ABC):
 
     @abstractmethod
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        """What to integrate over; ``centre`` (n, ...) is where the values are."""
+        """An integration grid around ``centre`` (n, ...), typical values of the variable."""
 
     @abstractmethod
     def notation(self, variable: Part) -> Tree:
-        """The law of a variable as derivations write it."""
+        """The distribution of ``variable`` as printed in derivations."""
 
-    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Other values that the variable can take."""
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Other values in the support, for checks away from the draws."""
         return value * rng.uniform(0.6, 1.6, value.shape)
 
     def off(self, env: Environment) -> Any:
@@ -97,9 +97,9 @@ class PolyaGamma(Law):
         return multiply(self.shape, half, power(multiply(2.0, self.tilt), -1.0))
 
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        # The density vanishes at zero and falls at once beyond its mean. Its series cancels from about b = 60 on.
+        # The density vanishes at zero and decays fast beyond its mean. Its series cancels from about b = 60 on.
         b = np.broadcast_to(self.shape.evaluate(env), centre.shape)
-        # At small b the mean is far below the bulk of what mass there is.
+        # At small b the mean is far below the bulk of the mass.
         centre = np.maximum(np.asarray(polya_gamma.mean(b, self.tilt.evaluate(env))), 0.15)
         return _positive_grid(np.where(b > 0, centre, 1.0), np.arange(-140, 141) * 0.025, b <= 10.0)
 
@@ -134,7 +134,7 @@ class Poisson(Law):
     def notation(self, variable: Part) -> Tree:
         return call("Poisson", self.rate)
 
-    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return value + 1.0 * (value > 0)
 
 
@@ -214,7 +214,7 @@ class InverseGaussian(Law):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Law):
-    """N(location, 1) truncated to positive values; there is none where ``switch`` is 0."""
+    """N(location, 1) truncated to positive values; switched off where ``switch`` is 0."""
 
     location: Expression
     switch: Expression
@@ -241,7 +241,7 @@ class TruncatedNormal(Law):
 
 @dataclass(frozen=True)
 class Categorical(Law):
-    """j = 1, 2, ... with probabilities in the ratio of ``weights``; j = 0 where ``switch`` is 0."""
+    """j = 1, 2, ... with probabilities proportional to ``weights``; j = 0 where ``switch`` is 0."""
 
     weights: tuple[Expression, ...]
     switch: Expression
@@ -275,13 +275,13 @@ class Categorical(Law):
     def notation(self, variable: Part) -> Tree:
         return call("Categorical", *self.weights)
 
-    def moved(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # Another component has other auxiliaries.
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Kept: the other auxiliaries depend on the component.
         return value
 
 
 def where(switch: Expression) -> tuple[Part, ...]:
-    """Where an exponent, 0 or 1, is 1; as parts of a line."""
+    """The condition that a 0-1 exponent is 1, as items of a printed line."""
     opposite = add(1.0, multiply(-1.0, switch))
     if switch.key == ONE.key:
         return ()
@@ -291,7 +291,7 @@ def where(switch: Expression) -> tuple[Part, ...]:
 
 
 def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any = True) -> Grid:
-    """a = centre exp(t - e^-t): the trapezoid rule in t converges at once, for powers of a near zero as well."""
+    """a = centre exp(t - e^-t): the trapezoid rule in t converges exponentially, also for powers of a near zero."""
     t = (np.arange(-260, 1201) * 0.025 if t is None else t)[:, None, None]
     values = np.where(centre > 0, centre, 1.0) * np.exp(t - np.exp(-t))
     log_measure = np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025)

@@ -1,4 +1,4 @@
-"""A likelihood as a product of factors, and an exponent as a sum of terms."""
+"""Normal forms: a likelihood as a product of factors, an exponent as a sum of terms."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from pgmodels.likelihoods.symbols import Constant, Latents, Positions, Selected
 
 @dataclass(frozen=True)
 class Factor:
-    """``base ** exponent``; a vector stands for the product over the latents.
+    """``base ** exponent``; a vector means the product over the latents.
 
-    ``parent`` is the auxiliary of the rule that left the factor, None where the likelihood has it.
+    ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself.
     """
 
     base: Expression
@@ -73,7 +73,7 @@ def _factorise_power(expression: Power, size: int) -> list[Factor]:
             return [Factor(exp(multiply(exponent, log(base))), Constant(1.0))]
         return [Factor(expression, Constant(1.0))]
     if not base.nonnegative and _link_of(base) is None and expression.nonnegative:
-        # An even power of something of either sign: the square is the base, so that roots of it stay right.
+        # An even power of a base of unknown sign: use the square as base, so that fractional powers stay valid.
         half = multiply(0.5, exponent)
         return [Factor(power(base, 2.0), half)]
     return [Factor(inner.base, multiply(inner.exponent, exponent)) for inner in _factorise(base, size)]
@@ -113,7 +113,7 @@ def _link(expression: Sum) -> Expression | None:
 
 
 def split_latents(expression: Expression) -> tuple[Expression, Expression]:
-    """Write an expression as coefficient times the part that contains latents."""
+    """Split an expression into a latent-free coefficient and a remainder with latents."""
     if expression.latent_free:
         return expression, Constant(1.0)
     if isinstance(expression, Product):
@@ -142,20 +142,20 @@ def unselect_term(term: Term) -> Term:
 
 
 def _selection(expression: Expression) -> Selected | None:
-    found = list(latents_of(expression).values())
-    if len(found) == 1 and isinstance(found[0], Selected):
-        if found[0].size == 1:
+    latents = list(latents_of(expression).values())
+    if len(latents) == 1 and isinstance(latents[0], Selected):
+        if latents[0].size == 1:
             raise NoAugmentationError(
-                f"{found[0].text()} chooses among one latent: write f, or give the model more GPs."
+                f"{latents[0].text()} selects among one latent: write f, or give the model more GPs."
             )
-        return found[0]
-    if any(isinstance(node, Selected) for node in found) and isinstance(expression, Call):
+        return latents[0]
+    if any(isinstance(node, Selected) for node in latents) and isinstance(expression, Call):
         affine(expression.argument)
     return None
 
 
 def _replace(expression: Expression, latents: Latents) -> Expression:
-    """The expression with its one selected latent replaced by the vector of all."""
+    """Replace the selected latent f[i] by the vector of all latents."""
     if isinstance(expression, Selected):
         return latents
     if expression.latent_free:
@@ -167,12 +167,14 @@ def _replace(expression: Expression, latents: Latents) -> Expression:
         Call: lambda argument: Call(expression.name, argument),  # type: ignore[attr-defined]
     }
     if type(expression) not in rebuild:
-        raise NoAugmentationError(f"{expression.text()} mixes the latent that the data select with a sum over latents.")
+        raise NoAugmentationError(
+            f"{expression.text()} combines the latent selected by the data with a sum over latents."
+        )
     return rebuild[type(expression)](*(_replace(child, latents) for child in expression.children))
 
 
 def exponent_of(factor: Factor, size: int) -> list[Term] | None:
-    """The terms of the exponent of a factor exp(...), None where the factor is another."""
+    """The terms of the exponent of a factor exp(...); None for any other factor."""
     if not (isinstance(factor.base, Call) and factor.base.name == "exp"):
         return None
     exponent = multiply(factor.exponent, factor.base.argument)
@@ -180,14 +182,14 @@ def exponent_of(factor: Factor, size: int) -> list[Term] | None:
 
 
 def expand(expression: Expression, size: int) -> list[Term]:
-    """Write an expression as a sum of terms, with like terms collected."""
+    """Expand an expression into a sum of terms, like terms collected."""
     collected: dict[tuple, Term] = {}
     for term in _expand(expression, size):
         term = unselect_term(term)
         vector = term.coefficient.is_vector or any(atom.is_vector for atom in term.atoms)
         key = (*sorted((atom.key for atom in term.atoms), key=repr), term.reduced and vector)
-        held = collected.get(key)
-        coefficient = term.coefficient if held is None else add(held.coefficient, term.coefficient)
+        previous = collected.get(key)
+        coefficient = term.coefficient if previous is None else add(previous.coefficient, term.coefficient)
         collected[key] = Term(coefficient, term.atoms, term.reduced and vector)
     return [term for term in collected.values() if term.coefficient.key != Constant(0.0).key]
 
@@ -200,7 +202,7 @@ def _expand(expression: Expression, size: int) -> list[Term]:
     if isinstance(expression, Product):
         terms = [Term(Constant(1.0), ())]
         for child in expression.children:
-            terms = [_multiply_terms(left, right) for left in terms for right in _expand(child, size)]
+            terms = [_multiply_terms(lhs, rhs) for lhs in terms for rhs in _expand(child, size)]
         return terms
     if isinstance(expression, Reduction) and expression.operator == "sum":
         return [_sum_over_latents(term, size) for term in _expand(expression.argument, size)]
@@ -220,7 +222,7 @@ def _expand_power(expression: Power, size: int) -> list[Term]:
             return [Term(Constant(1.0), (expression,))]
         if isinstance(base, Sum):
             terms = _expand(base, size)
-            return [_multiply_terms(left, right) for left in terms for right in terms]
+            return [_multiply_terms(lhs, rhs) for lhs in terms for rhs in terms]
     if isinstance(exponent, Constant) and exponent.value == 0.5 and isinstance(base, Power):
         inner = base.exponent
         if isinstance(inner, Constant) and inner.value == 2.0:
@@ -233,17 +235,17 @@ def _is_affine_in_selection(expression: Expression) -> bool:
     return chosen is not None and affine(_replace(expression, Latents(chosen.size))) is not None
 
 
-def _multiply_terms(left: Term, right: Term) -> Term:
-    product = multiply(*left.atoms, *right.atoms)
+def _multiply_terms(lhs: Term, rhs: Term) -> Term:
+    product = multiply(*lhs.atoms, *rhs.atoms)
     coefficient, rest = split_latents(product)
     atoms = rest.children if isinstance(rest, Product) else (rest,)
     if rest.key == Constant(1.0).key:
         atoms = ()
-    if left.reduced and right.reduced and left.atoms and right.atoms:
+    if lhs.reduced and rhs.reduced and lhs.atoms and rhs.atoms:
         raise NoAugmentationError(
-            f"({left.expression.text()}) ({right.expression.text()}) multiplies two sums over the latents."
+            f"({lhs.expression.text()}) ({rhs.expression.text()}) multiplies two sums over the latents."
         )
-    return Term(multiply(left.coefficient, right.coefficient, coefficient), atoms, left.reduced or right.reduced)
+    return Term(multiply(lhs.coefficient, rhs.coefficient, coefficient), atoms, lhs.reduced or rhs.reduced)
 
 
 def _sum_over_latents(term: Term, size: int) -> Term:

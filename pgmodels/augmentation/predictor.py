@@ -1,4 +1,4 @@
-"""Predictors: affine functions of one latent, which is all that a factor of a likelihood sees."""
+"""Predictors: affine functions of one latent, the arguments of the likelihood's factors."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class SharedPredictorError(NoAugmentationError):
 class Predictor:
     """z = scale * latent + shift, where scale and shift are coefficients and latent is one latent or all of them.
 
-    With all latents z is a vector with one value for each, and a factor of z stands for the product over them.
+    With all latents z is a vector with one value per latent, and a factor of z means the product over latents.
     """
 
     def __init__(self, latent: Latent | Latents, scale: Expression, shift: Expression):
@@ -33,12 +33,12 @@ class Predictor:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Which latents the predictor reads."""
+        """The positions of the latents that the predictor depends on."""
         return (self.latent.position,) if isinstance(self.latent, Latent) else tuple(range(self.latent.size))
 
     @property
     def is_vector(self) -> bool:
-        """Whether z has one value for each latent."""
+        """Whether z has one value per latent."""
         return self.expression.is_vector
 
     def negated(self) -> "Predictor":
@@ -48,9 +48,9 @@ class Predictor:
     def site(self, h: Any, w: Any, env: Environment) -> tuple[Any, Any]:
         """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
         scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
-        return self._write(scale * (h - w * shift)), self._write(scale**2 * w)
+        return self._scatter(scale * (h - w * shift)), self._scatter(scale**2 * w)
 
-    def _write(self, values: Any) -> Any:
+    def _scatter(self, values: Any) -> Any:
         size = self.latent.size
         if isinstance(self.latent, Latents):
             return jnp.broadcast_to(values, (*values.shape[:-1], size))
@@ -62,24 +62,24 @@ def latents_of(expression: Expression) -> dict[tuple, Expression]:
     """The latent symbols that an expression contains, by key."""
     if isinstance(expression, (Latent, Latents, Selected)):
         return {expression.key: expression}
-    found: dict[tuple, Expression] = {}
+    latents: dict[tuple, Expression] = {}
     for child in expression.children:
-        found |= latents_of(child)
-    return found
+        latents |= latents_of(child)
+    return latents
 
 
 def affine(expression: Expression) -> Predictor | None:
-    """Read an expression as a predictor; None where it is not affine, SharedPredictorError where it mixes latents."""
-    parts = _affine_parts(expression)
-    if parts is None:
+    """An expression as a predictor, None if it is not affine. Raises SharedPredictorError if it mixes latents."""
+    coefficients = _affine_coefficients(expression)
+    if coefficients is None:
         return None
-    latent, scale, shift = parts
+    latent, scale, shift = coefficients
     if not isinstance(latent, (Latent, Latents)):
         return None
     return Predictor(latent, scale, shift)
 
 
-def _affine_parts(expression: Expression) -> tuple[Expression | None, Expression, Expression] | None:
+def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Expression, Expression] | None:
     if expression.latent_free:
         return None, Constant(0.0), expression
     if isinstance(expression, (Latent, Latents, Selected)):
@@ -88,7 +88,7 @@ def _affine_parts(expression: Expression) -> tuple[Expression | None, Expression
         moving = [child for child in expression.children if not child.latent_free]
         if len(moving) != 1:
             return None
-        inner = _affine_parts(moving[0])
+        inner = _affine_coefficients(moving[0])
         if inner is None:
             return None
         factor = multiply(*(child for child in expression.children if child.latent_free))
@@ -98,7 +98,7 @@ def _affine_parts(expression: Expression) -> tuple[Expression | None, Expression
         scale: Expression = Constant(0.0)
         shift: Expression = Constant(0.0)
         for child in expression.children:
-            inner = _affine_parts(child)
+            inner = _affine_coefficients(child)
             if inner is None:
                 return None
             if inner[0] is not None:
@@ -108,6 +108,6 @@ def _affine_parts(expression: Expression) -> tuple[Expression | None, Expression
             scale, shift = add(scale, inner[1]), add(shift, inner[2])
         return latent, scale, shift
     reduced = isinstance(expression, Reduction) and expression.operator == "sum"
-    if reduced and _affine_parts(expression.argument) is not None:  # type: ignore[attr-defined]
+    if reduced and _affine_coefficients(expression.argument) is not None:  # type: ignore[attr-defined]
         raise SharedPredictorError(expression)
     return None

@@ -1,4 +1,4 @@
-"""Formulas whose factors combine latents, written over predictors z = Φ f: what a factor sees is one predictor each."""
+"""Rewrite formulas that combine latents over linear predictors z = Φ f, one for each factor's argument."""
 
 from collections.abc import Hashable, Mapping
 from functools import cached_property
@@ -16,13 +16,13 @@ from pgmodels.likelihoods.notation import Tree, indexed, line
 from pgmodels.likelihoods.operations import Product, Reduction, Sum
 from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation
 
-# The coefficient of each latent in a linear combination.
+# Coefficients of a linear combination of latents, by latent.
 Combination = dict[int, Expression]
 ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class PredictorSymbol(Latent):
-    """A predictor in the place of a latent, with the combination of latents that it stands for."""
+    """The symbol of a predictor, used as a latent; ``expression`` is its combination of latents."""
 
     def __init__(self, position: int, size: int, expression: Expression):
         super().__init__(position, size)
@@ -36,14 +36,14 @@ class PredictorSymbol(Latent):
 
 
 class Predictors:
-    """The predictors z = Φ f of a formula, a linear combination of the latents of a datum each."""
+    """The linear predictors z = Φ f of a formula; ``rows`` are the rows of Φ."""
 
     def __init__(self, rows: tuple[Combination, ...], num_latents: int):
         self.rows, self.num_latents = rows, num_latents
 
     @property
     def latent_blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The latents that predictors couple, directly or through others."""
+        """The connected components of the latents, two being connected if a predictor combines them."""
         blocks: list[set[int]] = [{latent} for latent in range(self.num_latents)]
         for row in self.rows:
             touched = [block for block in blocks if block & set(row)]
@@ -57,22 +57,22 @@ class Predictors:
         return frozenset(column for entry in entries for column in _columns(entry))
 
     def check(self, blocks: tuple[tuple[int, ...], ...]) -> None:
-        """Raise NoAugmentationError where predictors that multiply share a latent: it is in two blocks then."""
+        """Raise NoAugmentationError if predictors that multiply share a latent, which would then be in two blocks."""
         for first, second in combinations(blocks, 2):
             shared = set(self.latents_of(first)) & set(self.latents_of(second))
             if shared:
                 raise NoAugmentationError(
                     f"two predictors that multiply, {self.text(first[0])} and {self.text(second[0])}, share "
-                    f"f[{min(shared)}]: given its auxiliaries the likelihood is no Gaussian in it. Give each predictor "
-                    "latents of its own."
+                    f"f[{min(shared)}]: given the auxiliaries the likelihood is not Gaussian in it. Give each "
+                    "predictor separate latents."
                 )
 
     def definitions(self) -> list[Tree]:
-        """Each predictor as a formula, as in z = f[0] + f[1]."""
+        """The definition of each predictor, such as z = f[0] + f[1]."""
         return [line(self.symbol(p), "=", self.expression(p)) for p in range(len(self.rows))]
 
     def symbol(self, predictor: int) -> PredictorSymbol:
-        """What stands for a predictor in formulas."""
+        """The symbol of a predictor."""
         return PredictorSymbol(predictor, len(self.rows), self.expression(predictor))
 
     def expression(self, predictor: int) -> Expression:
@@ -85,11 +85,11 @@ class Predictors:
         return self.expression(predictor).text()
 
     def latents_of(self, predictors: tuple[int, ...]) -> tuple[int, ...]:
-        """The latents that some predictors read."""
+        """The latents that the given predictors combine."""
         return tuple(sorted({latent for predictor in predictors for latent in self.rows[predictor]}))
 
     def matrix(self, y: Any, parameters: Mapping[str, Any]) -> Float[Array, "n P L"]:
-        """Φ of each datum; coefficients may read y and parameters."""
+        """Φ of each datum; its coefficients may depend on y and parameters."""
         num_rows = jnp.shape(y)[0]
         zeros = jnp.zeros((num_rows, self.num_latents))
         env = Environment(y, zeros, parameters)
@@ -99,18 +99,18 @@ class Predictors:
 
 
 def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, Predictors]:
-    """The formula with a symbol for every predictor in it, and the predictors.
+    """Rewrite a formula over its predictors; returns the new formula and the predictors.
 
-    Raises NoAugmentationError where it reads all latents as a vector beside combinations of some.
+    Raises NoAugmentationError if the formula uses both the vector of latents and combinations of single latents.
     """
-    found = _Found(num_latents)
-    found.collect(formula)
-    predictors = Predictors(tuple(found.rows), num_latents)
-    return found.replace(formula, predictors), predictors
+    collector = _PredictorCollector(num_latents)
+    collector.collect(formula)
+    predictors = Predictors(tuple(collector.rows), num_latents)
+    return collector.replace(formula, predictors), predictors
 
 
-def fewest(formula: Expression, num_latents: int) -> tuple[Expression, Predictors | None]:
-    """A formula over its predictors where they are fewer than the latents, else as it stands, without predictors."""
+def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression, Predictors | None]:
+    """The formula over its predictors if they are fewer than the latents, else the formula itself and None."""
     try:
         over, predictors = over_predictors(formula, num_latents)
     except NoAugmentationError:
@@ -118,54 +118,54 @@ def fewest(formula: Expression, num_latents: int) -> tuple[Expression, Predictor
     return (over, predictors) if len(predictors.rows) < num_latents else (formula, None)
 
 
-class _Found:
-    """The predictors of a formula, in the order in which they are met."""
+class _PredictorCollector:
+    """Collects the predictors of a formula, in order of appearance."""
 
     def __init__(self, num_latents: int):
         self.num_latents = num_latents
         self.rows: list[Combination] = []
 
     def collect(self, expression: Expression) -> None:
-        """Note every predictor of an expression."""
+        """Record every predictor of an expression."""
         if expression.latent_free:
             return
-        parts = linear_parts(expression, self.num_latents)
-        if parts is not None:
-            self._place(parts[0])
+        linear = linear_and_shift(expression, self.num_latents)
+        if linear is not None:
+            self._index_and_scale(linear[0])
             return
         if isinstance(expression, Latents) or not expression.children:
             raise NoAugmentationError(
-                "the formula reads all latents as a vector, f or f[y], and combines some of them elsewhere: write each "
+                "the formula uses all latents as a vector, f or f[y], and combines some of them elsewhere: write each "
                 "factor with latents by their number, f[0], f[1], ..."
             )
         for child in expression.children:
             self.collect(child)
 
     def replace(self, expression: Expression, predictors: Predictors) -> Expression:
-        """The expression over the symbols of the predictors."""
+        """The expression with predictors replaced by their symbols."""
         if expression.latent_free:
             return expression
-        parts = linear_parts(expression, self.num_latents)
-        if parts is None:
+        linear = linear_and_shift(expression, self.num_latents)
+        if linear is None:
             return rebuild(expression, [self.replace(child, predictors) for child in expression.children])
-        combination, shift = parts
-        place, scale = self._place(combination)
-        return add(multiply(scale, predictors.symbol(place)), shift)
+        combination, shift = linear
+        index, scale = self._index_and_scale(combination)
+        return add(multiply(scale, predictors.symbol(index)), shift)
 
-    def _place(self, combination: Combination) -> tuple[int, float]:
-        """The number of the predictor that a combination is a multiple of, and the multiple."""
+    def _index_and_scale(self, combination: Combination) -> tuple[int, float]:
+        """The index of the predictor that a combination is a multiple of (added if new), and the multiple."""
         scale = split_number(next(iter(combination.values())))[0]
         row = {latent: multiply(1.0 / scale, coefficient) for latent, coefficient in combination.items()}
-        keys = [{latent: coefficient.key for latent, coefficient in held.items()} for held in self.rows]
-        own = {latent: coefficient.key for latent, coefficient in row.items()}
-        if own not in keys:
+        keys = [{latent: coefficient.key for latent, coefficient in existing.items()} for existing in self.rows]
+        row_keys = {latent: coefficient.key for latent, coefficient in row.items()}
+        if row_keys not in keys:
             self.rows.append(row)
             return len(self.rows) - 1, scale
-        return keys.index(own), scale
+        return keys.index(row_keys), scale
 
 
-def linear_parts(expression: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
-    """An expression as a linear combination of single latents and a shift free of them; None where it is none."""
+def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
+    """Split an expression into a linear combination of single latents and a shift; None if it is not affine."""
     if expression.latent_free:
         return None if expression.is_vector else ({}, expression)
     if isinstance(expression, Latent):
@@ -175,7 +175,7 @@ def linear_parts(expression: Expression, num_latents: int) -> tuple[Combination,
         others = [child for child in expression.children if child.latent_free]
         if len(moving) != 1 or any(child.is_vector for child in others):
             return None
-        inner = linear_parts(moving[0], num_latents)
+        inner = linear_and_shift(moving[0], num_latents)
         if inner is None:
             return None
         combination = {latent: multiply(*others, coefficient) for latent, coefficient in inner[0].items()}
@@ -184,7 +184,7 @@ def linear_parts(expression: Expression, num_latents: int) -> tuple[Combination,
         total: Combination = {}
         shift: Expression = ZERO
         for child in expression.children:
-            inner = linear_parts(child, num_latents)
+            inner = linear_and_shift(child, num_latents)
             if inner is None:
                 return None
             for latent, coefficient in inner[0].items():
@@ -192,11 +192,11 @@ def linear_parts(expression: Expression, num_latents: int) -> tuple[Combination,
             shift = add(shift, inner[1])
         return {latent: total[latent] for latent in sorted(total)}, shift
     if isinstance(expression, Reduction) and expression.operator == "sum":
-        return _reduced_parts(expression.children[0], num_latents)
+        return _reduced_combination(expression.children[0], num_latents)
     return None
 
 
-def _reduced_parts(argument: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
+def _reduced_combination(argument: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
     """The sum over the latents of scale times the latents."""
     scale: Expression = ONE
     if isinstance(argument, Product):

@@ -1,4 +1,4 @@
-"""Quadratic functions of the latents: what conditional Gaussianity leaves in an exponent."""
+"""Quadratic functions of the latents, as in the exponent of a conditionally Gaussian likelihood."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Quadratic:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Which latents the quadratic reads."""
+        """The positions of the latents that the quadratic depends on."""
         return tuple(sorted({p for square in self.squares for p in square.predictor.positions}))
 
 
@@ -58,9 +58,9 @@ class Linear:
 
 
 def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | None:
-    """Read terms as constant + squares of predictors, and terms linear in a latent.
+    """Sort terms into constant + squares of predictors, and terms linear in a latent.
 
-    None where a term is neither constant, linear nor the square of a predictor.
+    None if a term is neither constant, linear nor the square of a predictor.
     """
     constant: Expression = Constant(0.0)
     squares: list[Square] = []
@@ -83,7 +83,7 @@ def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | 
 
 
 def read_completed(terms: list[Term]) -> Quadratic | None:
-    """Read terms as a quadratic whose linear terms are completed to squares; None where that cannot be done."""
+    """The quadratic of terms by completing the square; None if they are not a quadratic with squares."""
     read = read_quadratic(terms)
     if read is None:
         return None

@@ -1,4 +1,4 @@
-"""What a derivation needs of the data."""
+"""Conditions that a derivation imposes on the data."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from pgmodels.likelihoods.printers.text import to_text
 
 
 class Requirement:
-    """What a derivation needs of a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
+    """A condition on a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
 
-    ``written`` says where the coefficient stands, as a line of the derivation.
+    ``written`` describes the coefficient and its factor, as a line of the derivation.
     """
 
     def __init__(self, expression: Expression, kind: str, written: Chain):
@@ -18,11 +18,11 @@ class Requirement:
 
     @property
     def reason(self) -> str:
-        """Where the coefficient stands, as text."""
+        """The description of the coefficient, as text."""
         return to_text(self.written)
 
     def holds(self, values: Any) -> Any:
-        """Where the values satisfy the requirement, up to rounding."""
+        """Whether each value satisfies the condition, up to rounding."""
         if self.kind == "nonnegative":
             return values >= -1e-9
         if self.kind == "positive":
@@ -31,10 +31,10 @@ class Requirement:
 
     @property
     def condition(self) -> tuple[Part, ...]:
-        """The requirement as parts of a line."""
+        """The condition as items of a printed line."""
         return {"nonnegative": ("≥", 0), "positive": (">", 0), "indicator": (words("is 0 or 1"),)}[self.kind]
 
     @property
     def wording(self) -> str:
-        """The requirement in words."""
+        """The condition as text."""
         return {"nonnegative": ">= 0", "positive": "> 0", "indicator": "0 or 1"}[self.kind]

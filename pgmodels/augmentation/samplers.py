@@ -16,7 +16,7 @@ def truncated_normal(key: Any, mean: Any) -> Any:
 
 
 def interval_normal(key: Any, low: Any, high: Any) -> Any:
-    """Draws of N(0, 1) truncated to (low, high), either of which may be infinite, exact far out in either tail."""
+    """Draws of N(0, 1) truncated to (low, high), either of which may be infinite; exact in both tails."""
     # Reflected so that most of the interval is below zero, where log Φ keeps all digits.
     reflected = low + high > 0
     below, above = jnp.where(reflected, -high, low), jnp.where(reflected, -low, high)
@@ -29,7 +29,7 @@ def interval_normal(key: Any, low: Any, high: Any) -> Any:
 
 
 def _normal_quantile(log_p: Any) -> Any:
-    """Φ^-1(exp(log_p)): far out by Newton's method on log Φ, which is concave, so that it converges from one side."""
+    """Φ^-1(exp(log_p)): in the tail by Newton's method on log Φ, which is concave, hence monotone convergence."""
     near = jnp.clip(log_p, -30.0, None)
     start = jnp.where(log_p > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_p))
 

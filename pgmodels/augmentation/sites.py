@@ -1,4 +1,4 @@
-"""The sites and the expectations of a derivation as formulas, which can be evaluated as well as printed."""
+"""Sites and expectations of a derivation as formulas that can be printed and evaluated."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,24 +16,24 @@ from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Positions
 
 @dataclass(frozen=True)
 class LatentSite:
-    """The site exp(potential f - precision f^2 / 2) that a datum leaves for one latent, or for each of them."""
+    """The site exp(potential f - precision f^2 / 2) of a datum, for one latent or for each of them."""
 
     latent: Latent | Latents
     potential: Expression
     precision: Expression
 
     @property
-    def given(self) -> list[Tree]:
-        """What the site is a function of, besides parameters."""
-        parts = (self.potential, self.precision)
-        latents = [node.notation() for part in parts for node in latents_of(part).values()]
-        return list(dict.fromkeys(latents + [found for part in parts for found in _auxiliaries_in(part)]))
+    def variables(self) -> list[Tree]:
+        """The latents and auxiliaries that the site depends on."""
+        formulas = (self.potential, self.precision)
+        latents = [node.notation() for part in formulas for node in latents_of(part).values()]
+        return list(dict.fromkeys(latents + [auxiliary for part in formulas for auxiliary in _auxiliaries_in(part)]))
 
 
 def _auxiliaries_in(expression: Expression) -> list[Tree]:
     if isinstance(expression, (Auxiliary, Element)):
         return [expression.notation()]
-    return [found for child in expression.children for found in _auxiliaries_in(child)]
+    return [symbol for child in expression.children for symbol in _auxiliaries_in(child)]
 
 
 class Element(Expression):
@@ -53,7 +53,7 @@ class Element(Expression):
 
 
 def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool = False) -> tuple[LatentSite, ...]:
-    """The sites of a block of latents, as formulas of the auxiliaries, or of their expectations if ``averaged``."""
+    """The sites of a block of latents: formulas of the auxiliaries, or of their expectations if ``averaged``."""
     positions = set(augmentation.blocks[block])
     terms: list[SiteTerm] = []
     for rule in augmentation.rules:
@@ -62,7 +62,7 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
         terms += rule.coupled_sites(averaged)
     symbols = [symbol for rule in augmentation.rules for symbol, _ in rule.expectations()] if averaged else []
     table = {symbol.auxiliary.key: symbol for symbol in symbols}
-    held: dict[tuple, LatentSite] = {}
+    sites: dict[tuple, LatentSite] = {}
     for term in terms:
         z = term.predictor
         if not positions & set(z.positions):
@@ -72,17 +72,17 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
         w = multiply(power(z.scale, 2.0), term.precision)
         if isinstance(z.latent, Latent):
             h, w = (Reduction("sum", part) if part.is_vector else part for part in (h, w))
-        before = held.get(z.latent.key, LatentSite(z.latent, Constant(0.0), Constant(0.0)))
-        held[z.latent.key] = LatentSite(
+        before = sites.get(z.latent.key, LatentSite(z.latent, Constant(0.0), Constant(0.0)))
+        sites[z.latent.key] = LatentSite(
             z.latent,
             add(before.potential, substitute(h, table)),
             add(before.precision, substitute(w, table)),
         )
-    return _separate(tuple(held.values()))
+    return _separate(tuple(sites.values()))
 
 
 def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
-    """One site a latent, where some factors contain one latent and others all of them."""
+    """Sites by latent, if some factors contain one latent and others all of them."""
     vectors = [site for site in sites if isinstance(site.latent, Latents)]
     if not vectors or len(vectors) == len(sites):
         return sites
@@ -99,7 +99,7 @@ def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
 
 
 def _element(expression: Expression, position: int) -> Expression:
-    """The element of a vector that belongs to one latent."""
+    """The element of a vector for one latent."""
     if not expression.is_vector:
         return expression
     if isinstance(expression, (Auxiliary, Expected)):
@@ -112,12 +112,12 @@ def _element(expression: Expression, position: int) -> Expression:
 
 
 def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression], ...]:
-    """The expectation of each auxiliary under the optimal q, in an order in which each needs only those before it."""
-    found = []
+    """The expectation of each auxiliary under the optimal q; each depends only on earlier ones."""
+    pairs = []
     table: dict[tuple, Expression] = {}
     for rule in augmentation.rules:
         known = {**table}
         for symbol, value in rule.expectations():
-            found.append((symbol, substitute(value, known)))
+            pairs.append((symbol, substitute(value, known)))
             table[symbol.auxiliary.key] = symbol
-    return tuple(found)
+    return tuple(pairs)

@@ -1,4 +1,4 @@
-"""The symbols of a derivation beyond those of a formula: auxiliaries, and what is made of them."""
+"""Symbols of derivations: auxiliary variables and expressions of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pgmodels.likelihoods.symbols import Constant
 
 
 class Auxiliary(Expression):
-    """The symbol of an auxiliary variable; given the latents it is a coefficient like any other."""
+    """The symbol of an auxiliary variable; it counts as a coefficient, free of the latents."""
 
     def __init__(self, name: str, is_vector: bool):
         self.name = name
@@ -32,7 +32,7 @@ class Auxiliary(Expression):
         return env.parameters[self.name]
 
     def element(self, index: Part | None) -> Tree:
-        """The symbol with another index than that of all latents."""
+        """The symbol with the given index."""
         return indexed(self.name, index)
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -40,7 +40,7 @@ class Auxiliary(Expression):
 
 
 class Allocated(Expression):
-    """1 where the allocation ``auxiliary`` is ``component``, else 0."""
+    """The indicator that the allocation ``auxiliary`` equals ``component``."""
 
     sign = 1  # type: ignore[assignment]
     nonnegative = True  # type: ignore[assignment]
@@ -58,7 +58,7 @@ class Allocated(Expression):
 
     @property
     def condition(self) -> Tree:
-        """The allocation to the component, as it is written."""
+        """The condition, such as j = 1, as a formula."""
         return line(self.auxiliary, "=", self.component)
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -66,7 +66,7 @@ class Allocated(Expression):
 
 
 class Logarithm(Call):
-    """The logarithm as the argument itself computes it, without overflow or cancellation."""
+    """The logarithm by the argument's ``log_evaluate``, without overflow or cancellation."""
 
     def __init__(self, argument: Expression):
         super().__init__("log", argument)
@@ -76,9 +76,9 @@ class Logarithm(Call):
 
 
 class WeightedSum(Expression):
-    """constant + Σ_j weight_j part_j with all weights and parts >= 0, whose logarithm never underflows.
+    """constant + Σ_j weight_j value_j with weights and values >= 0; its logarithm never underflows.
 
-    ``terms`` hold weight, part and whether the product is summed over the latents; ``written`` is the sum as printed.
+    ``terms`` are (weight, value, whether the product is summed over the latents); ``written`` is the printed sum.
     """
 
     nonnegative = True  # type: ignore[assignment]
@@ -95,9 +95,9 @@ class WeightedSum(Expression):
         if self.constant.key != Constant(0.0).key:
             factor, logarithm = self.constant.scaled(env)
             columns.append((logarithm, factor))
-        for weight, part, reduced in self.terms:
+        for weight, argument, reduced in self.terms:
             factor, log_weight = weight.scaled(env)
-            value, factor = jnp.broadcast_arrays(log_weight + part.log_evaluate(env), factor)
+            value, factor = jnp.broadcast_arrays(log_weight + argument.log_evaluate(env), factor)
             if reduced:
                 columns.extend((value[..., i : i + 1], factor[..., i : i + 1]) for i in range(value.shape[-1]))
             else:
@@ -119,53 +119,53 @@ class SiteTerm:
     precision: Expression
 
 
-def by_component(expression: Expression) -> Expression:
-    """A sum with its terms put together by the component of a mixture in which they count."""
+def group_by_component(expression: Expression) -> Expression:
+    """A sum with its terms grouped by the mixture component whose indicator they contain."""
     groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
     for term in expression.children if isinstance(expression, Sum) else ():
         factors = term.children if isinstance(term, Product) else (term,)
-        own: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
-        rest = multiply(*(factor for factor in factors if factor is not own))
-        groups.setdefault(own.key, (own, []))[1].append(rest)
-    if all(own.key == Constant(1.0).key for own, _ in groups.values()):
+        indicator: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
+        rest = multiply(*(factor for factor in factors if factor is not indicator))
+        groups.setdefault(indicator.key, (indicator, []))[1].append(rest)
+    if all(indicator.key == Constant(1.0).key for indicator, _ in groups.values()):
         return expression
-    return add(*(multiply(own, add(*rests)) for own, rests in groups.values()))
+    return add(*(multiply(indicator, add(*rests)) for indicator, rests in groups.values()))
 
 
 def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
-    """The auxiliaries in an expression, each once, in order."""
+    """The distinct auxiliaries in an expression, in order of appearance."""
     if isinstance(expression, Auxiliary):
         return [expression]
-    found = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
-    return list(found.values())
+    auxiliaries = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
+    return list(auxiliaries.values())
 
 
 def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
-    """The expression with symbols, given by key, replaced."""
+    """The expression with subexpressions replaced according to ``table``, by key."""
     if expression.key in table:
         return table[expression.key]
     return rebuild(expression, [substitute(child, table) for child in expression.children])
 
 
-def rebuild(expression: Expression, parts: list[Expression]) -> Expression:
-    """The expression with other children."""
+def rebuild(expression: Expression, children: list[Expression]) -> Expression:
+    """The expression with its children replaced."""
     if isinstance(expression, Sum):
-        return add(*parts)
+        return add(*children)
     if isinstance(expression, Product):
-        return multiply(*parts)
+        return multiply(*children)
     if isinstance(expression, Power):
-        return power(*parts)
+        return power(*children)
     if isinstance(expression, Logarithm):
-        return Logarithm(*parts)
+        return Logarithm(*children)
     if isinstance(expression, Call):
-        return Call(expression.name, *parts)
+        return Call(expression.name, *children)
     if isinstance(expression, Comparison):
-        return Comparison(expression.operator, *parts)
+        return Comparison(expression.operator, *children)
     if isinstance(expression, Reduction):
-        return Reduction(expression.operator, *parts)
+        return Reduction(expression.operator, *children)
     return expression
 
 
 def over_latents(expression: Expression) -> Expression:
-    """The sum over the latents where an expression is a vector over them."""
+    """The sum over the latents if an expression is a vector over them, else the expression."""
     return Reduction("sum", expression) if expression.is_vector else expression

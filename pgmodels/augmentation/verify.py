@@ -1,4 +1,4 @@
-"""The numerical proof of one derivation: eight checks, each against the formula as it was written."""
+"""Numerical verification of a derivation: eight checks, each against the formula itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pgmodels.augmentation.verify_case import ROWS, Case, Check
 from pgmodels.augmentation.verify_draws import (
     draws_follow_conditional,
     integrates_back,
-    joint_less_conditional,
+    joint_minus_conditional,
     site_is_joint,
 )
 from pgmodels.likelihoods.density import undefined_coefficients
@@ -25,13 +25,13 @@ from pgmodels.runtime.x64 import double_precision
 
 @dataclass(frozen=True)
 class Verification:
-    """What the checks of one derivation measured; all of them passed."""
+    """The results of the checks of one derivation, all passed."""
 
     checks: tuple[Check, ...]
 
     @property
     def figures(self) -> dict[str, float]:
-        """The largest discrepancy by the name of the check."""
+        """The largest discrepancy of each check, by name."""
         return {check.name: check.figure for check in self.checks}
 
     def __str__(self) -> str:
@@ -45,15 +45,15 @@ class Verification:
 def verify_augmentation(
     augmentation: Augmentation, parameters: Mapping[str, float], support: Support, seed: int = 0, y: Any = None
 ) -> Verification:
-    """Check a derivation numerically at observations of its support, or at the rows of ``y``.
+    """Check a derivation numerically at observations from its support, or at rows of ``y``.
 
-    Raises VerificationError naming the first check that fails, its figure and where; ValueError where no observations
-    are found that the formula allows.
+    Raises VerificationError naming the first failed check, its discrepancy and the point; ValueError if no valid
+    observations are available.
     """
     rng = np.random.default_rng(as_seed(seed))
     rows = _observations(augmentation, parameters, support, rng, y)
     f = rng.normal(0.4, 1.5, (ROWS, augmentation.size))
-    # A few points far out, of either sign.
+    # Two points in the tails, one of each sign.
     f[rng.integers(ROWS, size=2), rng.integers(augmentation.size, size=2)] = [-5.3, 6.1]
     case = Case(augmentation, dict(parameters), rows, f, rng)
     return Verification(tuple(check(case) for check in CHECKS))
@@ -63,17 +63,17 @@ def _observations(
     augmentation: Augmentation, parameters: Mapping[str, float], support: Support, rng: np.random.Generator, y: Any
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
-    found: list[np.ndarray] = []
+    accepted: list[np.ndarray] = []
     log_density = compiled(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
-    given = None if y is None else np.asarray(y, dtype=np.float64)
+    observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
-        candidates = support.examples(rng, 4 * ROWS) if given is None else _resized(given, 4 * ROWS, rng)
-        found.extend(candidates[_allowed(augmentation, parameters, candidates, log_density)])
-        if len(found) >= ROWS:
-            return np.stack(found[:ROWS])
+        candidates = support.examples(rng, 4 * ROWS) if observed is None else _resized(observed, 4 * ROWS, rng)
+        accepted.extend(candidates[_allowed(augmentation, parameters, candidates, log_density)])
+        if len(accepted) >= ROWS:
+            return np.stack(accepted[:ROWS])
     wanted = "; ".join(f"{r.reason} ({r.expression.text()}) {r.wording}" for r in augmentation.requirements)
     raise ValueError(
-        f"verify: {'no examples' if given is None else 'the rows of y are not'} observations that "
+        f"verify: {'no examples' if observed is None else 'the rows of y are not'} observations that "
         f"{augmentation.formula.text()} allows{f' (it needs {wanted})' if wanted else ''}: pass y= with some "
         "that it does."
     )
@@ -99,7 +99,7 @@ def _allowed(
 
 CHECKS: tuple[Callable[[Case], Check], ...] = (
     integrates_back,
-    joint_less_conditional,
+    joint_minus_conditional,
     site_is_joint,
     draws_follow_conditional,
     bound_is_tight,

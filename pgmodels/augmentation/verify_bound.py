@@ -1,4 +1,4 @@
-"""The checks of the local bound: its value, its gradient, and what CAVI makes of it."""
+"""Checks of the local bound: its value, its gradient, and that CAVI increases the ELBO."""
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from pgmodels.numerics.quadrature import trapezoid_normal
 
 
 def bound_is_tight(case: Case) -> Check:
-    """B(m, 0) is log p(y | m), near and far."""
+    """B(m, 0) = log p(y | m), for moderate and large |m|."""
     f = case.points(1.5)
     f[1] = np.where(case.rng.uniform(size=f[1].shape) < 0.5, -40.0, 40.0)
     f[2] = -f[1]
     expected, error = case.log_density(f)
     bound = case.local_bound(f, np.zeros_like(f))
-    return case.judge(TIGHT, relative(bound, expected, error), ROUNDING, f, None, ~np.isnan(expected))
+    return case.check(TIGHT, relative(bound, expected, error), ROUNDING, f, None, ~np.isnan(expected))
 
 
 def bound_is_below(case: Case) -> Check:
@@ -40,7 +40,7 @@ def bound_is_below(case: Case) -> Check:
         points, weights = trapezoid_normal(size, 401 if size == 1 else 65)
         nodes = points[:, None, :]
     log_density = case.log_density_alone(m + np.sqrt(v) * nodes)
-    # Where the formula underflows the point is left out, which leaves the expectation too large.
+    # Points at which the formula underflows are omitted, which overestimates the expectation.
     log_density = np.where(np.isfinite(log_density), log_density, 0.0)
     expected = weights @ log_density
     slack = EXPECTATION * (1.0 + weights @ np.abs(log_density))
@@ -49,7 +49,7 @@ def bound_is_below(case: Case) -> Check:
         slack = slack + STANDARD_ERRORS * pairs.std(axis=0) / 2048**0.5
     bound = case.local_bound(m, v)
     excess = np.maximum(bound - expected - slack, 0.0)
-    return case.judge(BELOW, np.where(np.isnan(excess), np.inf, excess), EXPECTATION, m)
+    return case.check(BELOW, np.where(np.isnan(excess), np.inf, excess), EXPECTATION, m)
 
 
 def site_is_gradient(case: Case) -> Check:
@@ -71,13 +71,13 @@ def site_is_gradient(case: Case) -> Check:
         largest = np.maximum(largest, np.abs(bound).max(axis=0)[:, None])
     scale = 1.0 + np.abs(h) + np.abs(w) + largest
     discrepancy = np.maximum(np.abs(by_m - h), np.abs(-2.0 * by_s - w)) / scale
-    # A precision may be negative by rounding alone.
+    # Precisions may be negative only by rounding.
     negative = np.where(w < -ROUNDING * scale, np.inf, 0.0)
-    return case.judge(GRADIENT, np.max(discrepancy + negative, axis=-1), DIFFERENCES, m)
+    return case.check(GRADIENT, np.max(discrepancy + negative, axis=-1), DIFFERENCES, m)
 
 
 def elbo_rises(case: Case) -> Check:
-    """Ten rounds of CAVI, block by block, under a Gaussian prior with a mean that is not zero."""
+    """The ELBO never decreases over ten block-wise CAVI sweeps under a Gaussian prior with nonzero mean."""
     size, distance = case.augmentation.size, np.abs(np.subtract.outer(np.arange(ROWS), np.arange(ROWS)))
     prior = 1.7 * np.exp(-0.4 * distance)
     mean = 0.5 + 0.7 * np.cos(np.arange(ROWS)[:, None] + np.arange(size))
@@ -87,7 +87,7 @@ def elbo_rises(case: Case) -> Check:
         bound = case.local_bound(m, _variances(covariance))
         shift = (m - mean).T
         distance = sum(s @ np.linalg.solve(prior, s) for s in shift)
-        distance += sum(np.trace(np.linalg.solve(prior, part)) for part in covariance)
+        distance += sum(np.trace(np.linalg.solve(prior, block)) for block in covariance)
         logdets = size * np.linalg.slogdet(prior)[1] - np.linalg.slogdet(covariance)[1].sum()
         return float(np.sum(bound)) - 0.5 * float(distance - size * ROWS + logdets)
 
@@ -96,14 +96,14 @@ def elbo_rises(case: Case) -> Check:
         for block in case.augmentation.blocks:
             h, w = case.local_sites(m, _variances(covariance))
             for latent in block:
-                # (K^-1 + W)^-1 = K - K W^1/2 (I + W^1/2 K W^1/2)^-1 W^1/2 K; a w below zero is rounding, checked above.
+                # (K^-1 + W)^-1 = K - K W^1/2 (I + W^1/2 K W^1/2)^-1 W^1/2 K; w < 0 is rounding, checked above.
                 h_l, w_l = h[:, latent], np.maximum(w[:, latent], 0.0)
                 scaled = np.sqrt(w_l)[:, None] * prior
                 covariance[latent] = prior - scaled.T @ np.linalg.solve(np.eye(ROWS) + scaled * np.sqrt(w_l), scaled)
                 m[:, latent] = mean[:, latent] + covariance[latent] @ (h_l - w_l * mean[:, latent])
             trace.append(elbo())
     fall = max(0.0, float(np.max(-np.diff(trace)))) / (1.0 + float(np.max(np.abs(trace))))
-    return case.judge(RISES, np.full(ROWS, fall), ROUNDING, m)
+    return case.check(RISES, np.full(ROWS, fall), ROUNDING, m)
 
 
 def _variances(covariance: np.ndarray) -> np.ndarray:

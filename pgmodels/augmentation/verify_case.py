@@ -1,4 +1,4 @@
-"""What the checks of a derivation are made on, and how far off they may be."""
+"""Data, points and tolerances for the checks of a derivation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from pgmodels.runtime.jit import compiled
 
 ROWS = 8
 DRAWS = 2000
-# Latent points or auxiliaries a check looks at: one number everywhere, so that few shapes are compiled.
+# Latent points or auxiliary draws per check: the same for all, so that few shapes are compiled.
 POINTS = 8
 
 INTEGRATES = "the auxiliaries integrate back to the likelihood"
@@ -28,20 +28,20 @@ BELOW = "the bound is below"
 GRADIENT = "the site is the gradient"
 RISES = "the ELBO rises"
 
-# Quadrature of a Pólya-Gamma density stops where its series cancels: the tail beyond holds up to 1e-5 of the mass.
+# Quadrature of a Pólya-Gamma density stops where its series cancels: the tail beyond has up to 1e-5 of the mass.
 QUADRATURE = 3e-5
-# Two ways to the same number in double precision, relative to the numbers that were added; log-gammas lose 3 digits.
+# Rounding between two evaluations of the same number, relative to its summands; log-gammas lose 3 digits.
 ROUNDING = 1e-9
 # Richardson's differences with steps 1e-3 and 5e-4: a truncation error of fourth order, 1e-12 / length^4.
 DIFFERENCES = 1e-5
-# Standard errors. Some 100 comparisons a formula: normal tails beyond 6 are met once in 5 million formulas.
+# Standard errors. With about 100 comparisons per formula, a false alarm occurs once in 5 million formulas.
 STANDARD_ERRORS = 6.0
-# The trapezoid rule is exact to rounding for what is smooth, and far below the bound's own gap at kinks.
+# The trapezoid rule is exact to rounding for smooth integrands; at kinks its error is far below the bound's gap.
 EXPECTATION = 1e-8
 
 
 class Check(NamedTuple):
-    """One check: the largest discrepancy that it found and how large it may be."""
+    """One check: its largest discrepancy ``figure`` and the tolerance."""
 
     name: str
     figure: float
@@ -50,7 +50,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """An augmentation, data that it allows, and points at which to look at it."""
+    """An augmentation with valid data and latent points at which to check it."""
 
     augmentation: Augmentation
     parameters: Mapping[str, float]
@@ -60,15 +60,15 @@ class Case:
     _programs: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns, as one program a shape: operation by operation it would be a hundred."""
+        """Call a function compiled, one program per shape, instead of operation by operation."""
         if function not in self._programs:
-            # By a function of its own: JAX would share programs with earlier checks, whatever the rules have become.
+            # A new function each time: JAX would reuse programs of earlier checks even if the rules have changed since.
             self._programs[function] = compiled(lambda *traced: function(*traced))
         return self._programs[function](*arguments)
 
     @cached_property
     def chains(self) -> list[dict[str, np.ndarray]]:
-        """DRAWS draws, for each block, of the auxiliaries that it needs given f."""
+        """DRAWS draws of each block's auxiliaries given f."""
         f = np.broadcast_to(self.f, (DRAWS, *self.f.shape))
         chains = [
             self.run(partial(self.augmentation.draw_chain, block=block), self._key(), f, self.y, self.parameters)
@@ -81,7 +81,7 @@ class Case:
         return jax.random.key(int(self.rng.integers(2**31)))
 
     def points(self, spread: float) -> np.ndarray:
-        """Latent points (POINTS, n, latents) around a mean that is not zero, ``f`` among them."""
+        """Random latent points (POINTS, n, latents) with nonzero mean; the first is ``f``."""
         f = self.rng.normal(0.4, spread, (POINTS, *self.f.shape))
         f[0] = self.f
         return f
@@ -91,10 +91,10 @@ class Case:
         return Environment(self.y, f, {**self.parameters, **auxiliaries})
 
     def log_density(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The formula's log p(y | f), (..., n), and its rounding error; nan where the formula itself keeps no digit.
+        """The formula's log p(y | f), (..., n), and its rounding error; nan where the formula loses all digits.
 
-        A formula such as 1 - sigmoid(f) cancels at large f as it is written. The error is found from the same formula
-        in single precision, whose rounding unit is 2^29 times larger.
+        A formula such as 1 - sigmoid(f) cancels at large f. The error is estimated from the same formula in single
+        precision, whose rounding unit is 2^29 times larger.
         """
         exact = self.log_density_alone(f)
         with jax.enable_x64(False):
@@ -110,22 +110,22 @@ class Case:
         return np.asarray(self.run(self.augmentation.local_bound, m, v, self.y, self.parameters))
 
     def local_sites(self, m: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
-        """The potentials and the precisions that the bound asks for."""
-        return [np.asarray(part) for part in self.run(self.augmentation.local_sites, m, v, self.y, self.parameters)]
+        """The potentials and precisions from the gradient of the bound."""
+        return [np.asarray(site) for site in self.run(self.augmentation.local_sites, m, v, self.y, self.parameters)]
 
     def sites_given(self, auxiliaries: Mapping[str, Any], f: np.ndarray, block: int) -> list[np.ndarray]:
-        """The sites that auxiliaries leave for a block of latents."""
+        """The sites of a block of latents given the auxiliaries."""
         sites = partial(self.augmentation.sites_given, block=block)
-        return [np.asarray(part) for part in self.run(sites, auxiliaries, f, self.y, self.parameters)]
+        return [np.asarray(site) for site in self.run(sites, auxiliaries, f, self.y, self.parameters)]
 
     def log_density_alone(self, z: np.ndarray) -> np.ndarray:
-        """The same in the precision that is set, without its error."""
+        """log p(y | z) in the current floating-point precision, without an error estimate."""
         return np.asarray(self.run(self.augmentation.predictor_log_density, self.y, z, self.parameters))
 
-    def judge(
+    def check(
         self, name: str, discrepancy: Any, tolerance: float, f: Any, rule: Rule | None = None, known: Any = True
     ) -> Check:
-        """Raise VerificationError where a discrepancy (..., n) exceeds the tolerance, or is nan where it is known."""
+        """Raise VerificationError if a discrepancy (..., n) exceeds the tolerance or is nan; ``known`` is a mask."""
         discrepancy, known = np.broadcast_arrays(np.asarray(discrepancy), known)
         if not known.any():
             raise ValueError(
@@ -149,6 +149,6 @@ class Case:
 
 
 def relative(value: Any, expected: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """|value - expected| beyond the rounding error of the latter, relative to it."""
+    """|value - expected| beyond the rounding error of ``expected``, relative to 1 + |expected|."""
     with np.errstate(invalid="ignore"):
         return np.maximum(np.abs(np.asarray(value) - expected) - error, 0.0) / (1.0 + np.abs(expected))

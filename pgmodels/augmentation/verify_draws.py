@@ -1,4 +1,4 @@
-"""The checks of the auxiliaries: their laws, their densities, the sites that they leave."""
+"""Checks of the auxiliaries: their distributions, densities and sites."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,24 +28,24 @@ from pgmodels.likelihoods.expression import Environment
 
 
 def integrates_back(case: Case) -> Check:
-    """Each rule's auxiliary integrates out to the rule's factor, and the factors' product is the formula."""
+    """Integrating out each rule's auxiliary gives the rule's factor, and the factors multiply to the formula."""
     total = case.run(partial(_log_product, case.augmentation), case.env(case.f))
     expected, error = case.log_density(case.f)
-    checks = [case.judge(INTEGRATES, relative(total, expected, error), QUADRATURE, case.f, None, ~np.isnan(expected))]
+    checks = [case.check(INTEGRATES, relative(total, expected, error), QUADRATURE, case.f, None, ~np.isnan(expected))]
     drawn = {name: value for chain in case.chains for name, value in chain.items()}
-    # Earlier auxiliaries are held at values at which the series and sums of later ones are short.
+    # Fix earlier auxiliaries at small values, for which the series and sums of later ones are short.
     values = {name: np.minimum(value[0], 12.0) for name, value in drawn.items()}
     for rule in case.augmentation.rules:
         if rule.auxiliary is not None:
             centre = np.median(drawn[rule.auxiliary.name], axis=0)
             log_integral, log_factor, known = _integral(case, rule, values, centre)
             discrepancy = np.max(np.where(known, np.abs(np.expm1(log_integral - log_factor)), 0.0), axis=-1)
-            checks.append(case.judge(INTEGRATES, discrepancy, QUADRATURE, case.f, rule, known.any(axis=-1)))
+            checks.append(case.check(INTEGRATES, discrepancy, QUADRATURE, case.f, rule, known.any(axis=-1)))
     return Check(INTEGRATES, max(check.figure for check in checks), QUADRATURE)
 
 
 def _log_product(augmentation: Augmentation, env: Environment) -> Any:
-    """The log of what no rule takes and of the rules' factors, (n,)."""
+    """The log of the product of the base and all rules' factors, (n,)."""
     total = augmentation.base.log_evaluate(env)[..., 0]
     for rule in augmentation.rules:
         if rule.parent is None:
@@ -56,16 +56,16 @@ def _log_product(augmentation: Augmentation, env: Environment) -> Any:
 def _integral(
     case: Case, rule: Rule, values: dict[str, np.ndarray], centre: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The log of the integral over the auxiliary, of the factor, and where the former can be computed."""
+    """Log integral over the auxiliary, log factor, and where the integral can be computed."""
     env, name, law = case.env(case.f, **values), *_drawn(rule)
     grid = law.grid(centre, env)
     at = case.env(case.f, **{**values, name: grid.values})
-    log_joint = rule.log_joint(at) + rule.left.log_evaluate(at)
+    log_joint = rule.log_joint(at) + rule.remaining_factor.log_evaluate(at)
     log_joint = np.broadcast_to(np.asarray(log_joint), grid.values.shape)
     log_terms = np.where(np.isnan(log_joint), -np.inf, log_joint + grid.log_measure)
     log_integral = np.logaddexp.reduce(log_terms, axis=0)
     log_factor = np.broadcast_to(np.asarray(case.run(rule.factor.log_evaluate, env)), centre.shape)
-    # A factor to the power zero has no auxiliary: what is written for it must be 1.
+    # A factor to the power zero has no auxiliary: its augmented form must be 1.
     off = np.broadcast_to(law.off(env), centre.shape)
     return np.where(off, log_joint[0], log_integral), log_factor, grid.known
 
@@ -77,14 +77,14 @@ def _drawn(rule: Rule) -> tuple[str, Law]:
     return rule.auxiliary.name, rule.law
 
 
-def joint_less_conditional(case: Case) -> Check:
-    """log joint - log conditional is log p(y | f), whatever the auxiliaries: drawn, or moved away from the draw."""
+def joint_minus_conditional(case: Case) -> Check:
+    """log joint - log conditional = log p(y | f), at draws of the auxiliaries and at perturbed values."""
     f = case.f
     expected, error = case.log_density(f)
     checks = []
     for block, chain in enumerate(case.chains):
         drawn = {name: value[:POINTS] for name, value in chain.items()}
-        for auxiliaries in (drawn, _moved(case, drawn)):
+        for auxiliaries in (drawn, _perturbed(case, drawn)):
             joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
             conditional = np.asarray(case.augmentation.log_conditional(auxiliaries, f, case.y, case.parameters))
             # Neither is finite where the series of a Pólya-Gamma density cancels or a draw underflows.
@@ -92,38 +92,38 @@ def joint_less_conditional(case: Case) -> Check:
             with np.errstate(invalid="ignore"):
                 difference = np.abs(joint - conditional - expected) - error
                 scale = 1.0 + np.abs(joint) + np.abs(conditional)
-            checks.append(case.judge(JOINT, difference / scale, ROUNDING, f, None, known))
+            checks.append(case.check(JOINT, difference / scale, ROUNDING, f, None, known))
     return Check(JOINT, max(0.0, *(check.figure for check in checks)), ROUNDING)
 
 
-def _moved(case: Case, auxiliaries: Mapping[str, Any]) -> dict[str, Any]:
-    """Other values of the auxiliaries that they can take."""
+def _perturbed(case: Case, auxiliaries: Mapping[str, Any]) -> dict[str, Any]:
+    """Other values in the supports of the auxiliaries."""
     laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
-    return {name: laws[name].moved(value, case.rng) for name, value in auxiliaries.items()}
+    return {name: laws[name].perturbed(value, case.rng) for name, value in auxiliaries.items()}
 
 
 def site_is_joint(case: Case) -> Check:
-    """As a function of a block's latents the log joint is h f - w f^2 / 2 and a constant."""
+    """As a function of a block's latents, the log joint is h f - w f^2 / 2 plus a constant."""
     checks = []
     for block, chain in enumerate(case.chains):
         auxiliaries = {name: value[0] for name, value in chain.items()}
-        own = list(case.augmentation.blocks[block])
+        latents = list(case.augmentation.blocks[block])
         f = np.broadcast_to(case.f, (POINTS, *case.f.shape)).copy()
-        f[:, :, own] = case.points(3.0)[..., own]
+        f[:, :, latents] = case.points(3.0)[..., latents]
         h, w = case.sites_given(auxiliaries, case.f, block)
-        site = (h * f - 0.5 * w * f**2)[..., own]
+        site = (h * f - 0.5 * w * f**2)[..., latents]
         joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
         constant = joint - site.sum(axis=-1)
         scale = 1.0 + np.max(np.abs(joint) + np.abs(site).sum(axis=-1), axis=0)
         known = ~np.isnan(joint).all(axis=0)
-        checks.append(case.judge(SITE, np.abs(constant - constant[0]) / scale, ROUNDING, f, None, known))
+        checks.append(case.check(SITE, np.abs(constant - constant[0]) / scale, ROUNDING, f, None, known))
     return Check(SITE, max(check.figure for check in checks), ROUNDING)
 
 
 def draws_follow_conditional(case: Case) -> Check:
     """Over draws of the sites at f, the mean of exp(h δ - w ((f + δ)^2 - f^2) / 2) is p(y | f + δ) / p(y | f).
 
-    That is the generating function of the sites, for each latent in turn; δ is such that the mean has a variance.
+    This tests the generating function of the sites, one latent at a time; δ is small enough for a finite variance.
     """
     size = case.augmentation.size
     f = np.broadcast_to(case.f, (DRAWS, *case.f.shape))
@@ -138,15 +138,15 @@ def draws_follow_conditional(case: Case) -> Check:
                 step = sign * reach[:, latent]
                 there = case.f + step[:, None] * np.eye(size)[latent]
                 log_density, error = case.log_density(there)
-                # What the mean should be is taken out in logs, so that nothing overflows: the mean should be 1.
+                # Divided by the expected mean in logs, to avoid overflow: the mean should be 1.
                 log_ratio = log_density - here
                 weight = np.exp(slope[..., latent] * step - 0.5 * w[..., latent] * step**2 - log_ratio)
                 mean, spread = weight.mean(axis=0), weight.std(axis=0) / DRAWS**0.5
-                # Rare counts: what was never drawn may still have the probability 1 / DRAWS.
+                # Rare counts: a value that was never drawn may still have probability 1 / DRAWS.
                 spread = spread + rare + error + here_error + ROUNDING * (1.0 + np.abs(here))
-                # Where a few draws dominate the variance, the standard error says nothing.
+                # Skip data where a few draws dominate the variance: the standard error is unreliable.
                 squares = (weight - 1.0) ** 2
                 known = (squares.max(axis=0) <= 0.02 * squares.sum(axis=0) + ROUNDING) & ~np.isnan(log_ratio)
                 if known.any():
-                    checks.append(case.judge(DRAWN, np.abs(mean - 1) / spread, STANDARD_ERRORS, there, None, known))
+                    checks.append(case.check(DRAWN, np.abs(mean - 1) / spread, STANDARD_ERRORS, there, None, known))
     return Check(DRAWN, max(0.0, *(check.figure for check in checks)), STANDARD_ERRORS)

@@ -1,4 +1,4 @@
-"""Kernels of some columns of X."""
+"""Kernels of selected columns of X."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -16,24 +16,24 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Restricted(Kernel):
-    """A kernel that passes on a part of its inputs."""
+    """A kernel that applies another kernel to selected columns of its inputs."""
 
     kernel: eqx.AbstractVar[Kernel]
 
     @abstractmethod
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """The rows that the kernel inside sees, from which its lengthscales come."""
+        """The inputs of the inner kernel, from which its default lengthscales are computed."""
 
 
 @final
 class On(Restricted):
-    """A kernel that sees some columns of X alone: ``On(RBF(), [0, 2])``.
+    """A kernel of selected columns of X: ``On(RBF(), [0, 2])``.
 
-    What the kernel takes from the data, and an array with an entry for each column, refers to these columns.
-    ``On(White(), [3])`` gives each level of a grouping column an effect of its own.
+    Default lengthscales and hyperparameters with one entry per column refer to these columns.
+    ``On(White(), [3])`` gives each level of a grouping column an independent effect.
     """
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
@@ -43,13 +43,13 @@ class On(Restricted):
         self.columns = _read(columns, "columns of On")
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        return self.kernel(self._of(X), self._of(Z))
+        return self.kernel(self._select(X), self._select(Z))
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return self.kernel.diagonal(self._of(X))
+        return self.kernel.diagonal(self._select(X))
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted(self.columns[place] for place in self.kernel.reads(len(self.columns))))
+        return tuple(sorted(self.columns[index] for index in self.kernel.reads(len(self.columns))))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "On":
         inner = self.kernel.resolve(self.inputs(X))
@@ -57,13 +57,13 @@ class On(Restricted):
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted."""
-        return np.asarray(self._of(X))
+        return np.asarray(self._select(X))
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.columns, num_columns, "On")
         self.kernel.check(len(self.columns))
 
-    def _of(self, X: Inputs) -> Inputs:
+    def _select(self, X: Inputs) -> Inputs:
         return X[:, np.array(self.columns)]
 
     def __repr__(self) -> str:
@@ -72,13 +72,13 @@ class On(Restricted):
 
 @final
 class Difference(Restricted):
-    """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a process with the given kernel.
+    """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a GP with the given kernel.
 
-    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: rows hold the features of
-    one item, then those of the other (Chu and Ghahramani 2005).
+    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the
+    features of one item, then those of the other (Chu and Ghahramani 2005).
     """
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     kernel: Kernel
     left: tuple[int, ...] = eqx.field(static=True)
@@ -89,22 +89,22 @@ class Difference(Restricted):
         self.left, self.right = _read(left, "left of Difference"), _read(right, "right of Difference")
         if len(self.left) != len(self.right):
             raise ValueError(
-                f"left and right of Difference must name as many columns each, the same features of two items; got "
+                f"left and right of Difference must have equally many columns, the same features of two items; got "
                 f"{list(self.left)} and {list(self.right)}."
             )
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        (a, b), (c, d) = self._parts(X), self._parts(Z)
+        (a, b), (c, d) = self._items(X), self._items(Z)
         return self.kernel(a, c) - self.kernel(a, d) - self.kernel(b, c) + self.kernel(b, d)
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        a, b = (as_array(part) for part in self._parts(X))
+        a, b = (as_array(item) for item in self._items(X))
         across = jax.vmap(lambda x, z: self.kernel(x[None], z[None])[0, 0])(a, b)
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
-        places = self.kernel.reads(len(self.left))
-        return tuple(sorted({part[place] for part in (self.left, self.right) for place in places}))
+        indices = self.kernel.reads(len(self.left))
+        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
         inner = self.kernel.resolve(self.inputs(X))
@@ -112,13 +112,13 @@ class Difference(Restricted):
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted: both items of each row."""
-        return np.concatenate([np.asarray(part) for part in self._parts(X)])
+        return np.concatenate([np.asarray(item) for item in self._items(X)])
 
     def check(self, num_columns: int) -> None:
         _check_columns(self.left + self.right, num_columns, "Difference")
         self.kernel.check(len(self.left))
 
-    def _parts(self, X: Inputs) -> tuple[Inputs, Inputs]:
+    def _items(self, X: Inputs) -> tuple[Inputs, Inputs]:
         return X[:, np.array(self.left)], X[:, np.array(self.right)]
 
     def __repr__(self) -> str:
@@ -126,13 +126,13 @@ class Difference(Restricted):
 
 
 def _read(columns: Iterable[int], name: str) -> tuple[int, ...]:
-    """Column numbers, or ValueError."""
+    """Column numbers as a tuple. Raises ValueError unless they are distinct integers >= 0."""
     try:
         listed = list(columns)
     except TypeError:
         listed = []
-    whole = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) and c >= 0 for c in listed)
-    if not listed or not whole or len(set(listed)) < len(listed):
+    are_indices = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) and c >= 0 for c in listed)
+    if not listed or not are_indices or len(set(listed)) < len(listed):
         raise ValueError(f"{name} must be a list of different column numbers, from 0 on; got {columns!r}.")
     return tuple(int(c) for c in listed)
 

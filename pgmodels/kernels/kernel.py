@@ -1,4 +1,4 @@
-"""What a kernel is, and how kernels combine; any callable ``(X, Z) -> matrix`` can be one too."""
+"""The base class of kernels, sums and products, and callables ``(X, Z) -> matrix`` as kernels."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -25,15 +25,15 @@ class Kernel(Module):
     """A covariance function: ``kernel(X, Z)`` is the (n, m) matrix of prior covariances between two sets of rows.
 
     Kernels add and multiply. Hyperparameters are fields declared as ``pgm.Parameter``: a number, an array of any shape,
-    ``pgm.Fixed``, a NumPyro distribution or a Parameter given for one is read as a Parameter, and the kernel takes its
-    ``.value``. A default that is a Parameter says what its values are, as in
-    ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels, or static. Called by hand,
-    outside what JAX traces, it computes in double precision.
+    ``pgm.Fixed``, a NumPyro distribution or a Parameter is converted to a Parameter, whose ``.value`` the kernel reads.
+    A Parameter as default declares the constraint, as in
+    ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels or static. A direct call,
+    outside of JAX tracing, computes in double precision.
     """
 
-    # Whether it is a covariance function of any rows, where the kernels that it is made of are; others are looked at
-    # wherever they are evaluated.
-    known: ClassVar[bool] = False
+    # Whether it is positive semidefinite at any inputs if its component kernels are; matrices of other kernels are
+    # checked at each new set of inputs.
+    positive_semidefinite: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -41,10 +41,12 @@ class Kernel(Module):
             setattr(cls, name, double_outside_jit(vars(cls)[name]))
 
     @property
-    def is_known(self) -> bool:
-        """Whether it is a covariance function of any rows, as kernels of the package and what is made of them are."""
-        inside = (getattr(self, field.name) for field in fields(self))
-        return self.known and all(kernel.is_known for kernel in inside if isinstance(kernel, Kernel))
+    def is_positive_semidefinite(self) -> bool:
+        """Whether it is positive semidefinite at any inputs: the package's kernels and their combinations."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return self.positive_semidefinite and all(
+            kernel.is_positive_semidefinite for kernel in values if isinstance(kernel, Kernel)
+        )
 
     def __check_init__(self) -> None:
         for field in fields(self):
@@ -55,39 +57,39 @@ class Kernel(Module):
 
     @abstractmethod
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        """The covariances between the rows of X and those of Z. Raises ValueError before an open lengthscale is set."""
+        """The covariances between the rows of X and those of Z. Raises ValueError if a lengthscale is None."""
 
     @abstractmethod
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         """The prior variances at the rows of X, without the matrix."""
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
-        """The columns of X on which it depends: rows that agree in them have one latent."""
+        """The columns of X on which it depends: rows equal in these columns share a latent."""
         return tuple(range(num_columns))
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
-        """A copy in which every lengthscale left open (None) is the median distance between distinct rows of X.
+        """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
 
-        A kernel of some columns takes the distance over these.
+        A kernel of selected columns uses the distance in these columns.
         """
         parameters = jax.tree.leaves(self, is_leaf=is_parameter)
         if not any(is_parameter(p) and p.value is None for p in parameters):
             return self
 
-        def settle(node: Any) -> Any:
+        def resolve_node(node: Any) -> Any:
             if isinstance(node, Kernel):
                 return node.resolve(X)
             return node.with_value(median_distance(X)) if is_parameter(node) and node.value is None else node
 
-        def is_part(node: Any) -> bool:
+        def is_leaf(node: Any) -> bool:
             return is_parameter(node) or (isinstance(node, Kernel) and node is not self)
 
-        return jax.tree.map(settle, self, is_leaf=is_part)
+        return jax.tree.map(resolve_node, self, is_leaf=is_leaf)
 
     def check(self, num_columns: int) -> None:
-        """Raise ValueError where a field is not one that compiled code takes, or that nothing would learn.
+        """Raise ValueError if a field holds numbers but is not declared as a Parameter or static.
 
-        A kernel whose hyperparameters may be given for each column checks their ``num_columns`` entries.
+        Kernels with hyperparameters per column check that these have ``num_columns`` entries.
         """
         for field in fields(self):
             value, name = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
@@ -100,16 +102,16 @@ class Kernel(Module):
                     f"{name} is {value!r}, a setting and no hyperparameter: declare the field as "
                     f"{field.name}: {type(value).__name__} = equinox.field(static=True)."
                 )
-            elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_given)):
+            elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_declared)):
                 raise ValueError(
                     f"{name} holds numbers that nothing would learn, {eqx.tree_pformat(value)}: declare the field as "
-                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, and give it "
-                    "pgm.Fixed(number) where it is to stay. A module with arrays of its own, such as a network, is a "
-                    "kernel as it is: an equinox.Module with __call__(self, X, Z) and no pgm.Kernel."
+                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, with "
+                    "pgm.Fixed(number) to hold it fixed. A module that holds arrays, such as a network, needs no "
+                    "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
 
     def check_by_column(self, name: str, num_columns: int) -> None:
-        """Raise ValueError where a hyperparameter is neither one number nor one for each column of X."""
+        """Raise ValueError if a hyperparameter is neither one number nor one per column of X."""
         shape = np.shape(getattr(self, name).value)
         if shape not in ((), (num_columns,)):
             raise ValueError(
@@ -132,7 +134,7 @@ class Kernel(Module):
 class Sum(Kernel):
     """The sum of two kernels: the kernel of a sum of independent processes."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     left: Kernel
     right: Kernel
@@ -154,7 +156,7 @@ class Sum(Kernel):
 class Product(Kernel):
     """The product of two kernels, entry by entry."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     left: Kernel
     right: Kernel
@@ -176,9 +178,9 @@ class Product(Kernel):
 class CallableKernel(Kernel):
     """Any callable ``(X, Z) -> matrix`` written in JAX, as a kernel.
 
-    Of a callable that is itself a pytree (an equinox module, a ``jax.tree_util.Partial``) the floating-point arrays are
-    hyperparameters of any sign, as optimisers of modules take them, and so is what is given as a NumPyro distribution,
-    a Parameter or Fixed: the callable sees arrays. Python numbers stay as they are.
+    If the callable is a pytree (an equinox module, a ``jax.tree_util.Partial``), its floating-point arrays are
+    unconstrained hyperparameters; leaves that are NumPyro distributions, Parameters or Fixed are hyperparameters too,
+    passed to the callable as arrays. Python numbers are constants.
     """
 
     function: Callable[[Any, Any], Any]
@@ -188,7 +190,7 @@ class CallableKernel(Kernel):
             raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
         name = _name(function)
         read = lambda path, leaf: _read_leaf(leaf, f"{jax.tree_util.keystr(path).lstrip('.')} of {name}")  # noqa: E731
-        self.function = jax.tree_util.tree_map_with_path(read, function, is_leaf=_is_given)
+        self.function = jax.tree_util.tree_map_with_path(read, function, is_leaf=_is_declared)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"function": PickledByValue(self.function)}
@@ -220,23 +222,23 @@ def _name(function: Any) -> str:
     return getattr(inner, "__name__", type(inner).__name__)
 
 
-def _is_given(node: Any) -> bool:
-    """Whether a node is what a hyperparameter is given as, other than a number."""
+def _is_declared(node: Any) -> bool:
+    """Whether a node declares a hyperparameter: a Parameter, Fixed or NumPyro distribution."""
     return isinstance(node, (Parameter, Fixed, Distribution))
 
 
 def _is_number(leaf: Any) -> bool:
-    """Whether a leaf is what a user may take for a hyperparameter."""
-    return _is_given(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
+    """Whether a leaf holds floating-point numbers, which a user may expect to be learned."""
+    return _is_declared(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
 
 
 def _read_leaf(leaf: Any, name: str) -> Any:
-    """A leaf of a callable as compiled code takes it."""
+    """Convert a leaf of a callable to a Parameter, or a function to a pytree."""
     if eqx.is_inexact_array(leaf):
         return as_parameter(leaf, name, positive=False)
-    if _is_given(leaf):
+    if _is_declared(leaf):
         return as_declared(leaf, None, name)
-    # Functions among the leaves, often the only one, are no data.
+    # Functions as pytrees without leaves: compiled code takes only arrays as leaves.
     return jax.tree_util.Partial(leaf) if callable(leaf) else leaf
 
 
@@ -251,20 +253,20 @@ def as_kernel(obj: Any) -> Kernel:
 
 
 def _arrays(kernel: Any) -> Any:
-    """A kernel with values alone, as arrays, those that are open at 1."""
-    select_inducing_inputs = jax.tree.map(
+    """The kernel with its hyperparameters as arrays; values of None are set to 1."""
+    resolved = jax.tree.map(
         lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
     )
-    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(select_inducing_inputs))
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(resolved))
 
 
 def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
-    """Raise ValueError where a kernel of one's own looks up what its arrays do not have, at rows of X (n, d).
+    """Raise ValueError if a user's kernel indexes its arrays out of bounds, at rows of X (n, d).
 
-    JAX would take the last entry in its place. An index below 0 counts from the end, as in NumPy; one that is clipped
-    or wrapped by the kernel itself is none that can be seen here.
+    JAX would silently use the last entry. An index below 0 counts from the end, as in NumPy; indices that the kernel
+    clips or wraps itself cannot be detected.
     """
-    if isinstance(kernel, Kernel) and kernel.is_known:
+    if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
         return
     values, one = _arrays(kernel), as_array(X[:1])
     if "gather" not in str(jax.make_jaxpr(_between)(values, one, one)):
@@ -272,12 +274,12 @@ def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
     try:
         fault = _lookups(values, as_array(X), one)[0].get()
     except NotImplementedError:
-        # Of a loop or a solver in the kernel that cannot be looked into.
+        # checkify does not support some loops and solvers.
         return
     if fault is not None:
         raise ValueError(
             f"{kernel!r} looks up an entry that is not there, for some row of {name}: {fault.splitlines()[0].strip()} "
-            f"Give {name} the numbers that the kernel's arrays have, or arrays with an entry for each."
+            f"Use indices within the kernel's arrays in {name}, or larger arrays."
         )
 
 
@@ -289,7 +291,7 @@ _lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), o
 
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:
-    """Raise ValueError where a kernel cannot be evaluated by compiled code, or gives another shape than (n, m)."""
+    """Raise ValueError if a kernel cannot be compiled, or returns another shape than (n, m)."""
     values = _arrays(kernel)
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
@@ -299,7 +301,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
     except Exception as error:
         remedy = f"It must take X (n, d) and Z (m, d) and return the (n, m) matrix{_shapes(kernel)}."
         if isinstance(error, jax.errors.JAXTypeError):
-            remedy = "It asks for the values of arrays: write it with jax.numpy instead of NumPy, and jnp.where for if."
+            remedy = "It needs concrete array values: write it with jax.numpy instead of NumPy, and jnp.where for if."
         raise ValueError(f"{kernel!r} cannot be compiled ({type(error).__name__}). {remedy}") from error
     if (getattr(matrix, "shape", None), getattr(diagonal, "shape", None)) != ((3, 2), (3,)):
         raise ValueError(
@@ -309,7 +311,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
 
 
 def _shapes(kernel: Kernel) -> str:
-    """The shapes of hyperparameters that are arrays, for a message."""
+    """The shapes of array hyperparameters, for an error message."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
     arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
     listed = (f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays)
@@ -322,12 +324,12 @@ def _declares_parameter(field: Field) -> bool:
 
 
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
-    """What ``check_traced`` looks at: one function, so that kernels of one structure are traced once."""
+    """The traced function of ``check_traced``: a single one, so that kernels of equal structure are traced once."""
     return kernel(X, Z), kernel.diagonal(X)
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is a whole number, a truth value or text."""
+    """Whether a value is an integer, a boolean or a string."""
     return isinstance(value, (bool, int, str, np.integer, np.bool_))
 
 

@@ -1,4 +1,4 @@
-"""Kernels that are not functions of the distance alone."""
+"""Non-stationary and other kernels: periodic, linear, constant and white noise."""
 
 from typing import Any, ClassVar, final
 
@@ -16,7 +16,7 @@ from pgmodels.runtime.x64 import as_array
 class Periodic(Kernel):
     """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²) (MacKay 1998)."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
     lengthscale: Parameter
@@ -28,7 +28,7 @@ class Periodic(Kernel):
         self.period = scalar(period, "period", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on one circle for each column.
+        # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on a circle per column.
         lengthscale = as_array(self.lengthscale.value)
         if lengthscale.ndim:
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
@@ -51,7 +51,7 @@ class Periodic(Kernel):
 class Linear(Kernel):
     """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
 
@@ -73,7 +73,7 @@ class Linear(Kernel):
 class Constant(Kernel):
     """The kernel of a constant function: the same covariance everywhere."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
 
@@ -92,12 +92,12 @@ class Constant(Kernel):
 
 @final
 class White(Kernel):
-    """Independent noise for each distinct row: ``variance`` where two rows are equal, 0 elsewhere.
+    """White noise: ``variance`` where two rows are equal, 0 elsewhere.
 
-    It is a function of the inputs alone, so duplicated rows share their noise, in one data set and across two.
+    It is a function of the inputs: equal rows share their noise, within a data set and between two.
     """
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
 

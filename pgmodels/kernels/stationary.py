@@ -1,4 +1,4 @@
-"""Kernels of the distance between inputs."""
+"""Stationary kernels, functions of the distance between inputs."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, final
@@ -15,10 +15,10 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Stationary(Kernel):
-    """A kernel of the scaled distance r = |x - z| / lengthscale; subclasses give its ``profile``.
+    """A kernel of the scaled distance r = |x - z| / lengthscale; subclasses define its ``profile``.
 
-    ``lengthscale`` is one number, an array with one number for each column, or None: the median Euclidean distance
-    between distinct rows of X, set when data arrive.
+    ``lengthscale`` is one number, an array with one number per column, or None: the median Euclidean distance between
+    distinct rows of X, set when the model is fitted.
     """
 
     variance: Parameter
@@ -40,7 +40,7 @@ class Stationary(Kernel):
         if self.lengthscale.value is None:
             raise ValueError(
                 f"lengthscale of {type(self).__name__} is None, to be set from the data: call "
-                "kernel.resolve(X) first, or give a number."
+                "kernel.resolve(X) first, or pass a number."
             )
         lengthscale = as_array(self.lengthscale.value)
         return as_array(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
@@ -53,7 +53,7 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """The squared exponential kernel, variance · exp(-r²/2)."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -66,7 +66,7 @@ class RBF(Stationary):
 class Matern12(Stationary):
     """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -79,7 +79,7 @@ class Matern12(Stationary):
 class Matern32(Stationary):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -93,7 +93,7 @@ class Matern32(Stationary):
 class Matern52(Stationary):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
         super().__init__(variance, lengthscale)
@@ -107,7 +107,7 @@ class Matern52(Stationary):
 class RationalQuadratic(Stationary):
     """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
 
-    known: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
 
     alpha: Parameter
 

@@ -1,1 +1,1 @@
-"""Local objectives: what variational inference maximises of each datum."""
+"""Local objectives: the likelihood terms of the variational bound."""

@@ -1,4 +1,4 @@
-"""What a local objective is: a term of each datum, a function of the predictors' marginals, and its sites."""
+"""The interface of local objectives: a bound term per datum, a function of predictor marginals, and its sites."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ if TYPE_CHECKING:
 
 
 def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
-    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of the sum of what a bound gives at means and variances."""
+    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of a bound B at means m and variances v."""
     return sites_from(m, *jax.grad(lambda m, v: jnp.sum(bound(m, v)), argnums=(0, 1))(m, v))
 
 
 def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
-    """The same from the derivatives of B in means and variances."""
+    """The sites from the derivatives of B in means and variances."""
     w = -2.0 * by_variance
     return by_mean + w * m, w
 
 
 class Objective(ABC):
-    """A term B(m, v) of each datum, of the marginal means and variances that its predictors have under q(f).
+    """A term B(m, v) per datum, a function of the marginal means and variances of its predictors under q(f).
 
-    ``size`` is the number of predictors. They are the latents themselves where ``predictors`` is None. Compiled code is
-    shared between objectives that are equal, so that one with options of its own defines __eq__ and __hash__.
+    ``size`` is the number of predictors, which are the latents themselves if ``predictors`` is None. Equal objectives
+    share compiled code: a subclass with options must define __eq__ and __hash__ accordingly.
     """
 
     size: int
     predictors: Predictors | None = None
-    # Whether sites may have precisions below zero.
+    # Whether sites may have negative precisions.
     signed: bool = False
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The predictors updated together: all, where none is to be held while another moves."""
+        """Blocks of predictors that are updated jointly; by default one block of all."""
         return (tuple(range(self.size)),)
 
     @property
     def num_latents(self) -> int:
-        """The number of latents, which is ``size``, the number of predictors, where no factor combines latents."""
+        """The number of latents; equal to ``size`` if no factor combines latents."""
         return self.size if self.predictors is None else self.predictors.num_latents
 
     def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """The latents that a block of predictors reads."""
+        """The latents that a block of predictors depends on."""
         return block if self.predictors is None else self.predictors.latents_of(block)
 
-    def after(self, seen: Any) -> Objective:
-        """The same as steps on batches take it, after so many data: what it samples there is new for every datum."""
+    def for_batch(self, num_previous_rows: Any) -> Objective:
+        """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""
         return self
 
     @abstractmethod
@@ -65,22 +65,22 @@ class Objective(ABC):
         return sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """B and the sites h, w at the same marginals: at once where that is less work."""
+        """B and the sites h, w at the same marginals; override to share work between them."""
         return self.local_bound(m, v, y, parameters), *self.local_sites(m, v, y, parameters)
 
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
-        own = jnp.arange(self.size)
-        return jnp.moveaxis(self.hessian_of_datum(m, v, y, parameters)[:, own, :, own, :], 0, 1)
+        index = jnp.arange(self.size)
+        return jnp.moveaxis(self.hessian_of_datum(m, v, y, parameters)[:, index, :, index, :], 0, 1)
 
     def hessian_of_datum(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
 
         def bound(shift: Any, m_i: Any, v_i: Any, y_i: Any) -> Any:
             dm, ds = shift[:, 0], shift[:, 1]
-            # s = v + m^2, so that v moves by ds - 2 m dm - dm^2: no difference of large squares is taken.
-            moved = v_i + ds - 2.0 * m_i * dm - dm**2
-            return self.local_bound((m_i + dm)[None], moved[None], y_i[None], parameters)[0]
+            # s = v + m^2: v changes by ds - 2 m dm - dm^2, without a difference of large squares.
+            shifted = v_i + ds - 2.0 * m_i * dm - dm**2
+            return self.local_bound((m_i + dm)[None], shifted[None], y_i[None], parameters)[0]
 
         def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
             return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)

@@ -1,4 +1,4 @@
-"""The expected log density as a local objective: the variational Gaussian's, of any formula."""
+"""The expected log density of any formula by quadrature: the local objective of the variational Gaussian."""
 
 from collections.abc import Hashable, Mapping
 from functools import partial
@@ -17,27 +17,27 @@ from pgmodels.runtime.x64 import as_array
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
-# Nodes of the trapezoid rule for one direction: wide marginals of a sigmoid are beyond Gauss-Hermite of that many.
+# Trapezoid nodes in one dimension: more accurate than Gauss-Hermite for sigmoids under wide marginals.
 _TRAPEZOID = 129
-# Gauss-Hermite nodes along each of two or three directions; Sobol points for more.
+# Gauss-Hermite nodes per dimension in two or three dimensions; Sobol points in more.
 _HERMITE = {2: 24, 3: 12}
 _SOBOL = 2048
-# Nodes of a coarse rule: of Gauss and Hermite along one direction, Sobol points in more.
+# Nodes of a coarse rule: Gauss-Hermite in one dimension, Sobol points in more.
 _COARSE_HERMITE, _COARSE_SOBOL = 32, 64
-# Where a formula has kinks, Gauss-Legendre nodes on each piece of (-9, 9) deviations between them: 1e-19 is beyond.
+# With kinks: Gauss-Legendre nodes on each piece between them of (-9, 9) deviations; the mass beyond is 1e-19.
 _LEGENDRE, _REACH = 48, 9.0
-# Nodes of a grid with less weight than this are left out: the corners, which are half of it.
-_LEAST = 1e-9
-# Added to the variances, relatively, before their root is taken: two latents of a datum may be one.
+# Grid nodes with less weight than this are dropped: the corners, half of the grid.
+_MIN_WEIGHT = 1e-9
+# Relative jitter of the predictor covariances before their Cholesky: two latents of a datum may be identical.
 _JITTER = 1e-13
-# Of the values of log densities, by which a straight line may seem to be bent.
+# Relative rounding of log densities, allowed in the check of concavity.
 _ROUNDING = 1e-12
-# Of nodes with this much of the weight that have no finite log density, the rest says nothing.
-_MOST = 0.5
+# If nodes with more than this weight have no finite log density, the sum over the others is meaningless.
+_MAX_UNDEFINED = 0.5
 
 
 class Kink(NamedTuple):
-    """A place, scale * z + shift = 0, at which the log density has no derivative in its only predictor z."""
+    """A point, scale * z + shift = 0, at which the log density has no derivative in its only predictor z."""
 
     scale: Expression
     shift: Expression
@@ -46,10 +46,10 @@ class Kink(NamedTuple):
 class Quadrature(Objective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
-    One predictor: 129 nodes of the trapezoid rule, or between ``kinks`` 48 Gauss-Legendre nodes a piece. Two or three:
-    a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. A ``coarse`` one has 32 Gauss-Hermite nodes for one
-    predictor without kinks and 64 Sobol points for more. Nodes move with the marginals, so that sites and Hessians are
-    the exact derivatives of what the rule gives (math: section 6; Opper and Archambeau 2009).
+    One predictor: 129 nodes of the trapezoid rule, or 48 Gauss-Legendre nodes on each piece between ``kinks``. Two or
+    three: a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. ``coarse``: 32 Gauss-Hermite nodes for one predictor
+    without kinks and 64 Sobol points for more. Nodes are relative to the marginals, so that sites and Hessians are the
+    exact derivatives of the quadrature sum (math: section 6; Opper and Archambeau 2009).
     """
 
     signed = True
@@ -78,20 +78,20 @@ class Quadrature(Objective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        half = safe_sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else root_of_each(v)
+        half = safe_sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else batched_cholesky(v)
         return self._average(*self._rule(len(m)), m, half, y, parameters)
 
     def _rule(self, count: int) -> tuple[Any, Any]:
-        """Nodes (nodes, 1 or count, P) for so many data, and weights (nodes,) or (nodes, count)."""
+        """Nodes (nodes, 1 or count, P) for ``count`` data, and weights (nodes,) or (nodes, count)."""
         nodes, weights = (as_array(part) for part in _rule(self.size, self.coarse))
         return nodes[:, None, :], weights
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Objective; precisions (n, P, P), W = -2 ∂B/∂V, where ``v`` are covariances."""
+        """See Objective; if ``v`` are covariances, precisions W = -2 ∂B/∂V are (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective: the log density is evaluated once at each node for both."""
+        """See Objective; the log density is evaluated once at each node for both."""
 
         def total(m: Any, v: Any) -> tuple[Any, Any]:
             bound = self.local_bound(m, v, y, parameters)
@@ -104,9 +104,9 @@ class Quadrature(Objective):
         return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
 
     def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """Whether each datum's log density is concave as far as chords between nodes of the coarse rule say, (n,).
+        """Whether each datum's log density is concave along chords between nodes of the coarse rule, (n,).
 
-        Predictors have means and variances (n, P). Far and near chords: kinks lie within some of the former.
+        Predictors have means and variances (n, P). Long chords contain any kinks, short ones test the curvature.
         """
 
         def log_density(z: Any) -> Any:
@@ -123,49 +123,49 @@ class Quadrature(Objective):
         return concave
 
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in pieces that fit into memory.
+        """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in chunks that fit into memory.
 
-        Minus infinity where most of the weight is where that is not finite.
+        Minus infinity if the log density is not finite at most of the weight.
         """
         value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
-        piece = min(chunk_length(m.size * self.size), len(nodes))
-        if piece == len(nodes):
-            return _unless_lost(value(nodes, weights))
-        missing = -len(nodes) % piece
-        # Nodes of no weight fill up the last piece.
+        chunk = min(chunk_length(m.size * self.size), len(nodes))
+        if chunk == len(nodes):
+            return _mask_undefined(value(nodes, weights))
+        missing = -len(nodes) % chunk
+        # Pad the last chunk with nodes of weight zero.
         nodes = jnp.concatenate([nodes, jnp.broadcast_to(nodes[:1], (missing, *nodes.shape[1:]))])
         weights = jnp.concatenate([weights, jnp.zeros((missing, *weights.shape[1:]))])
-        pieces = nodes.reshape(-1, piece, *nodes.shape[1:]), weights.reshape(-1, piece, *weights.shape[1:])
-        add = lambda total, part: (total + jax.checkpoint(value)(*part), None)  # noqa: E731
-        return _unless_lost(jax.lax.scan(add, jnp.zeros((2, len(m)), m.dtype), pieces)[0])
+        chunks = nodes.reshape(-1, chunk, *nodes.shape[1:]), weights.reshape(-1, chunk, *weights.shape[1:])
+        add = lambda total, chunk: (total + jax.checkpoint(value)(*chunk), None)  # noqa: E731
+        return _mask_undefined(jax.lax.scan(add, jnp.zeros((2, len(m)), m.dtype), chunks)[0])
 
     def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The sum over nodes, and the weight of those without a finite log density, (2, n)."""
+        """The sum over nodes with a finite log density, and the weight of the others, (2, n)."""
         z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
 
         def log_density(z: Any) -> Any:
             return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
 
-        # Far out a formula may underflow: such a node has next to no weight, and no say.
+        # Far out a formula may underflow: such nodes have negligible weight and are omitted.
         finite = jnp.isfinite(jax.lax.stop_gradient(log_density(jax.lax.stop_gradient(z))))
         values = jnp.where(finite, log_density(jnp.where(finite[..., None], z, m)), 0.0)
         weights = weights if weights.ndim == 2 else weights[:, None]
-        lost = jnp.where(finite, 0.0, jnp.broadcast_to(weights, finite.shape))
-        return jnp.stack([jnp.sum(weights * values, axis=0), jnp.sum(lost, axis=0)])
+        undefined = jnp.where(finite, 0.0, jnp.broadcast_to(weights, finite.shape))
+        return jnp.stack([jnp.sum(weights * values, axis=0), jnp.sum(undefined, axis=0)])
 
     def _between_kinks(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """One predictor: the pieces of the real line between the kinks, which move with the marginals."""
+        """One predictor: integrate piecewise between the kinks, at their positions relative to the marginals."""
         v = v.reshape(m.shape)
         deviation = safe_sqrt(v)[:, 0]
         unit = jnp.where(deviation > 0.0, deviation, 1.0)
         env = Environment(y, jnp.zeros_like(m), parameters)
-        places = []
+        positions = []
         for kink in self.kinks:
-            scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in kink)
-            # A predictor that the factor does not read here has its kink nowhere.
-            there = -shift / jnp.where(scale == 0, 1.0, scale)
-            places.append(jnp.where(scale == 0, _REACH, (there - m[:, 0]) / unit))
-        inner = jnp.sort(jnp.clip(jnp.stack(places), -_REACH, _REACH), axis=0)
+            scale, shift = (jnp.broadcast_to(term.evaluate(env), m.shape)[:, 0] for term in kink)
+            # With scale 0 the log density of this datum has no kink.
+            position = -shift / jnp.where(scale == 0, 1.0, scale)
+            positions.append(jnp.where(scale == 0, _REACH, (position - m[:, 0]) / unit))
+        inner = jnp.sort(jnp.clip(jnp.stack(positions), -_REACH, _REACH), axis=0)
         ends = jnp.concatenate([jnp.full((1, len(m)), -_REACH), inner, jnp.full((1, len(m)), _REACH)])
         x, w = (as_array(part)[:, None, None] for part in gauss_legendre(_LEGENDRE))
         centre, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * (ends[1:] - ends[:-1])
@@ -174,14 +174,14 @@ class Quadrature(Objective):
         return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
 
 
-def _unless_lost(found: Any) -> Any:
-    """The sums of ``Quadrature._at_nodes``, or minus infinity."""
-    total, lost = found
-    return jnp.where(lost > _MOST, -jnp.inf, total)
+def _mask_undefined(sums: Any) -> Any:
+    """The sums of ``Quadrature._at_nodes``; minus infinity where too much weight is undefined."""
+    total, undefined = sums
+    return jnp.where(undefined > _MAX_UNDEFINED, -jnp.inf, total)
 
 
 def num_coarse_nodes(size: int) -> int:
-    """The nodes of a coarse rule for so many predictors."""
+    """The number of nodes of a coarse rule for ``size`` predictors."""
     return _COARSE_HERMITE if size == 1 else _COARSE_SOBOL
 
 
@@ -197,14 +197,14 @@ def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
     grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
     each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)
     product = np.prod(each, axis=-1)
-    kept = product > _LEAST
+    kept = product > _MIN_WEIGHT
     return grid[kept], product[kept] / product[kept].sum()
 
 
-def root_of_each(V: Any) -> Any:
-    """The lower Cholesky root of small matrices (n, P, P), entry by entry: no batch of them reaches LAPACK."""
+def batched_cholesky(V: Any) -> Any:
+    """The lower Cholesky root of small matrices (n, P, P), computed elementwise: LAPACK is slow on batches."""
     size = V.shape[-1]
-    # Without any variance the root is 0, and its derivative too: sites there say nothing.
+    # With zero covariance the root and its derivative are 0, and so are the sites.
     varies = (jnp.trace(V, axis1=1, axis2=2) > 0.0)[:, None, None]
     V = jnp.where(varies, V, jnp.eye(size))
     jitter = _JITTER * jnp.trace(V, axis1=1, axis2=2)
@@ -214,8 +214,8 @@ def root_of_each(V: Any) -> Any:
         for q in range(p):
             inner = sum((row[k] * rows[q][k] for k in range(q)), jnp.zeros_like(V[:, 0, 0]))
             row.append((V[:, p, q] - inner) / rows[q][q])
-        left = V[:, p, p] + jitter - sum((entry**2 for entry in row), jnp.zeros_like(jitter))
-        rows.append([*row, jnp.sqrt(jnp.maximum(left, jitter))])
+        pivot = V[:, p, p] + jitter - sum((entry**2 for entry in row), jnp.zeros_like(jitter))
+        rows.append([*row, jnp.sqrt(jnp.maximum(pivot, jitter))])
     zeros = jnp.zeros_like(V[:, 0, 0])
     padded = [jnp.stack(row + [zeros] * (size - len(row)), axis=-1) for row in rows]
     return jnp.where(varies, jnp.stack(padded, axis=-2), 0.0)

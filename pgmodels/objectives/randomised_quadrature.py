@@ -1,4 +1,4 @@
-"""The expected log density by few nodes, in other places for every datum of every step: right on average."""
+"""Randomised quadrature of the expected log density: few nodes, shifted anew for each datum; unbiased."""
 
 from typing import Any
 
@@ -10,37 +10,37 @@ from pgmodels.numerics.quadrature import sobol_uniforms
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Quadrature
 
-# Nodes of one predictor, on (-REACH, REACH) deviations, and of several.
+# Nodes for one predictor, on (-REACH, REACH) deviations, and for several.
 _LINE, _REACH = 33, 8.0
 _POINTS = 16
-# A node this near to 0 or 1 would be at infinity.
+# Uniforms are clipped to this distance from 0 and 1, which map to infinity.
 _EDGE = 1e-12
 
 
 class ShiftedQuadrature(Quadrature):
-    """``Quadrature`` whose rule in steps on batches has few nodes, shifted together by another distance each datum.
+    """``Quadrature`` that uses few nodes for minibatches, shifted by a distance that differs between data.
 
     One predictor: 33 nodes of the trapezoid rule; more: 16 Sobol points, shifted modulo 1 (Cranley and Patterson 1976).
-    Over uniform shifts either has the integral itself as its mean. The shifts are a sequence that fills the unit cube
-    evenly, so that errors average out over data and steps faster than those of random ones. Kinks stay what they are.
+    Under uniform shifts both are unbiased. The shifts are a low-discrepancy sequence, so that errors average out over
+    data and steps faster than those of random shifts. Kinks are kept.
     """
 
     @classmethod
     def of(cls, exact: Quadrature) -> "ShiftedQuadrature":
-        """In the place of another; coarse where no step is made."""
+        """Replace ``exact``; outside of minibatches it uses the coarse rule."""
         return cls(exact.formula, exact.size, exact.predictors, exact.kinks, coarse=True)
 
-    def after(self, seen: Any) -> Objective:
+    def for_batch(self, num_previous_rows: Any) -> Objective:
         """See Objective."""
-        return _Shifted(self, seen)
+        return _Shifted(self, num_previous_rows)
 
 
 class _Shifted(Quadrature):
-    """The rule after so many data, within compiled code."""
+    """The rule of a minibatch after ``num_previous_rows`` rows, within compiled code."""
 
-    def __init__(self, quadrature: Quadrature, seen: Any):
+    def __init__(self, quadrature: Quadrature, num_previous_rows: Any):
         super().__init__(quadrature.formula, quadrature.size, quadrature.predictors, quadrature.kinks)
-        self.seen = seen
+        self.num_previous_rows = num_previous_rows
 
     def _rule(self, count: int) -> tuple[Any, Any]:
         shifts = self.shifts(count)
@@ -48,13 +48,13 @@ class _Shifted(Quadrature):
             spacing = 2.0 * _REACH / _LINE
             nodes = spacing * (jnp.arange(_LINE)[:, None] + shifts[:, 0]) - _REACH
             return nodes[:, :, None], spacing * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
-        places = (sobol_uniforms(self.size, _POINTS)[:, None, :] + shifts) % 1.0
-        return ndtri(jnp.clip(places, _EDGE, 1.0 - _EDGE)), jnp.full(_POINTS, 1.0 / _POINTS)
+        uniforms = (sobol_uniforms(self.size, _POINTS)[:, None, :] + shifts) % 1.0
+        return ndtri(jnp.clip(uniforms, _EDGE, 1.0 - _EDGE)), jnp.full(_POINTS, 1.0 / _POINTS)
 
     def shifts(self, count: int) -> Any:
-        """Those of so many data, (count, size)."""
-        places = self.seen + jnp.arange(count)
-        return (places[:, None] * irrationals(self.size)) % 1.0
+        """The shifts of the next ``count`` data, (count, size)."""
+        rows = self.num_previous_rows + jnp.arange(count)
+        return (rows[:, None] * irrationals(self.size)) % 1.0
 
 
 def irrationals(size: int) -> np.ndarray:

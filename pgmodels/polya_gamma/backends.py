@@ -1,4 +1,4 @@
-"""One call for exact Pólya-Gamma draws, whichever sampler makes them."""
+"""Exact Pólya-Gamma draws with a choice of samplers."""
 
 from collections.abc import Callable
 
@@ -21,17 +21,17 @@ def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = No
     """Exact draws of PG(b, c), one for each entry of the broadcast ``b`` and ``c``, in float64.
 
     b = 0 gives exactly 0; nan where b < 0 or |c| > 1e20. Beyond b = 1e15 "c" is normal and "jax" nan. All backends run
-    inside ``jit``, ``vmap`` and ``scan``, are a function of the key, and have a cost that is bounded in b:
+    inside ``jit``, ``vmap`` and ``scan``, are deterministic in the key, and have a cost bounded in b:
 
-    - "c": C and NumPy on the host; under ``vmap`` one call for the whole batch, whose draws depend on all its keys.
-    - "jax": compiled with the program around it, on any device; under ``vmap`` each key gives the draws that it gives
-      alone. Adds some seconds to each compilation.
-    - "pypolyagamma": the optional package of that name where it is exact, "c" elsewhere.
+    - "c": C and NumPy on the host; under ``vmap`` one call per batch, whose draws depend on all keys.
+    - "jax": compiled, on any device; under ``vmap`` each key gives the same draws as without. Adds seconds to each
+      compilation.
+    - "pypolyagamma": the optional package of that name where it is exact, otherwise "c".
 
-    None is "jax" on accelerators and "c" on a CPU. There "jax" saves some 0.4 ms a call of up to 1000 draws at b <= 5,
-    10,000 calls to repay its compilation of some 3 s a program, and saves nothing at 10,000 draws. It pays where b is
-    beyond 50 (validation/results/polya_gamma_speed.md), which shapes do not tell.
-    Raises ValueError for another backend, for one that is not installed, and outside double precision.
+    None is "jax" on accelerators and "c" on a CPU. On a CPU "jax" saves 0.4 ms a call of up to 1000 draws at b <= 5,
+    so that its 3 s of compilation take 10,000 calls to repay, and nothing at 10,000 draws. It pays where b > 50
+    (validation/results/polya_gamma_speed.md), which is unknown at compile time.
+    Raises ValueError for an unknown backend, one that is not installed, and outside double precision.
     """
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(map(repr, BACKENDS))}; got {backend!r}.")
@@ -42,5 +42,5 @@ def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = No
 
 
 def default_backend() -> str:
-    """The backend that ``draw`` takes when none is named, by the platform that JAX computes on."""
+    """The default backend of ``draw`` for JAX's default platform."""
     return "c" if jax.default_backend() == "cpu" else "jax"

@@ -14,14 +14,14 @@ Sampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
 
 
 def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c) by ``sample``; under ``vmap`` one call draws for all keys at once, and all decide it."""
+    """Exact draws of PG(b, c) by ``sample``; under ``vmap`` one call for all keys, on which all draws depend."""
     return on_host(sample, key, b, c)
 
 
 def on_host(sampler: Sampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """What ``sampler`` returns, in float64, with a generator seeded by the key (under ``vmap``, by all keys)."""
+    """Call a host sampler with a generator seeded by the key (under ``vmap``, by all keys); returns float64."""
     seed = jax.random.bits(key, (4,), jnp.uint32)
-    # JAX runs the callback in a thread of its own, in single precision: the numbers travel as pairs of words.
+    # JAX runs the callback in another thread, in single precision: doubles are passed as pairs of 32-bit words.
     words = [jax.lax.bitcast_convert_type(a, jnp.uint32) for a in (b, c)]
 
     def draw_words(seed: Array, b_words: Array, c_words: Array) -> np.ndarray:

@@ -25,7 +25,7 @@ def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | lis
 
 
 def alternating_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The density of J*(b, 0) over the first term of its series, and the largest term met on the way.
+    """The density of J*(b, 0) over the first term of its series, and its largest term.
 
     Σ_n (-1)^n Γ(n+b)/(Γ(b) n!) (2n+b)/b exp(-2n(n+b)/x). The ratio of successive terms falls with n, so once a term
     is negligible all later ones are.
@@ -34,7 +34,7 @@ def alternating_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
     x, b = np.ravel(x), np.ravel(np.broadcast_to(b, shape))
     total, largest = np.ones_like(x), np.ones_like(x)
     lanes, n = np.arange(x.size), 0
-    # log Γ(n+b)/(Γ(b) n!) term by term: a difference of log gammas has no digits left at b = 1e17.
+    # log Γ(n+b)/(Γ(b) n!) recursively: a difference of log gammas loses all digits at b = 1e17.
     log_ratio = np.zeros_like(x)
     while lanes.size:
         n += 1

@@ -1,4 +1,4 @@
-"""The law of J*(h, z) = 4 PG(h, 2z) about its mean: a window that holds it, its density, its hat."""
+"""The distribution of J*(h, z) = 4 PG(h, 2z) about its mean: window, density and hat function."""
 
 from math import log, pi
 from typing import Any, NamedTuple
@@ -14,26 +14,26 @@ from pgmodels.polya_gamma.tangent_hat import TangentHat, tangent_hat
 _Four = tuple[Array, Array, Array, Array]
 _Five = tuple[Array, Array, Array, Array, Array]
 
-# Windows leave out a mass below 2 exp(-32) = 3e-14.
+# Windows omit a mass below 2 exp(-32) = 3e-14.
 _LEVEL = 32.0
-# At as many nodes the characteristic function has fallen below 1e-13 wherever a TransformLaw is used.
+# With 32 nodes the characteristic function falls below 1e-13 wherever a TransformLaw is used.
 _NUM_NODES = 32
-# Where the crowding is larger, a TransformLaw has what it needs: enough nodes, and h > 100.
-LEAST_CROWDING = 14.0
+# Above this cancellation a TransformLaw is accurate: it has enough nodes, and h > 100.
+MIN_CANCELLATION = 14.0
 
 
 def in_domain(h: Any, z: Any) -> Any:
-    """Where draws can be made: beyond, a TransformLaw has lost half its digits, or a law is no wider than rounding."""
+    """The domain of exact draws: beyond, a TransformLaw loses half its digits, or a law is narrower than rounding."""
     return (h >= 0) & (h <= 1e15) & (2 * z <= 1e20)
 
 
-def crowding(h: Any, z: Any) -> Any:
-    """h exp(-2h/mean) = h exp(-2z/tanh z): how far the alternating series cancels; it grows with h, falls with z."""
+def cancellation(h: Any, z: Any) -> Any:
+    """h exp(-2h/mean) = h exp(-2z/tanh z): the cancellation of the alternating series; grows with h, falls with z."""
     return h * namespace(z).exp(-2 / relative_mean(z))
 
 
 class Window(NamedTuple):
-    """The mean and the standard deviation of a law, and the offsets from its mean that bound its window."""
+    """The mean and standard deviation of a law, and the limits of its window as offsets from the mean."""
 
     mean: Any
     deviation: Any
@@ -41,16 +41,16 @@ class Window(NamedTuple):
     upper: Any
 
     def points(self) -> Any:
-        """Offsets at which tangents make a good hat, whether the law is Gaussian or as skew as J*(1, 0)."""
+        """Offsets of the tangents of the hat, good for laws from Gaussian to as skewed as J*(1, 0)."""
         xp = namespace(self.mean)
-        # Fitted to the largest acceptance: 0.886 for a Gaussian law, 0.96 for J*(1, 0).
+        # Chosen to maximise the acceptance: 0.886 for a Gaussian law, 0.96 for J*(1, 0).
         spread = self.deviation / self.mean
         steps = [(-1.42 - 1.60 * spread), -1.35 * spread, (1.41 - 1.28 * spread)]
         return self.mean * xp.expm1(spread * xp.stack(steps))
 
 
 def window(h: Any, z: Any) -> Window:
-    """J*(h, z) is a sum of Gamma variables of scale at most 1/(π²/8 + z²/2), hence sub-Gamma.
+    """The window of J*(h, z), a sum of Gamma variables of scale at most 1/(π²/8 + z²/2), hence sub-Gamma.
 
     Boucheron, Lugosi and Massart (2013), section 2.4: P(x - mean > √(2vt) + t scale) and P(x - mean < -√(2vt)) are at
     most exp(-t), with v the variance.
@@ -64,8 +64,8 @@ def window(h: Any, z: Any) -> Window:
 def alternating_series(x: Array, h: Array) -> tuple[Array, Array]:
     """The density of J*(h, 0) at ``x`` > 0 over the first term of its series, and its derivative, in JAX.
 
-    Summed until no term is above 1e-17; ``density.alternating_series`` gives the series and why it may stop there.
-    Successive terms come from one another without exponentials.
+    Summed until no term is above 1e-17; ``density.alternating_series`` has the series and the stopping rule.
+    Terms are computed recursively, without exponentials.
     """
     one, speed = jnp.ones_like(x), jnp.exp(-4 / x)
 
@@ -84,7 +84,7 @@ def alternating_series(x: Array, h: Array) -> tuple[Array, Array]:
 
 
 class Density(NamedTuple):
-    """A density exp(scale) times factor, with the derivatives of both; far in a tail rounding can leave factor <= 0."""
+    """A density, exp(scale) times factor, with derivatives of both; in the far tail rounding may give factor <= 0."""
 
     scale: Any
     factor: Any
@@ -93,7 +93,7 @@ class Density(NamedTuple):
 
 
 class SeriesLaw(NamedTuple):
-    """The density by its alternating series, in JAX; where the crowding is at most 0.7 it loses no digits."""
+    """The density by its alternating series, in JAX; no digits are lost where the cancellation is at most 0.7."""
 
     h: Array
     z: Array
@@ -111,11 +111,11 @@ class SeriesLaw(NamedTuple):
 
 
 class TransformLaw(NamedTuple):
-    """The density by the trapezoidal rule on the characteristic function, where the crowding exceeds LEAST_CROWDING.
+    """The density by the trapezoidal rule on the characteristic function, for cancellations above MIN_CANCELLATION.
 
     With nodes t_k = 2πk/P the rule gives the sum of the densities at x + jP over all integers j (Poisson's summation
-    formula): inside a window of length P that holds the mass it errs by the mass outside. What is left is rounding:
-    against the density at the mode 1e-15 at h = 100, 3e-13 at h = 1e6 (measured), and from there in proportion to √h.
+    formula): inside a window of length P its error is the mass outside. The rounding error relative to the density at
+    the mode is 1e-15 at h = 100, 3e-13 at h = 1e6 (measured), and proportional to √h beyond.
     """
 
     step: Any
@@ -123,26 +123,26 @@ class TransformLaw(NamedTuple):
     imaginary: Any
 
     def evaluate(self, y: Any) -> Density:
-        """The density at mean + ``y``, in JAX or in NumPy, as the law's own arrays are."""
+        """The density at mean + ``y``, in JAX or in NumPy, like the law's arrays."""
         total, derivative = (_trapezoid_numpy if namespace(y) is np else _trapezoid)(self, y)
         scale = namespace(y).log(self.step / (2 * pi))
         return Density(scale + 0 * y, 1 + total, 0 * y, self.step * derivative)
 
 
-def transform_law(h: Any, z: Any, room: Window) -> TransformLaw:
+def transform_law(h: Any, z: Any, bounds: Window) -> TransformLaw:
     """E exp(it (x - mean)) = (cosh z / cosh √(z² - 2it))^h exp(-it mean), doubled, at the nodes.
 
-    Written with √(z² - 2it) = p - iq so that the log of the modulus keeps its digits where t is small, that is h large.
+    Written with √(z² - 2it) = p - iq so that the log of the modulus is accurate for small t, that is large h.
     """
     xp = namespace(h)
-    step = 2 * pi / (room.upper - room.lower)
+    step = 2 * pi / (bounds.upper - bounds.lower)
     t = step * np.arange(1.0, _NUM_NODES + 1)[:, None]
     p = xp.sqrt((z**2 + xp.sqrt(z**4 + 4 * t**2)) / 2)
     q = t / p
     # |cosh(p - iq)|²/cosh² z - 1, with p² - z² = q².
     excess = 2 * (xp.sinh(p + z) * xp.sinh(q**2 / (p + z)) - xp.sin(q) ** 2) / (1 + xp.cosh(2 * z))
     modulus = 2 * xp.exp(-h / 2 * xp.log1p(excess))
-    phase = h * xp.arctan2(xp.tanh(p) * xp.sin(q), xp.cos(q)) - t * room.mean
+    phase = h * xp.arctan2(xp.tanh(p) * xp.sin(q), xp.cos(q)) - t * bounds.mean
     return TransformLaw(step, modulus * xp.cos(phase), modulus * xp.sin(phase))
 
 
@@ -163,7 +163,7 @@ def _trapezoid(law: TransformLaw, y: Array) -> tuple[Array, Array]:
 
 
 def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``_trapezoid`` term by term: NumPy's loops are better over nodes and lanes together."""
+    """``_trapezoid`` as one sum over nodes, which is faster in NumPy."""
     k = np.arange(1.0, _NUM_NODES + 1)[:, None]
     total, derivative = np.empty_like(y), np.empty_like(y)
     for row in np.ndindex(y.shape[:-1]):
@@ -173,9 +173,9 @@ def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.n
     return total, derivative
 
 
-def hat_of(law: SeriesLaw | TransformLaw, room: Window) -> tuple[TangentHat, Any]:
-    """The hat of a log-concave law over the density at its middle point, and the log of that density."""
-    points = room.points()
+def hat_of(law: SeriesLaw | TransformLaw, bounds: Window) -> tuple[TangentHat, Any]:
+    """The hat of a log-concave law relative to the density at its middle point, and the log of that density."""
+    points = bounds.points()
     density = law.evaluate(points)
     heights = density.scale + namespace(points).log(density.factor)
     slopes = density.scale_slope + density.factor_slope / density.factor

@@ -45,7 +45,7 @@ def relative_variance(u: Any) -> Any:
 
 
 def _split(u: Any) -> tuple[Any, Any, Any]:
-    """Where the series holds, and arguments at which neither branch nor its derivatives can fail."""
+    """Whether to use the series, and arguments that are safe for either branch and its derivatives."""
     xp = namespace(u)
     near = xp.abs(u) < _SWITCH
     return near, xp.where(near, u, 0.0), xp.where(near, 1.0, u)

@@ -1,4 +1,4 @@
-"""Which library computes with an array."""
+"""The array library of an array: NumPy or jax.numpy."""
 
 from types import ModuleType
 
@@ -8,9 +8,8 @@ from jaxtyping import ArrayLike
 
 
 def namespace(array: ArrayLike) -> ModuleType:
-    """NumPy for its own arrays, jax.numpy for everything else.
+    """NumPy for NumPy arrays, jax.numpy for everything else.
 
-    Formulas that both the samplers in JAX and those on the host need are written once: code that runs in a callback
-    must not call JAX.
+    Lets the samplers in JAX and those on the host share formulas: code that runs in a callback must not call JAX.
     """
     return np if isinstance(array, np.ndarray) else jnp

@@ -6,10 +6,10 @@ from polyagamma import random_polyagamma
 
 from pgmodels.polya_gamma.density import alternating_series
 from pgmodels.polya_gamma.laws import (
-    LEAST_CROWDING,
+    MIN_CANCELLATION,
     TransformLaw,
     Window,
-    crowding,
+    cancellation,
     hat_of,
     in_domain,
     transform_law,
@@ -23,37 +23,37 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
 
     Beyond b = 1e15 they are normal, with the moments of PG(b, c): its skewness is below 1e-7 there.
 
-    Three ways, whichever is cheapest where it holds, so that the cost is bounded in b. Whole b: Devroye's method in
-    ``polyagamma``, b units (its other methods are approximate: measured, 2 % too small, a variance 5 % too large, or
-    far off at c = 40; and Devroye's fails at large c, where rejection is cheap). Any b: a sum of equal pieces, each
-    drawn by rejection. Large b at moderate c: a hat of tangents over the density, ``jax_sampler`` says why.
+    Three methods, the cheapest valid one for each draw, so that the cost is bounded in b. Integer part of b: Devroye's
+    method in ``polyagamma``, b units (its other methods are approximate: measured, 2 % too small, a variance 5 % too
+    large, or far off at c = 40; and Devroye's fails at large c, where rejection is cheap). Any b: a sum of equal
+    pieces, each drawn by rejection. Large b at moderate c: rejection from a hat of tangents, see ``jax_sampler``.
     """
     shape = np.shape(b)
     b, z = np.ravel(b), np.abs(np.ravel(c)) / 2
-    vast = (b > 1e15) & np.isfinite(b) & in_domain(np.ones_like(b), z)
-    if vast.any():
+    large = (b > 1e15) & np.isfinite(b) & in_domain(np.ones_like(b), z)
+    if large.any():
         draws = np.empty(b.shape)
-        draws[~vast] = sample(generator, b[~vast], 2 * z[~vast])
-        draws[vast] = _normal(generator, b[vast], z[vast])
+        draws[~large] = sample(generator, b[~large], 2 * z[~large])
+        draws[large] = _normal(generator, b[large], z[large])
         return draws.reshape(shape)
     valid = in_domain(b, z)
     b, z = np.where(valid, b, 0.0), np.where(valid, z, 0.0)
     # The law depends on z² alone, and 1 + z² = 1 below this.
     z = np.where(z < 1e-9, 0.0, z)
     draws = np.where(valid, 0.0, np.nan)
-    transformed = (crowding(b, z) > LEAST_CROWDING) & (b > 200)
+    transformed = (cancellation(b, z) > MIN_CANCELLATION) & (b > 200)
     lanes = np.flatnonzero(transformed)
     if lanes.size:
         draws[lanes] += _by_tangents(generator, b[lanes], z[lanes]) / 4
-    # A draw by tangents costs as much as about 200 of Devroye's units; a proposal, as ten.
-    whole = np.where(transformed | (_rejections(b, z) < 0.05) | (b > 10 * _proposals(b, z)), 0.0, np.floor(b))
-    lanes = np.flatnonzero(whole)
+    # A draw by tangents costs as much as about 200 of Devroye's units, a proposal as ten.
+    devroye_units = np.where(transformed | (_rejections(b, z) < 0.05) | (b > 10 * _proposals(b, z)), 0.0, np.floor(b))
+    lanes = np.flatnonzero(devroye_units)
     if lanes.size:
         draws[lanes] += random_polyagamma(
-            whole[lanes], 2 * z[lanes], method="devroye", disable_checks=True, random_state=generator
+            devroye_units[lanes], 2 * z[lanes], method="devroye", disable_checks=True, random_state=generator
         )
-    lanes = np.flatnonzero((b > whole) & ~transformed)
-    draws[lanes] += _by_pieces(generator, (b - whole)[lanes], z[lanes]) / 4
+    lanes = np.flatnonzero((b > devroye_units) & ~transformed)
+    draws[lanes] += _by_pieces(generator, (b - devroye_units)[lanes], z[lanes]) / 4
     return draws.reshape(shape)
 
 
@@ -69,36 +69,36 @@ def _normal(generator: np.random.Generator, b: np.ndarray, z: np.ndarray) -> np.
 
 
 def _rejections(h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Minus the log of the acceptance of ``_by_rejection``."""
+    """Minus the log of the acceptance probability of ``_by_rejection``."""
     return h * np.log1p(np.exp(-2 * z))
 
 
 def _proposals(h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """How many proposals ``_by_pieces`` makes on average."""
+    """The expected number of proposals of ``_by_pieces``."""
     rejections = _rejections(h, z)
     pieces = np.maximum(np.ceil(rejections), 1)
     return pieces * np.exp(rejections / pieces)
 
 
 def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact draws of J*(h, z) where a TransformLaw holds."""
-    room = window(h, z)
-    law = transform_law(h, z, room)
-    hat, reference = hat_of(law, room)
+    """Exact draws of J*(h, z) where a TransformLaw is accurate."""
+    bounds = window(h, z)
+    law = transform_law(h, z, bounds)
+    hat, reference = hat_of(law, bounds)
     draws, lanes = np.full(h.shape, np.nan), np.flatnonzero(np.isfinite(hat.masses.sum(0)))
     while lanes.size:
-        mine, here = TransformLaw(*(a[..., lanes] for a in law)), Window(*(a[lanes] for a in room))
+        lane_law, lane_bounds = TransformLaw(*(a[..., lanes] for a in law)), Window(*(a[lanes] for a in bounds))
         y, log_hat = TangentHat(*(a[..., lanes] for a in hat)).propose(generator.random(lanes.size))
-        density = mine.evaluate(y)
+        density = lane_law.evaluate(y)
         below = generator.random(lanes.size) * np.exp(log_hat - (density.scale - reference[lanes])) < density.factor
-        accepted = below & (y > here.lower) & (y < here.upper)
-        draws[lanes[accepted]] = (here.mean + y)[accepted]
+        accepted = below & (y > lane_bounds.lower) & (y < lane_bounds.upper)
+        draws[lanes[accepted]] = (lane_bounds.mean + y)[accepted]
         lanes = lanes[~accepted]
     return draws
 
 
 def _by_pieces(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact draws of J*(h, z): the sum of so many of J*(h/k, z) that each accepts with probability at least 1/e."""
+    """Exact draws of J*(h, z): the sum of k draws of J*(h/k, z), k such that each accepts with probability >= 1/e."""
     pieces = np.maximum(np.ceil(_rejections(h, z)), 1).astype(int)
     draws = _by_rejection(generator, np.repeat(h / pieces, pieces), np.repeat(z, pieces))
     return np.bincount(np.repeat(np.arange(h.size), pieces), draws, h.size)
@@ -108,7 +108,7 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     """Exact draws of J*(h, z) = 4 PG(h, 2z) for h > 0, each proposal accepted with probability (1 + exp(-2z))^(-h).
 
     The transform of J*(h, 0), cosh(θ)^(-h) with θ = √(2s), is 2^h e^(-hθ) (1 + q)^(-h) with q = e^(-2θ): the first
-    term is 2^h times the density of Brownian motion's first passage at h. What it overstates, e^(-hθ)(1 - (1+q)^(-h)),
+    term is 2^h times the density of Brownian motion's first passage at h. The excess, e^(-hθ)(1 - (1+q)^(-h)),
     is for h <= 1 a mixture over β in (0, 1) of e^(-hθ) βq/(1+βq), and e^(-θ)/(1+βq) is the transform of a positive
     measure (a passage time of skew Brownian motion); products extend it to every h. So the first term dominates
     everywhere, and tilted by exp(-z²x/2) it is an inverse Gaussian with mean h/z and shape h².
@@ -117,9 +117,9 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     lanes = np.arange(h.size)
     while lanes.size:
         x = _first_passage(generator, h[lanes], z[lanes])
-        # Beyond this x the target has less mass than the spacing of the uniforms, and the series only its rounding.
+        # Beyond this x the target's mass is below the spacing of the uniforms, and the series is only rounding.
         inside = (x > 0) & (x < 40 * np.maximum(h[lanes], 1))
-        # Where a tiny h makes the passage underflow, the first term is all of the series.
+        # Where a tiny h makes the passage time underflow, the first term is the whole series.
         density = np.where(x > 0, 0.0, 1.0)
         density[inside] = alternating_series(x[inside], h[lanes][inside])[0]
         accepted = generator.random(lanes.size) < density

@@ -13,19 +13,19 @@ from pgmodels.polya_gamma.callback import on_host
 from pgmodels.polya_gamma.laws import in_domain
 from pgmodels.polya_gamma.numpy_sampler import sample
 
-# Above, the sum of units costs more than our own sampler.
+# Above this, summing unit draws costs more than ``sample``.
 _LARGEST_COUNT = 16
 
 
 def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c): whole b up to 16 by ``PyPolyaGamma.pgdrawv``, everything else by ``sample``.
+    """Exact draws of PG(b, c): integer b up to 16 by ``PyPolyaGamma.pgdrawv``, everything else by ``sample``.
 
-    Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method at b = 1 and b = 2 alone; below 1 it cuts
-    a series short, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above 170
-    a normal one. Only b = 1 and b = 2 are asked of it here, and larger b are sums of them. Its generator takes a seed
-    of 32 bits, so that of 65,000 calls two are likely to share their stream. It installs from source alone, and its
-    build downloads the GNU Scientific Library.
-    Raises ValueError where the package is not installed.
+    Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method only at b = 1 and b = 2; below 1 it
+    truncates a series, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above
+    170 a normal one. Here it is called only with b = 1 and b = 2, and larger b are sums. Its generator takes a 32-bit
+    seed, so that among 65,000 calls two are likely to share a stream. It installs only from source, and its build
+    downloads the GNU Scientific Library.
+    Raises ValueError if the package is not installed.
     """
     package()
     return on_host(_sample, key, b, c)
@@ -33,13 +33,12 @@ def draw(key: PRNGKeyArray, b: Array, c: Array) -> Array:
 
 @cache
 def package() -> ModuleType:
-    """The package's compiled module, or a ValueError that says how to install it.
+    """The package's compiled module. Raises ValueError if it is not installed.
 
-    Loaded by itself: the package's ``__init__`` imports helpers that need ``scipy.integrate.simps``, which SciPy 1.14
-    removed.
+    Loaded without the package's ``__init__``, which needs ``scipy.integrate.simps``, removed in SciPy 1.14.
     """
-    found = find_spec("pypolyagamma")
-    compiled = found and PathFinder.find_spec("pypolyagamma.pypolyagamma", found.submodule_search_locations)
+    spec = find_spec("pypolyagamma")
+    compiled = spec and PathFinder.find_spec("pypolyagamma.pypolyagamma", spec.submodule_search_locations)
     if not compiled or not compiled.loader:
         raise ValueError(
             'backend is "pypolyagamma", which is not installed: install pgmodels[pypolyagamma], or pass "c" or "jax".'

@@ -1,4 +1,4 @@
-"""A hat of three tangents over a log-concave density, for rejection sampling in JAX and in NumPy."""
+"""A hat function of three tangents over a log-concave density, for rejection sampling in JAX and NumPy."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ _LOWEST = -1 + 2.0**-53
 class TangentHat(NamedTuple):
     """The exponential of three tangents, each over its piece; the first and the last piece are unbounded.
 
-    All arrays have the three tangents on their first axis; ``edges`` are the two points where neighbours meet.
+    All arrays have the three tangents on their first axis; ``edges`` are the two points where adjacent tangents meet.
     The hat lies above the density because the log of the density is concave (Devroye 1986, chapter VII).
     """
 
@@ -26,15 +26,15 @@ class TangentHat(NamedTuple):
     def propose(self, uniform: Any) -> tuple[Any, Any]:
         """A draw of the hat from one uniform of [0, 1), by inversion, and the log of the hat there."""
         xp = namespace(uniform)
-        left, middle, _ = self.masses
+        left_mass, middle, _ = self.masses
         mass = uniform * self.masses.sum(0)
-        in_left, in_right = mass < left, mass >= left + middle
+        in_left, in_right = mass < left_mass, mass >= left_mass + middle
         point, height, slope = (
             xp.where(in_left, a[0], xp.where(in_right, a[2], a[1])) for a in (self.points, self.heights, self.slopes)
         )
-        # Signed mass from the nearest edge: the left piece runs down from its own.
+        # Signed mass from the nearest edge: in the left piece it is negative.
         start = xp.where(in_right, self.edges[1], self.edges[0])
-        run = (mass - xp.where(in_right, left + middle, left)) * xp.exp(-height - slope * (start - point))
+        run = (mass - xp.where(in_right, left_mass + middle, left_mass)) * xp.exp(-height - slope * (start - point))
         growth = slope * run
         flat = xp.abs(growth) < _FLAT
         # Rounding must not take the logarithm of a negative number.

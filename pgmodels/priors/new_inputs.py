@@ -26,7 +26,9 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
     A row of X_new (m, d) at a time, or ``jointly``, O(m^3). Kernels of the package are known to be covariance
     functions, and cost nothing here; a prior without a factor is not looked at.
     """
-    if not isinstance(prior, FactoredPrior) or (isinstance(prior.kernel, Kernel) and prior.kernel.is_known):
+    if not isinstance(prior, FactoredPrior) or (
+        isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite
+    ):
         return
     check_lookups(prior.kernel, X_new, name)
     length = min(padded_size(len(X_new)), chunk_length(max(prior.rank, 1)))

@@ -326,12 +326,12 @@ def test_the_latent_that_data_select_is_the_one_of_its_place(size):
     f, y = rng.normal(size=(5, 4, size)), np.array([[1.0, 0.0, 2.0, 2.0], [size - 1.0, 1.0, size, 0.5]])
     with jax.enable_x64(True):
         # Observations (2, 1, n) for latents (5, n): what is not there is nothing.
-        found = chosen.evaluate(Environment(y[:, None], jnp.asarray(f), {}))[..., 0]
+        selected = chosen.evaluate(Environment(y[:, None], jnp.asarray(f), {}))[..., 0]
         slope = jax.grad(lambda f: jnp.sum(chosen.evaluate(Environment(y[0], f, {})) * jnp.arange(4.0)[:, None]))(f)
-    assert found.shape == (2, 5, 4)
-    np.testing.assert_array_equal(found[0], f[:, np.arange(4), [1, 0, 2, 2]])
-    np.testing.assert_array_equal(found[1, :, :2], f[:, [0, 1], [size - 1, 1]])
-    np.testing.assert_array_equal(found[1, :, 2:], 0.0)
+    assert selected.shape == (2, 5, 4)
+    np.testing.assert_array_equal(selected[0], f[:, np.arange(4), [1, 0, 2, 2]])
+    np.testing.assert_array_equal(selected[1, :, :2], f[:, [0, 1], [size - 1, 1]])
+    np.testing.assert_array_equal(selected[1, :, 2:], 0.0)
     expected = np.zeros((5, 4, size))
     expected[:, np.arange(4), [1, 0, 2, 2]] = np.arange(4.0)
     np.testing.assert_array_equal(slope, expected)

@@ -26,9 +26,9 @@ def test_structure(name):
     assert all(edge.source in ids and edge.target in ids for edge in graph.edges)
     for rule in derived(name).rules:
         if rule.auxiliary is not None:
-            found = node(graph, rule.auxiliary.text())
-            assert found.kind == "auxiliary"
-            assert "i = 1..n" in [plate.label for plate in graph.plates_of(found)]
+            auxiliary = node(graph, rule.auxiliary.text())
+            assert auxiliary.kind == "auxiliary"
+            assert "i = 1..n" in [plate.label for plate in graph.plates_of(auxiliary)]
     observed = [node for node in graph.nodes if node.kind == "observed"]
     assert [node.label for node in observed] == ["y"]
     # y is drawn last, and everything leads to it.
@@ -86,8 +86,8 @@ def test_many_classes_are_one_plate():
     graph = build_graph(derived("LogisticSoftmax", 26), "letters", [26])
     assert len(graph.nodes) == len(GRAPHS["LogisticSoftmax"].nodes)
     assert {plate.label for plate in graph.plates} == {"i = 1..n", "c = 0..25"}
-    own = build_graph(derived("LogisticSoftmax", 26), "letters", [1] * 26)
-    assert node(own, "θ[c]").plate == node(own, "GP[c]").plate == "processes"
+    separate = build_graph(derived("LogisticSoftmax", 26), "letters", [1] * 26)
+    assert node(separate, "θ[c]").plate == node(separate, "GP[c]").plate == "processes"
 
 
 def test_sizes_must_fit():

@@ -1,4 +1,4 @@
-"""Likelihoods that people bring, a row each: what is derived is proven, for what is not the error says what works."""
+"""Users' likelihoods, one row each: derived ones are verified, for others the error names engines that work."""
 
 import jax
 import numpy as np
@@ -138,8 +138,8 @@ def one_vs_each(y, f):  # Titsias 2016: a lower bound of the softmax
 
 
 def one_vs_each_density(y, f):
-    own = f[np.arange(N), y.astype(int)]
-    return log_expit(own[:, None] - f).sum(axis=1) - log_expit(0.0)
+    selected = f[np.arange(N), y.astype(int)]
+    return log_expit(selected[:, None] - f).sum(axis=1) - log_expit(0.0)
 
 
 @pgm.likelihood(support=pgm.Binary())
@@ -185,9 +185,9 @@ def model_of(family, size):
 
 @pytest.mark.parametrize("name", TRIED)
 def test_the_density_is_what_it_is_written_for(name):
-    family, size, y, own, normalised, _ = TRIED[name]
+    family, size, y, density, normalised, _ = TRIED[name]
     f = np.random.default_rng(3).normal(0.4, 1.3, (N, size))
-    np.testing.assert_allclose(log_density(family(), y, f), own(y, f), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(log_density(family(), y, f), density(y, f), rtol=1e-9, atol=1e-9)
     assert is_normalised(family(), size, for_all_parameters=True) is normalised
 
 

@@ -68,12 +68,12 @@ def observed(name):
 
 
 @cache
-def found(name):
+def fitted(name):
     return pgm.cavi(model_of(name), X, observed(name), tolerance=1e-13)
 
 
 def design(name):
-    """Φ of each datum, (n, P, L), and the sites' own precisions at q's predictors."""
+    """Φ of each datum, (n, P, L)."""
     if name == "additive":
         return np.ones((N, 1, 3))
     if name == "varying":
@@ -82,17 +82,17 @@ def design(name):
 
 
 def joint(name, inputs):
-    """The prior mean and covariance of all latents at inputs, latent after latent."""
+    """The prior mean and covariance of all latents at inputs, ordered by latent."""
     size = design(name).shape[2]
     K = np.zeros((size * len(inputs),) * 2)
     for latent, kernel in enumerate(KERNELS[:size]):
-        own = slice(latent * len(inputs), (latent + 1) * len(inputs))
-        K[own, own] = kernel(inputs, inputs)
+        block = slice(latent * len(inputs), (latent + 1) * len(inputs))
+        K[block, block] = kernel(inputs, inputs)
     return np.repeat(MEANS[:size], len(inputs)), K
 
 
 def sites_of(name, m, v):
-    """Polya-Gamma sites, and the Gaussian one of the second predictor, by themselves."""
+    """Polya-Gamma sites, and the Gaussian site of the second predictor, independent of the package."""
     z, s = m[:, 0], v[:, 0] + m[:, 0] ** 2
     shift = -0.3 if name == "varying" else 0.0
     c = np.sqrt(s + 2 * shift * z + shift**2)
@@ -105,10 +105,10 @@ def sites_of(name, m, v):
 
 @pytest.mark.parametrize("name", some(["additive", "varying", "shared"], "varying"))
 def test_cavi_is_the_fixed_point_of_dense_matrices(name):
-    vi, Phi = found(name), design(name)
+    vi, Phi = fitted(name), design(name)
     mu, K = joint(name, np.concatenate([X, X_NEW]))
     size, rows = Phi.shape[2], N + len(X_NEW)
-    own = (np.arange(size)[:, None] * rows + np.arange(N)).ravel()
+    at_data = (np.arange(size)[:, None] * rows + np.arange(N)).ravel()
     # F maps all latents to the predictors at the data, datum after datum.
     F = np.zeros((N, Phi.shape[1], size, rows))
     F[np.arange(N), :, :, np.arange(N)] = Phi
@@ -120,8 +120,8 @@ def test_cavi_is_the_fixed_point_of_dense_matrices(name):
         mean = mu + S @ F.T @ (h - w * (F @ mu))
         m, v = (F @ mean).reshape(m.shape), np.einsum("ia,ab,ib->i", F, S, F).reshape(m.shape)
     # The iteration by explicit matrices, to rounding over the smallest 1 / w.
-    np.testing.assert_allclose(vi.mean, mean[own].reshape(size, N).T, atol=1e-6)
-    np.testing.assert_allclose(vi.variance, np.diag(S)[own].reshape(size, N).T, atol=1e-6)
+    np.testing.assert_allclose(vi.mean, mean[at_data].reshape(size, N).T, atol=1e-6)
+    np.testing.assert_allclose(vi.variance, np.diag(S)[at_data].reshape(size, N).T, atol=1e-6)
     mean_new, variance_new = vi.predict_latent(X_NEW)
     new = (np.arange(size)[:, None] * rows + N + np.arange(len(X_NEW))).ravel()
     np.testing.assert_allclose(mean_new, mean[new].reshape(size, -1).T, atol=1e-6)
@@ -130,7 +130,7 @@ def test_cavi_is_the_fixed_point_of_dense_matrices(name):
 
 
 def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
-    vi, twin = found("additive"), found("single")
+    vi, twin = fitted("additive"), fitted("single")
     np.testing.assert_allclose(vi.elbo, twin.elbo, rtol=1e-10)
     np.testing.assert_allclose(vi.mean.sum(axis=1), twin.mean[:, 0], atol=1e-8)
     np.testing.assert_allclose(vi.predict(X_NEW).probabilities, twin.predict(X_NEW).probabilities, atol=1e-8)
@@ -141,7 +141,7 @@ def test_an_additive_predictor_is_one_gp_with_the_sum_of_the_kernels():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["linear_response", "perturbative"])
 def test_the_correction_of_a_sum_is_the_sum_of_the_corrections(method):
-    fixed, twin = (pgm.correct(found(name), method=method) for name in ("additive", "single"))
+    fixed, twin = (pgm.correct(fitted(name), method=method) for name in ("additive", "single"))
     np.testing.assert_allclose(fixed.mean.sum(axis=1), twin.mean[:, 0], atol=1e-8)
     new, other = fixed.predict_latent(X_NEW)[0], twin.predict_latent(X_NEW)[0]
     np.testing.assert_allclose(new.sum(axis=1), other[:, 0], atol=1e-8)
@@ -158,19 +158,19 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
             value, gradient = objective(objective.vector)
             values.append(value)
             gradients.append(dict(zip(objective.learnable.names, gradient, strict=True)))
-    parts, whole = gradients
+    separate, summed = gradients
     twins = ("RBF", "Matern32", "White")
     # The jitter of the roots, 1e-8 of the variance, and the tolerance of the inner ascent, 1e-11.
     np.testing.assert_allclose(values[0], values[1], rtol=1e-7)
-    assert len(parts) == 8
-    for name, gradient in parts.items():
+    assert len(separate) == 8
+    for name, gradient in separate.items():
         twin = "mean" if name.endswith("mean") else name.replace(name[:4], twins[int(name[2])])
-        np.testing.assert_allclose(gradient, whole[twin], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(gradient, summed[twin], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_predictions_of_a_varying_coefficient_integrate_over_its_own_predictor():
-    vi, slopes = found("varying"), np.array([0.3, -1.0, 2.0, 0.0, 1.1])
+def test_predictions_of_a_varying_coefficient_integrate_over_its_predictor():
+    vi, slopes = fitted("varying"), np.array([0.3, -1.0, 2.0, 0.0, 1.1])
     y = np.column_stack([[1.0, 0.0, 1.0, 1.0, 0.0], slopes])
     rng = np.random.default_rng(1)
     with jax.enable_x64(True):
@@ -230,14 +230,14 @@ def test_a_vector_of_latents_beside_a_combination_is_refused():
 
 @pytest.mark.slow
 def test_diagnostics_see_the_predictor():
-    vi, twin = found("additive"), found("single")
+    vi, twin = fitted("additive"), fitted("single")
     for ours, theirs in zip(augmentation_gap(vi), augmentation_gap(twin), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-7)
     np.testing.assert_allclose(auxiliary_means(vi)["ω"], auxiliary_means(twin)["ω"], atol=1e-8)
     np.testing.assert_allclose(pgm.diagnostics.importance.pareto_k(vi), 0.2, atol=0.5)
-    both = augmentation_gap(found("shared"))
+    both = augmentation_gap(fitted("shared"))
     # The Gaussian factor loses nothing: the gap is that of the first predictor alone, by one-dimensional quadrature.
-    m, v = found("shared").predictor_moments()
+    m, v = fitted("shared").predictor_moments()
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     z = m[:, :1] + np.sqrt(v[:, :1]) * nodes
     log_p = LABELS[:, None] * np.log(sigma(z)) + (1 - LABELS[:, None]) * np.log(sigma(-z))

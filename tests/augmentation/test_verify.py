@@ -184,7 +184,7 @@ def missing_log_two_in_the_bound(monkeypatch):
 def offset_dropped_from_site(monkeypatch):
     def site(self, h, w, env):
         scale = self.scale.evaluate(env)
-        return self._write(scale * h), self._write(scale**2 * w)
+        return self._scatter(scale * h), self._scatter(scale**2 * w)
 
     monkeypatch.setattr(Predictor, "site", site)
 

@@ -1,4 +1,4 @@
-"""Formulas that no rule takes: what samples the formula itself works, what augments says what does."""
+"""Formulas without an augmentation: engines that need none work, the others name them in their error."""
 
 import jax
 import numpy as np
@@ -52,21 +52,21 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_function_is_the_formula(name):
-    lik, size, y, own = CASES[name]
+    lik, size, y, density = CASES[name]
     model = pgm.Model(lik(), gp(size))
     assert not model.is_augmentable
     v = np.random.default_rng(1).normal(size=(8, size))
     with jax.enable_x64(True):
-        found, trace = log_density(pgm.to_numpyro(model, X, y), (), {}, {"whitened_0": v})
+        log_p, trace = log_density(pgm.to_numpyro(model, X, y), (), {}, {"whitened_0": v})
         f = np.asarray(trace["f"]["value"])
-    np.testing.assert_allclose(float(found), own(y, f).sum() + stats.norm.logpdf(v).sum(), rtol=1e-9)
+    np.testing.assert_allclose(float(log_p), density(y, f).sum() + stats.norm.logpdf(v).sum(), rtol=1e-9)
     assert "<math" in model._repr_html_()
 
 
 @pytest.mark.slow
 def test_nuts_samples_it_and_results_are_compared(tmp_path):
     lik, _, y, _ = CASES["poisson"]
-    # Of three draws a report makes no figures of chains: what sampled them is nothing to those.
+    # With three draws the report has no figures of chains, whichever sampler made them.
     draws = pgm.nuts(pgm.Model(lik(), gp()), X, y, num_samples=3, num_warmup=30, num_chains=2)
     comparison = pgm.compare(one=draws, other=draws, X=X, y=y)
     assert np.isfinite(draws.predict(X).log_density(y)).all()

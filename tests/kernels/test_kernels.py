@@ -186,15 +186,15 @@ def test_kernels_of_one_structure_are_checked_by_one_trace():
     assert len(calls) == 4
 
 
-def test_a_lengthscale_left_open_is_the_median_distance():
+def test_a_lengthscale_of_none_is_the_median_distance():
     X, _ = inputs()
     X[1] = X[0]
     kernel = (RBF() + White(0.1)) * Matern12(1.0, 3.0)
-    select_inducing_inputs = kernel.resolve(X)
-    # Of distinct rows.
-    assert select_inducing_inputs.left.left.lengthscale.value == pytest.approx(np.median(pdist(X[1:])))
-    assert select_inducing_inputs.right.lengthscale.value == 3.0
-    assert select_inducing_inputs.resolve(X) is select_inducing_inputs
+    resolved = kernel.resolve(X)
+    # The median over distinct rows.
+    assert resolved.left.left.lengthscale.value == pytest.approx(np.median(pdist(X[1:])))
+    assert resolved.right.lengthscale.value == 3.0
+    assert resolved.resolve(X) is resolved
     for degenerate in (X[:1], np.ones((5, 2))):
         assert RBF().resolve(degenerate).lengthscale.value == 1.0
     many = np.random.default_rng(0).normal(size=(5000, 2))

@@ -1,4 +1,4 @@
-"""Kernels of one's own at inputs that the data do not have: what is no covariance there is refused, and what is stays.
+"""User-defined kernels at new inputs: indefinite covariance matrices are rejected, valid ones accepted.
 
 The arc kernel is exp(-d²/2) of the arc length d on a circle of length 4. At 0, 1 and 2 its matrix has a root; with 3
 it has the eigenvalue 1 - 2 exp(-1/2) + exp(-2) = -0.0777, and no prior has such covariances.

@@ -1,4 +1,4 @@
-"""Kernels of one's own: what is given for their fields is read, learned and sampled, by a name."""
+"""User-defined kernels: their fields are converted, learned and sampled by name."""
 
 import pickle
 
@@ -53,7 +53,7 @@ def model_of(kernel, likelihood=None):
     return pgm.Model(likelihood or pgm.Bernoulli(), pgm.GP(kernel))
 
 
-def test_what_is_given_for_a_field_is_read():
+def test_field_values_are_converted_to_parameters():
     assert Own(2).scale == pgm.RBF(2.0).variance
     assert Own(pgm.Fixed(2.0)).scale.fixed
     assert Own(pgm.Parameter(2.0, prior=dist.Gamma(2.0, 1.0))).scale.prior is not None
@@ -112,8 +112,8 @@ SAMPLED = Own(dist.LogNormal(0.0, 1.0), shift=pgm.Fixed(0.2))
 
 @pytest.mark.slow
 def test_fit_moves_it_and_its_prior_holds_it():
-    def fitted(given):
-        return pgm.fit(model_of(Own(given, shift=pgm.Fixed(0.2))), X, Y).model.gps[0].kernel.scale.value
+    def fitted(scale):
+        return pgm.fit(model_of(Own(scale, shift=pgm.Fixed(0.2))), X, Y).model.gps[0].kernel.scale.value
 
     free, narrow = fitted(1.0), fitted(dist.LogNormal(0.0, 0.1))
     assert abs(np.log(free)) > 0.3
@@ -153,11 +153,13 @@ def test_matrices_are_learned():
     )
     before = pgm.cavi(model, X, REAL).elbo
     result = pgm.fit(model, X, REAL)
-    found = result.model.gps[0].kernel.W.value
-    assert found.shape == (2, 3)
+    learned_matrix = result.model.gps[0].kernel.W.value
+    assert learned_matrix.shape == (2, 3)
     assert result.elbo > before + 3.0
     # What y is a function of: the rows of W span 2 x_0 - x_1, and no direction across it matters as much.
-    along, across = (np.linalg.norm(found @ d) for d in (np.array([2.0, -1.0, 0.0]), np.array([1.0, 2.0, 0.0])))
+    along, across = (
+        np.linalg.norm(learned_matrix @ d) for d in (np.array([2.0, -1.0, 0.0]), np.array([1.0, 2.0, 0.0]))
+    )
     assert along > 3.0 * across
     assert trainable(model).names == ["W"]
 
@@ -227,10 +229,12 @@ def test_a_module_takes_priors_and_fixed_values_for_its_leaves():
 
 def test_a_formula_says_what_shapes_it_takes():
     @pgm.likelihood
-    def own(y, f, W=pgm.Parameter(1.0)):
+    def scaled(y, f, W=pgm.Parameter(1.0)):
         return pgm.sigmoid(W * f) ** y
 
-    with pytest.raises(ValueError, match=r"W of own must be one number or a list.*\(2, 3\).*one parameter per row"):
-        own(W=np.ones((2, 3)))
-    with pytest.raises(ValueError, match="own needs a value for W"):
-        own(W=None)
+    with pytest.raises(
+        ValueError, match=r"W of scaled must be one number or a list.*\(2, 3\).*a parameter for each row"
+    ):
+        scaled(W=np.ones((2, 3)))
+    with pytest.raises(ValueError, match="scaled needs a value for W"):
+        scaled(W=None)

@@ -10,7 +10,7 @@ from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.inference.variational.gaussian_vi import quadrature_of
-from pgmodels.objectives.expected import root_of_each
+from pgmodels.objectives.expected import batched_cholesky
 from tests.covering import some
 from tests.registry import CASES, SEPARATE
 
@@ -32,8 +32,8 @@ def sites(objective, *arguments):
 
 def value(model, m, v, y, function=bound):
     with jax.enable_x64(True):
-        found = function(quadrature_of(model), *map(jnp.asarray, (m, v, y)), model.parameters)
-        return jax.tree.map(np.asarray, found)
+        values = function(quadrature_of(model), *map(jnp.asarray, (m, v, y)), model.parameters)
+        return jax.tree.map(np.asarray, values)
 
 
 @pytest.mark.parametrize("name", some(ONE, "bernoulli", "laplace", "ordered_logit", "negative_binomial"))
@@ -148,6 +148,6 @@ def test_small_roots_are_roots():
     A = np.random.default_rng(1).normal(size=(6, 4, 4))
     V = A @ np.swapaxes(A, 1, 2)
     with jax.enable_x64(True):
-        roots = np.asarray(root_of_each(jnp.asarray(V)))
+        roots = np.asarray(batched_cholesky(jnp.asarray(V)))
     np.testing.assert_allclose(roots @ np.swapaxes(roots, 1, 2), V, rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(roots, np.linalg.cholesky(V), rtol=1e-7, atol=1e-9)

@@ -63,12 +63,12 @@ def damped(problem, state):
 
 @double_precision
 def optimum(objective):
-    """The last state and the bounds, the objective in the place of an augmentation."""
+    """The final state and the trace of bounds for an objective instead of an augmentation."""
     model = Model(Bernoulli(), GP(RBF(lengthscale=1.2, variance=1.7), mean=MEAN))
     problem = Problem(objective, model.prior(X), jnp.asarray(Y), {})
-    found = maximise(damped, problem, first_state(problem), 1e-13, 200)
-    assert found.converged
-    return found.state, found.trace
+    result = maximise(damped, problem, first_state(problem), 1e-13, 200)
+    assert result.converged
+    return result.state, result.trace
 
 
 def covariance():

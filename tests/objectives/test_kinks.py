@@ -151,14 +151,14 @@ def test_corrected_variances_are_those_of_the_absolute_value(name):
 
 @pytest.mark.slow
 def test_integrate_takes_an_even_root_for_what_it_is():
-    found = []
+    results = []
     for root in (ROOTS["square"], ROOTS["expanded"], lambda y, f: abs(y - f)):
         kernel = pgm.RBF(1.0, dist.LogNormal(-0.3, 0.3))
         made = pgm.Model(laplace(root)(scale=pgm.Fixed(SCALE)), pgm.GP(kernel))
         result = pgm.integrate(made, X, Y, progress=False)
-        found.append((result.log_evidence, *result.variance[:, 0]))
-    np.testing.assert_allclose(found[0], found[2], rtol=1e-6)
-    np.testing.assert_allclose(found[1], found[2], rtol=1e-3)
+        results.append((result.log_evidence, *result.variance[:, 0]))
+    np.testing.assert_allclose(results[0], results[2], rtol=1e-6)
+    np.testing.assert_allclose(results[1], results[2], rtol=1e-3)
 
 
 def test_correct_itself_refuses(monkeypatch):

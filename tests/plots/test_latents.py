@@ -7,7 +7,7 @@ from scipy import stats
 
 import pgmodels as pgm
 from tests.covering import some
-from tests.made_results import approximation, comparison, given, results
+from tests.made_results import approximation, comparison, dataset, results
 
 
 @pytest.mark.parametrize("name", some(["negative_binomial", "heteroscedastic"], "heteroscedastic"))
@@ -70,7 +70,7 @@ def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
 
 
 def test_a_map_shows_the_data_and_the_inducing_inputs():
-    common, _, _ = given("bernoulli")
+    common, _, _ = dataset("bernoulli")
     figure = pgm.plot_probability_map(results("bernoulli")["cavi"])
     points = [c.get_offsets() for c in figure.axes[0].collections if not hasattr(c, "levels")]
     for label, drawn in zip((0, 1), points, strict=True):

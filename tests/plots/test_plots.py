@@ -27,7 +27,7 @@ from tests.made_results import (
     among,
     approximation,
     comparison,
-    given,
+    dataset,
     results,
 )
 
@@ -148,13 +148,13 @@ def test_marginals_are_those_of_the_results(name):
 
 
 def test_prediction_errors_are_those_of_independent_draws():
-    found, (_, X, y) = results("bernoulli"), given("bernoulli")
+    found, (_, X, y) = results("bernoulli"), dataset("bernoulli")
     p = expit(found["gibbs"].draw_marginals(X, seed=0)[..., 0])
     got = prediction_errors(found["gibbs"], X, y)
     np.testing.assert_allclose(got, p.std(axis=0) / np.sqrt(len(p)), rtol=0.35)
-    several = prediction_errors(results("logistic_softmax")["gibbs"], *given("logistic_softmax")[1:])
+    several = prediction_errors(results("logistic_softmax")["gibbs"], *dataset("logistic_softmax")[1:])
     assert several.shape == (24, 3)
-    f, (_, X, y) = results("student_t")["gibbs"].draw_marginals(given("student_t")[1])[..., 0], given("student_t")
+    f, (_, X, y) = results("student_t")["gibbs"].draw_marginals(dataset("student_t")[1])[..., 0], dataset("student_t")
     got = prediction_errors(results("student_t")["gibbs"], X, y)
     np.testing.assert_allclose(got, f.std(axis=0) / np.sqrt(len(f)), rtol=0.35)
 
@@ -346,5 +346,5 @@ def test_auxiliaries_of_nothing_are_refused():
         pgm.plot_auxiliaries({"one": found["cavi"], "two": results("logistic_softmax")["cavi"]})
     with pytest.raises(ValueError, match="Gaussian in f as it stands"):
         pgm.plot_auxiliaries(
-            approximation(given("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
+            approximation(dataset("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
         )

@@ -103,53 +103,53 @@ def test_planted_errors_are_caught(monkeypatch, module, name, error, b, c):
 
 @jax.jit
 def series_law(h, z, y):
-    room = laws.window(h, z)
-    law = laws.SeriesLaw(h, z, room.mean)
-    return law.evaluate(y), *laws.hat_of(law, room)
+    bounds = laws.window(h, z)
+    law = laws.SeriesLaw(h, z, bounds.mean)
+    return law.evaluate(y), *laws.hat_of(law, bounds)
 
 
 @jax.jit
 def transform_law(h, z, y):
-    room = laws.window(h, z)
-    law = laws.transform_law(h, z, room)
-    return law.evaluate(y), *laws.hat_of(law, room)
+    bounds = laws.window(h, z)
+    law = laws.transform_law(h, z, bounds)
+    return law.evaluate(y), *laws.hat_of(law, bounds)
 
 
 @pytest.mark.parametrize(("h", "z"), [(1.0, 0.0), (1.3, 0.4), (5.17, 0.0), (40.0, 2.5), (1e5, 8.0), (1.0, 350.0)])
 def test_the_series_law_is_the_density_and_its_hat_dominates(h, z):
     h, z = np.full(500, h), np.full(500, z)
-    room = laws.window(h, z)
-    y = np.linspace(np.maximum(-4 * room.deviation[0], -0.9 * room.mean[0]), 4 * room.deviation[0], 500)
+    bounds = laws.window(h, z)
+    y = np.linspace(np.maximum(-4 * bounds.deviation[0], -0.9 * bounds.mean[0]), 4 * bounds.deviation[0], 500)
     values, hat, reference = series_law(h, z, y)
     # J*(h, z) = 4 PG(h, 2z). The terms h² / 2x and z² x / 2 of ``log_density`` are about h z and cancel.
-    expected = polya_gamma.log_density((room.mean + y) / 4, h, 2 * z) - np.log(4)
+    expected = polya_gamma.log_density((bounds.mean + y) / 4, h, 2 * z) - np.log(4)
     rounding = 1e-12 + 1e-14 * h[0] * z[0]
     np.testing.assert_allclose(values.scale + np.log(values.factor), expected, rtol=1e-12, atol=rounding)
-    check_hat(hat, reference, room, y, values)
+    check_hat(hat, reference, bounds, y, values)
 
 
 @pytest.mark.parametrize(("h", "z"), [(105.0, 0.0), (2000.0, 1.5), (1e6, 0.3), (1e6, 5.0)])
 def test_the_transform_law_is_the_density_and_its_hat_dominates(h, z):
     omega, cdf = transform_cdf(h, 2 * z)
     h, z = np.full(500, h), np.full(500, z)
-    room = laws.window(h, z)
-    y = np.linspace(-7 * room.deviation[0], 9 * room.deviation[0], 500)
+    bounds = laws.window(h, z)
+    y = np.linspace(-7 * bounds.deviation[0], 9 * bounds.deviation[0], 500)
     values, hat, reference = transform_law(h, z, y)
     density = np.exp(values.scale) * values.factor
     # The trapezoidal rule is exact for what falls smoothly to 1e-14 at both ends.
     assert np.sum(density) * (y[1] - y[0]) == pytest.approx(1, abs=1e-9)
-    assert np.sum(density * y) * (y[1] - y[0]) == pytest.approx(0, abs=1e-9 * room.deviation[0])
+    assert np.sum(density * y) * (y[1] - y[0]) == pytest.approx(0, abs=1e-9 * bounds.deviation[0])
     # Differences over 0.01 standard deviations err by 4e-6 of the mode, interpolation between 500 points by 1.3e-4.
     exact = np.diff(cdf) / np.diff(omega) / 4
-    ours = np.interp(2 * (omega[1:] + omega[:-1]) - room.mean[0], y, density)
+    ours = np.interp(2 * (omega[1:] + omega[:-1]) - bounds.mean[0], y, density)
     np.testing.assert_allclose(ours, exact, atol=2e-4 * float(density.max()))
-    on_host = laws.transform_law(h, z, room).evaluate(y)
+    on_host = laws.transform_law(h, z, bounds).evaluate(y)
     np.testing.assert_allclose(np.exp(on_host.scale) * on_host.factor, density, atol=1e-12 * float(density.max()))
-    near = np.abs(y) < 4 * room.deviation
-    check_hat(hat, reference, room, y[near], laws.Density(*(a[near] for a in values)))
+    near = np.abs(y) < 4 * bounds.deviation
+    check_hat(hat, reference, bounds, y[near], laws.Density(*(a[near] for a in values)))
 
 
-def check_hat(hat, reference, room, y, values):
+def check_hat(hat, reference, bounds, y, values):
     """The slope is the derivative of the log density; the hat is above it and holds less than 1/0.88 of mass."""
     log_density = np.asarray(values.scale + jnp.log(values.factor))
     slope = np.asarray(values.scale_slope + values.factor_slope / values.factor)
@@ -167,7 +167,7 @@ def check_hat(hat, reference, room, y, values):
     proposals, log_hat = hat.propose(jnp.linspace(0, 1, hat.points.shape[1], endpoint=False))
     np.testing.assert_allclose(log_hat[1:], lowest(np.asarray(proposals))[1:], atol=1e-9)
     assert np.all(np.diff(proposals[1:]) > 0)
-    assert room.lower[0] < proposals[5] < proposals[-5] < room.upper[0]
+    assert bounds.lower[0] < proposals[5] < proposals[-5] < bounds.upper[0]
 
 
 @pytest.mark.parametrize("backend", OURS)

@@ -1,6 +1,6 @@
-"""The rules, in the order in which each looks at a factor; ``register`` adds one of one's own.
+"""The augmentation rules, in matching order; ``register`` adds a user's rule.
 
-A rule is a subclass of ``Rule`` in a file of its own, whose abstract methods say what is asked of it.
+A rule is a subclass of ``Rule``, whose abstract methods define the interface; one rule per file.
 """
 
 from pgmodels.augmentation.rules.difference import DifferenceRule
@@ -32,9 +32,9 @@ RULES: list[type[Rule]] = [
 
 
 def register(rule: type[Rule]) -> type[Rule]:
-    """Have a rule of one's own look at the factors of formulas, before those here; a decorator of its class.
+    """Class decorator that registers a user's rule, matched before the built-in ones.
 
-    Raises TypeError where it is no subclass of ``Rule``.
+    Raises TypeError if ``rule`` is not a subclass of ``Rule``.
     """
     if not (isinstance(rule, type) and issubclass(rule, Rule)):
         raise TypeError(f"rule must be a subclass of pgmodels.augmentation.rules.Rule; got {rule!r}.")

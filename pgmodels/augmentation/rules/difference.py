@@ -1,4 +1,4 @@
-"""Differences of sigmoids: intervals of a logistic variable."""
+"""Differences of sigmoids: interval probabilities of a logistic variable."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class DifferenceRule(Rewriting):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        found = factor.base.difference if isinstance(factor.base, Sum) else None
-        if found is None or found.name != "sigmoid" or found.upper is None or found.gap is None:
+        difference = factor.base.difference if isinstance(factor.base, Sum) else None
+        if difference is None or difference.name != "sigmoid" or difference.upper is None or difference.gap is None:
             return None
-        deriver.require(found.gap, "positive", words("the width of the interval in"), factor.base)
-        apart = add(1.0, multiply(-1.0, exp(multiply(-1.0, found.gap))))
-        parts = (found.weight, apart, sigmoid(found.upper), sigmoid(multiply(-1.0, found.lower)))
-        deriver.rules.append(cls(Factor(factor.base, add(1.0), factor.parent), multiply(*parts)))
-        return tuple(Factor(part, factor.exponent, factor.parent) for part in parts)
+        deriver.require(difference.gap, "positive", words("the width of the interval in"), factor.base)
+        width = add(1.0, multiply(-1.0, exp(multiply(-1.0, difference.gap))))
+        factors = (difference.weight, width, sigmoid(difference.upper), sigmoid(multiply(-1.0, difference.lower)))
+        deriver.rules.append(cls(Factor(factor.base, add(1.0), factor.parent), multiply(*factors)))
+        return tuple(Factor(base, factor.exponent, factor.parent) for base in factors)

@@ -52,10 +52,10 @@ class GammaRule(Rule):
         self.auxiliary = Auxiliary(name, base.is_vector or exponent.is_vector)
         links = [sigmoid(predictor.expression) for _, predictor, _ in terms]
         self.law = Gamma(exponent, WeightedSum(base, constant, self._terms(links)))
-        self.left = exp(multiply(-1.0, self.auxiliary, self._sum(links)))
+        self.remaining_factor = exp(multiply(-1.0, self.auxiliary, self._sum(links)))
 
     def _terms(self, links: Sequence[Expression]) -> list[tuple[Expression, Expression, bool]]:
-        """Weight, link and whether they are summed over the latents, of each term."""
+        """(weight, link, whether summed over the latents) of each term."""
         return [(weight, link, reduced) for (weight, _, reduced), link in zip(self.terms, links, strict=True)]
 
     def _sum(self, links: Sequence[Expression]) -> Expression:
@@ -65,7 +65,7 @@ class GammaRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        base, whole = factor.base, factor.expression
+        base, formula = factor.base, factor.expression
         if factor.exponent.sign != -1:
             return None
         if isinstance(base, Call):
@@ -81,24 +81,24 @@ class GammaRule(Rule):
             return None
         constant = add(*(term.coefficient for term in terms if not term.atoms))
         if len(links) + sum(not term.atoms for term in terms) != len(terms):
-            raise deriver.no_rule(whole, "a sum whose terms are constants and w σ(z), w >= 0")
-        parts = []
+            raise deriver.no_rule(formula, "a sum whose terms are constants and w σ(z), w >= 0")
+        weighted = []
         for term in links:
-            predictor = deriver.predictor(term.atoms[0].argument, whole)  # type: ignore[attr-defined]
-            reason = (words("the weight of"), term.atoms[0], words("in"), whole)
+            predictor = deriver.predictor(term.atoms[0].argument, formula)  # type: ignore[attr-defined]
+            reason = (words("the weight of"), term.atoms[0], words("in"), formula)
             deriver.require(term.coefficient, "nonnegative", *reason)
-            parts.append((term.coefficient, predictor, term.reduced))
-        if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in parts))):
-            raise deriver.no_rule(whole, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
-        deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in parts), whole)
-        deriver.require(constant, "nonnegative", words("the constant in"), whole)
+            weighted.append((term.coefficient, predictor, term.reduced))
+        if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in weighted))):
+            raise deriver.no_rule(formula, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
+        deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in weighted), formula)
+        deriver.require(constant, "nonnegative", words("the constant in"), formula)
         p = multiply(-1.0, factor.exponent)
         deriver.require(p, "nonnegative", words("minus the exponent of"), base)
-        rule = cls(deriver.name("λ"), base, p, constant, tuple(parts), factor.parent)
+        rule = cls(deriver.name("λ"), base, p, constant, tuple(weighted), factor.parent)
         deriver.rules.append(rule)
         return tuple(
             Factor(exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(predictor.expression))), ONE, rule.auxiliary)
-            for weight, predictor, _ in parts
+            for weight, predictor, _ in weighted
         )
 
     def _mean_base(self) -> WeightedSum:

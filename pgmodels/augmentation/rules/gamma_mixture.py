@@ -42,20 +42,20 @@ class GammaMixtureRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        base, exponent, whole = factor.base, factor.exponent, factor.expression
+        base, exponent, formula = factor.base, factor.exponent, factor.expression
         if not isinstance(base, (Sum, Reduction, Power)) or exponent.sign != -1:
             return None
         quadratic = read_completed(expand(base, deriver.size))
         if quadratic is None:
-            raise deriver.no_rule(whole, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
-        deriver.require_quadratic(quadratic, whole)
+            raise deriver.no_rule(formula, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
+        deriver.require_quadratic(quadratic, formula)
         p = multiply(-1.0, exponent)
-        deriver.require(p, "nonnegative", words("minus the exponent in"), whole)
-        # Nothing keeps Q^-p finite at Q = 0: without a positive constant it is no likelihood.
-        deriver.require(quadratic.constant, "positive", words("the constant in"), whole)
+        deriver.require(p, "nonnegative", words("minus the exponent in"), formula)
+        # Q^-p diverges at Q = 0: without a positive constant it is not a likelihood.
+        deriver.require(quadratic.constant, "positive", words("the constant in"), formula)
         if isinstance(quadratic.constant, Constant) and quadratic.constant.value <= 0:
-            raise deriver.no_rule(whole, "a quadratic with a positive constant, to a negative power")
-        deriver.check_plates(base, exponent, any(square.reduced for square in quadratic.squares), whole)
+            raise deriver.no_rule(formula, "a quadratic with a positive constant, to a negative power")
+        deriver.check_plates(base, exponent, any(square.reduced for square in quadratic.squares), formula)
         deriver.rules.append(cls(deriver.name("ω"), quadratic, p, factor.parent))
         return ()
 

@@ -1,4 +1,4 @@
-"""Exponentials of quadratics: Gaussian as they stand."""
+"""Exponentials of quadratics, which need no auxiliary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GaussianRule(Rule):
-    """exp of a quadratic: conditionally Gaussian as it stands."""
+    """exp of a quadratic: conditionally Gaussian without an auxiliary."""
 
     title = "Gaussian"
     rank = 6
@@ -38,8 +38,8 @@ class GaussianRule(Rule):
             return None
         read = read_quadratic([Term(multiply(-1.0, t.coefficient), t.atoms, t.reduced) for t in terms])
         if read is None:
-            strange = [t for t in terms if read_quadratic([t]) is None]
-            raise deriver.no_rule(_exponential(strange), _wanted(strange))
+            unsupported = [t for t in terms if read_quadratic([t]) is None]
+            raise deriver.no_rule(_exponential(unsupported), _wanted(unsupported))
         quadratic, linear = read
         for square in quadratic.squares:
             if square.weight.sign == -1:
@@ -51,7 +51,7 @@ class GaussianRule(Rule):
         return (Factor(exp(multiply(-1.0, quadratic.constant)), ONE, factor.parent),)
 
     def share(self) -> Expression:
-        # E log of the factor itself: nothing is lost.
+        # The exact expectation of the log factor.
         linear = [over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
         return add(multiply(-1.0, over_latents(mean_quadratic(self.quadratic))), *linear)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """weight P(lower < u < upper) for u ~ N(z, 1) with z free of shifts, or one tail of it."""
+    """weight P(lower < u < upper) for u ~ N(z, 1), z without a shift; one limit may be infinite."""
 
     weight: Expression
     predictor: Predictor
@@ -53,25 +53,25 @@ class IntervalGaussianRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        own = _piece(factor, deriver)
-        if own is None:
+        first = _piece(factor, deriver)
+        if first is None:
             return None
-        taken = [(factor, own)]
+        taken = [(factor, first)]
         # One auxiliary serves all values of y that select an interval or a tail of the same Gaussian.
         for other in deriver.pending:
             piece = _piece(other, deriver)
-            same = piece is not None and piece.predictor.key == own.predictor.key
-            if piece is not None and same and _exclusive([*(found.exponent for found, _ in taken), other.exponent]):
+            same = piece is not None and piece.predictor.key == first.predictor.key
+            if piece is not None and same and _exclusive([*(member.exponent for member, _ in taken), other.exponent]):
                 taken.append((other, piece))
         if all(piece.gap is None for _, piece in taken):
             return None
-        for found, piece in taken:
-            deriver.pending = [other for other in deriver.pending if other is not found]
-            deriver.require(found.exponent, "indicator", words("the exponent of"), found.base)
+        for member, piece in taken:
+            deriver.pending = [other for other in deriver.pending if other is not member]
+            deriver.require(member.exponent, "indicator", words("the exponent of"), member.base)
             if piece.gap is not None:
-                deriver.require(piece.gap, "positive", words("the width of the interval in"), found.base)
-        deriver.rules.append(cls(deriver.name("u"), own.predictor, taken, factor.parent))
-        return tuple(Factor(piece.weight, found.exponent, factor.parent) for found, piece in taken)
+                deriver.require(piece.gap, "positive", words("the width of the interval in"), member.base)
+        deriver.rules.append(cls(deriver.name("u"), first.predictor, taken, factor.parent))
+        return tuple(Factor(piece.weight, member.exponent, factor.parent) for member, piece in taken)
 
     def share(self) -> Expression:
         # log(Φ(a - E z) - Φ(b - E z)) - Var(z) / 2
@@ -108,11 +108,13 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
     if isinstance(base, Call) and base.name == "normal_cdf":
         high = deriver.predictor(base.argument, factor.expression)
     else:
-        found = base.difference if isinstance(base, Sum) else None
-        if found is None or found.name != "normal_cdf" or found.upper is None:
+        difference = base.difference if isinstance(base, Sum) else None
+        if difference is None or difference.name != "normal_cdf" or difference.upper is None:
             return None
-        high, low = (deriver.predictor(argument, factor.expression) for argument in (found.upper, found.lower))
-        weight, gap = found.weight, found.gap
+        high, low = (
+            deriver.predictor(argument, factor.expression) for argument in (difference.upper, difference.lower)
+        )
+        weight, gap = difference.weight, difference.gap
     # Φ(t - z) is the mass below t, Φ(z - t) the mass above it.
     if split_number(high.scale)[0] < 0:
         predictor = Predictor(high.latent, multiply(-1.0, high.scale), ZERO)

@@ -52,17 +52,17 @@ class InverseGaussianMixtureRule(Rule):
 
     @classmethod
     def _of_term(cls, term: Term, parent: Auxiliary | None, deriver: Deriver) -> InverseGaussianMixtureRule:
-        whole, atom = exp(multiply(term.coefficient, *term.atoms)), term.atoms[0]
+        formula, atom = exp(multiply(term.coefficient, *term.atoms)), term.atoms[0]
         steepness = multiply(-1.0, term.coefficient)
         if steepness.sign == -1:
-            raise deriver.no_rule(whole, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
+            raise deriver.no_rule(formula, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
         inside = power(atom.argument, 2.0) if isinstance(atom, Call) else atom.base  # type: ignore[attr-defined]
         quadratic = read_completed(expand(inside, deriver.size))
         if quadratic is None:
-            raise deriver.no_rule(whole, "the root of a non-negative quadratic")
-        deriver.require_quadratic(quadratic, whole)
-        deriver.require(steepness, "nonnegative", words("the steepness in"), whole)
-        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), whole)
+            raise deriver.no_rule(formula, "the root of a non-negative quadratic")
+        deriver.require_quadratic(quadratic, formula)
+        deriver.require(steepness, "nonnegative", words("the steepness in"), formula)
+        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), formula)
         return cls(deriver.name("ω"), quadratic, atom, steepness, parent)
 
     def share(self) -> Expression:

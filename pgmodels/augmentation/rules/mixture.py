@@ -1,4 +1,4 @@
-"""Sums of likelihoods: an allocation to one of them."""
+"""Sums of likelihoods: a latent allocation to one component."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class MixtureRule(Rule):
-    """p_1 + ... + p_J, each of which a rule takes, with the allocation j of probability p_j / Σ p."""
+    """p_1 + ... + p_J, each matched by other rules, with the allocation j of probability p_j / Σ p."""
 
     title = "Mixture"
     rank = 1
@@ -43,8 +43,8 @@ class MixtureRule(Rule):
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
         base, exponent = factor.base, factor.exponent
-        whole = exponent.key == ONE.key or (exponent.sign != -1 and not isinstance(exponent, type(ONE)))
-        if not isinstance(base, Sum) or base.is_vector or exponent.is_vector or not whole:
+        is_indicator = exponent.key == ONE.key or (exponent.sign != -1 and not isinstance(exponent, type(ONE)))
+        if not isinstance(base, Sum) or base.is_vector or exponent.is_vector or not is_indicator:
             return None
         deriver.require(exponent, "indicator", words("the exponent of"), base)
         components = _components(base)
@@ -54,19 +54,19 @@ class MixtureRule(Rule):
                 raise deriver.no_rule(factor.expression, "a sum of likelihoods with weights >= 0")
             reason = (words("the weight of"), rest, words("in"), factor.expression)
             deriver.require(weight, "nonnegative", *reason)
-        shares = tuple(deriver.component(component) for component in components)
+        shares = tuple(deriver.component_bound(component) for component in components)
         rule = cls(deriver.name("j"), factor, components, shares)
         deriver.rules.append(rule)
         # Σ_j p_j is the sum over j of Π_k p_k^[j = k]
-        left = [
+        allocated_factors = [
             Factor(inner.base, multiply(inner.exponent, allocated), rule.auxiliary)
             for allocated, component in zip(rule.allocated, components, strict=True)
             for inner in factorise(component, deriver.size)
         ]
-        moving = [power(inner.base, inner.exponent) for inner in left if not inner.base.latent_free]
-        rule.left = multiply(*(Reduction("prod", part) if part.is_vector else part for part in moving))
+        moving = [power(inner.base, inner.exponent) for inner in allocated_factors if not inner.base.latent_free]
+        rule.remaining_factor = multiply(*(Reduction("prod", part) if part.is_vector else part for part in moving))
         rule.positions = tuple(sorted(_positions(base)))
-        return tuple(left)
+        return tuple(allocated_factors)
 
     def finish(self, deriver: Deriver) -> None:
         self.coefficient = deriver.coefficient(self.auxiliary)
@@ -81,7 +81,9 @@ class MixtureRule(Rule):
         return self.coefficient.log_evaluate(env)
 
     def identity(self) -> Tree:
-        terms = multiply(*(power(part, own) for part, own in zip(self.components, self.allocated, strict=True)))
+        terms = multiply(
+            *(power(part, indicator) for part, indicator in zip(self.components, self.allocated, strict=True))
+        )
         return line(self.factor, "=", over("Σ", self.auxiliary, terms))
 
     def augmented(self) -> Expression:
@@ -97,7 +99,7 @@ class MixtureRule(Rule):
 
 
 class LogMixture(Expression):
-    """log Σ_j exp B_j of the bounds of the components."""
+    """log Σ_j exp B_j, with B_j the bounds of the components."""
 
     def __init__(self, shares: tuple[Expression, ...]):
         self.children = shares
@@ -133,12 +135,12 @@ def _stacked(shares: tuple[Expression, ...], env: Environment) -> Any:
 
 
 def exponential(bound: Expression) -> Expression:
-    """exp of a bound, with the arguments of its logarithms as factors."""
+    """exp of a bound; its logarithmic terms become factors."""
     factors, rest = [], []
     for term in bound.children if isinstance(bound, Sum) else (bound,):
-        parts = term.children if isinstance(term, Product) else (term,)
-        logs = [part for part in parts if _argument(part) is not None]
-        others = multiply(*(part for part in parts if not (logs and part is logs[0])))
+        term_factors = term.children if isinstance(term, Product) else (term,)
+        logs = [part for part in term_factors if _argument(part) is not None]
+        others = multiply(*(part for part in term_factors if not (logs and part is logs[0])))
         argument = _argument(logs[0]) if len(logs) == 1 else None
         if argument is None:
             rest.append(term)
@@ -148,14 +150,14 @@ def exponential(bound: Expression) -> Expression:
 
 
 def _argument(part: Expression) -> Expression | None:
-    """What an expression is the logarithm of, None where it is none."""
+    """The argument of a logarithm; None for any other expression."""
     if isinstance(part, Tilde) and part.logarithm:
         return Tilde(part.predictor, part.side)
     return part.argument if isinstance(part, Call) and part.name == "log" else None
 
 
 def _components(base: Sum) -> tuple[Expression, ...]:
-    """The terms of a sum, with those free of the latents as one, and -w σ(z) as w σ(-z) - w."""
+    """The terms of a sum: latent-free terms merged, and -w σ(z) rewritten as w σ(-z) - w."""
     constants, moving = [], []
     for child in base.children:
         weight, link = split_latents(child)
@@ -179,7 +181,7 @@ def _observes(expression: Expression) -> bool:
 
 
 def _positions(expression: Expression) -> set[int]:
-    found: set[int] = set()
+    positions: set[int] = set()
     for latent in latents_of(expression).values():
-        found |= {latent.position} if isinstance(latent, Latent) else set(range(latent.size))  # type: ignore[attr-defined]
-    return found
+        positions |= {latent.position} if isinstance(latent, Latent) else set(range(latent.size))  # type: ignore[attr-defined]
+    return positions

@@ -39,7 +39,7 @@ class PoissonRule(Rule):
         self.factor = exp(multiply(-1.0, rate.expression, self.up))
         self.auxiliary = Auxiliary(name, predictor.is_vector or rate.expression.is_vector)
         self.law = Poisson(multiply(rate.expression, self.down))
-        self.left = power(self.down, self.auxiliary)
+        self.remaining_factor = power(self.down, self.auxiliary)
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
@@ -56,8 +56,8 @@ class PoissonRule(Rule):
         if not rates:
             return None
         counts = []
-        for link, parts in rates.values():
-            rule, constant = cls._of_rate(link, parts, factor.parent, deriver)
+        for link, rate_terms in rates.values():
+            rule, constant = cls._of_rate(link, rate_terms, factor.parent, deriver)
             deriver.rules.append(rule)
             rest.append(constant)
             counts.append(Factor(rule.down, rule.auxiliary, rule.auxiliary))
@@ -67,23 +67,23 @@ class PoissonRule(Rule):
     def _of_rate(
         cls, link: Call, terms: list[Term], parent: Auxiliary | None, deriver: Deriver
     ) -> tuple[PoissonRule, Expression]:
-        """The rule for exp(-R σ(z)), and what it leaves in the exponent."""
-        whole = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms)))
-        predictor = deriver.predictor(link.argument, whole)
+        """The rule for exp(-R σ(z)), and the constant that remains in the exponent."""
+        formula = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms)))
+        predictor = deriver.predictor(link.argument, formula)
         rate = read_completed([Term(multiply(-1.0, t.coefficient), t.atoms, False) for t in terms])
         if rate is None:
-            raise deriver.no_rule(whole, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
+            raise deriver.no_rule(formula, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
         if set(rate.positions) & set(predictor.positions):
-            raise deriver.no_rule(whole, "exp(-R σ(z)) with R free of the latent in z")
+            raise deriver.no_rule(formula, "exp(-R σ(z)) with R free of the latent in z")
         if not rate.squares and rate.constant.sign == -1:
             # exp(R σ(z)) = exp(R) exp(-R σ(-z))
             constant = multiply(-1.0, rate.constant)
-            deriver.require(constant, "nonnegative", words("the rate in"), whole)
+            deriver.require(constant, "nonnegative", words("the rate in"), formula)
             rule = cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent)
             return rule, over_latents(constant)
         if rate.expression.is_vector and not predictor.is_vector and rate.squares:
-            raise deriver.no_rule(whole, "a rate with one value a datum")
-        deriver.require_quadratic(rate, whole)
+            raise deriver.no_rule(formula, "a rate with one value a datum")
+        deriver.require_quadratic(rate, formula)
         return cls(deriver.name("k"), predictor, rate, parent), add(0.0)
 
     def share(self) -> Expression:
@@ -93,7 +93,7 @@ class PoissonRule(Rule):
         return Poisson(self.rate.expression).log_density(self.auxiliary.evaluate(env), env)
 
     def identity(self) -> Tree:
-        return line(self.factor, "=", over("Σ", self.auxiliary, factors(self.augmented(), self.left)))
+        return line(self.factor, "=", over("Σ", self.auxiliary, factors(self.augmented(), self.remaining_factor)))
 
     def augmented(self) -> Tree:
         return density("Poisson", self.auxiliary, self.rate.expression)

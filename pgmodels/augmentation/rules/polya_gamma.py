@@ -13,7 +13,7 @@ from pgmodels.augmentation.laws import PolyaGamma
 from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ZERO, Rule
-from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, by_component, over_latents
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, group_by_component, over_latents
 from pgmodels.likelihoods.algebra import add, multiply, power
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.functions import exp, sigmoid
@@ -35,7 +35,7 @@ class PolyaGammaRule(Rule):
     def __init__(self, predictor: Predictor):
         self.predictor = predictor
         self.positions = predictor.positions
-        # The exponents of σ(z) and σ(-z) by the parents of the factors that have them.
+        # (parent of the factor, exponent of σ(z), exponent of σ(-z)).
         self.exponents: list[tuple[Auxiliary | None, Expression, Expression]] = []
 
     @classmethod
@@ -57,19 +57,19 @@ class PolyaGammaRule(Rule):
         return ()
 
     def finish(self, deriver: Deriver) -> None:
-        own = [part for part in self.exponents if part[0] is None]
-        left = [part for part in self.exponents if part[0] is not None]
-        self.a, self.b = add(*(a for _, a, _ in own)), add(*(b for _, _, b in own))
-        self.up, self.down = add(self.a, *(a for _, a, _ in left)), add(self.b, *(b for _, _, b in left))
-        self.total = by_component(add(self.up, self.down))
-        self.difference = by_component(add(self.up, multiply(-1.0, self.down)))
+        from_likelihood = [part for part in self.exponents if part[0] is None]
+        from_rules = [part for part in self.exponents if part[0] is not None]
+        self.a, self.b = add(*(a for _, a, _ in from_likelihood)), add(*(b for _, _, b in from_likelihood))
+        self.up, self.down = add(self.a, *(a for _, a, _ in from_rules)), add(self.b, *(b for _, _, b in from_rules))
+        self.total = group_by_component(add(self.up, self.down))
+        self.difference = group_by_component(add(self.up, multiply(-1.0, self.down)))
         z = self.predictor.expression
         self.factor = multiply(power(sigmoid(z), self.up), power(sigmoid(multiply(-1.0, z)), self.down))
         self.auxiliary = Auxiliary(deriver.name("ω"), self.predictor.is_vector or self.total.is_vector)
         self.law = PolyaGamma(self.total, z)
 
     def share(self) -> Expression:
-        # What other rules left is a part of their own shares.
+        # Factors returned by other rules are counted in the shares of those.
         up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
         return over_latents(add(multiply(self.a, up), multiply(self.b, down)))
 
@@ -88,17 +88,17 @@ class PolyaGammaRule(Rule):
         return exponent - self.total.evaluate(env) * jnp.log(2.0) + untilted
 
     def identity(self) -> Tree:
-        scale, tilted = self._parts()
+        scale, tilted = self._scale_and_tilted()
         return line(self.factor, "=", factors(scale, integral(tilted, self.auxiliary)))
 
-    def _parts(self) -> tuple[Tree, Tree]:
+    def _scale_and_tilted(self) -> tuple[Tree, Tree]:
         z, omega = self.predictor.expression, self.auxiliary
         linear = multiply(multiply(0.5, self.difference), z)
         exponent = add(linear, multiply(-0.5, omega, power(z, 2.0)))
         return inverse_power(2, self.total), factors(exp(exponent), density("PG", omega, self.total, 0))
 
     def augmented(self) -> Tree:
-        return factors(*self._parts())
+        return factors(*self._scale_and_tilted())
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.total,)

@@ -1,9 +1,9 @@
-"""What a rule is: one identity that introduces an auxiliary variable, in a file of its own.
+"""The interface of rules: a rule is an identity that introduces an auxiliary variable.
 
-A rule stands for one factor of the likelihood. It knows how the factor looks (``match``), the law of its auxiliary
-given the latents, its share of the local bound, and the site that is left of the factor once the auxiliary is known.
-All are formulas, evaluated by the engines and printed by derivations. Auxiliaries that were drawn earlier in the chain
-are coefficients like any other, read from ``env.parameters`` by name.
+A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given the
+latents, its term of the local bound, and the site of the factor given the auxiliary. All are formulas, evaluated by
+the engines and printed by derivations. Auxiliaries drawn earlier in the chain are coefficients, read from
+``env.parameters`` by name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Site = tuple[Any, Any]
 
 
 class Rule(ABC):
-    """One identity of the derivation. ``auxiliary`` and ``law`` are None where the factor needs none.
+    """One identity of the derivation. ``auxiliary`` and ``law`` are None if the factor needs none.
 
-    ``parent`` is the auxiliary of the rule that left the factor, None where the likelihood has it: a part of the
-    parent's factor has no share of the bound of its own. ``coupled`` are latents, besides those of its sites, that
-    the factor reads: they are updated in another block.
+    ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself; the
+    share of a factor with a parent is included in the parent's. ``coupled`` are latents in the factor besides those of
+    its sites: they are updated in another block.
     """
 
     title: ClassVar[str]
@@ -50,33 +50,33 @@ class Rule(ABC):
     factor: Expression
     positions: tuple[int, ...]
     coupled: tuple[int, ...] = ()
-    # What the factor leaves to later rules, as a function of the auxiliary.
-    left: Expression = ONE
-    # Whether y depends on the latents of the factor through the auxiliary alone.
+    # The factor that is passed on to later rules, as a function of the auxiliary.
+    remaining_factor: Expression = ONE
+    # Whether y depends on the factor's latents only through the auxiliary.
     separates: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        """Take a factor that depends on latents: add a rule to the deriver and return the factors that are left.
+        """Match a factor that depends on latents: append a rule to ``deriver.rules`` and return the remaining factors.
 
-        None where the factor is not of this rule's kind; raises NoAugmentationError where it is, but lacks what the
-        rule needs. Factors exp(...) arrive as one, and what a rule leaves of its exponent goes on to the next.
+        Returns None if the factor does not have this rule's form; raises NoAugmentationError if it does but violates
+        a condition of the rule. Factors exp(...) are merged, and the remaining exponent is passed to the next rule.
         """
 
     def finish(self, deriver: Deriver) -> None:  # noqa: B027
-        """Complete the rule once all factors are taken."""
+        """Complete the rule once all factors are matched."""
 
     @abstractmethod
     def share(self) -> Expression:
-        """The factor's share of the local bound, a number a datum."""
+        """The factor's term of the local bound, one number per datum."""
 
     @abstractmethod
     def log_joint(self, env: Environment) -> Any:
-        """log of the augmented factor, less the factors that later rules augment."""
+        """log of the augmented factor, without the factors that later rules augment."""
 
     def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
-        """log of the factor, its auxiliary integrated out; parents by the names ``known`` are held at their values."""
+        """log of the factor, its auxiliary integrated out; parents whose names are in ``known`` are conditioned on."""
         return self.factor.log_evaluate(env)
 
     @abstractmethod
@@ -85,46 +85,46 @@ class Rule(ABC):
 
     @abstractmethod
     def augmented(self) -> Part:
-        """The factor with its auxiliary, less what later rules augment, as a formula.
+        """The augmented factor, without the factors that later rules augment, as a formula.
 
-        An expression, or what ``language.notation`` puts together where it is to stand as it is, not simplified.
+        An expression, or a tree of ``likelihoods.notation`` if it must not be simplified.
         """
 
     def conditional(self) -> Chain | None:
         """The complete conditional of the auxiliary, as a formula; None where there is none."""
         if self.auxiliary is None or self.law is None:
             return None
-        given = listed(*auxiliaries_of(self.factor), "f", "y")
-        return line(self.auxiliary, "|", given, "~", self.law.notation(self.auxiliary))
+        conditioning = listed(*auxiliaries_of(self.factor), "f", "y")
+        return line(self.auxiliary, "|", conditioning, "~", self.law.notation(self.auxiliary))
 
     def prior(self) -> tuple[Expression, ...]:
-        """What the law of the auxiliary before any observation reads."""
+        """The arguments of the auxiliary's prior."""
         return ()
 
     def sites(self) -> tuple[SiteTerm, ...]:
-        """The sites that the factor leaves, as formulas."""
+        """The sites of the factor given the auxiliary, as formulas."""
         return ()
 
     def coupled_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
-        """The sites of coupled latents, the auxiliary integrated out; ``averaged`` for those of CAVI."""
+        """The sites of coupled latents with the auxiliary integrated out; ``averaged`` for CAVI's."""
         return ()
 
     def averaged(self) -> Law | None:
-        """The auxiliary's law under the optimal q, as a function of q's moments and of auxiliaries before it."""
+        """The auxiliary's law under the optimal q, a function of q's moments and of earlier auxiliaries."""
         return None
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
-        """Expectations under the optimal q that sites read, as functions of those of auxiliaries before this."""
+        """Expectations under the optimal q that sites need, as functions of those of earlier auxiliaries."""
         law = self.averaged()
         return () if self.auxiliary is None or law is None else ((Expected(self.auxiliary), law.mean()),)
 
     def has_no_mean(self, env: Environment) -> bool:
-        """Whether the posterior has no mean of the auxiliary, its conditional mean growing too fast in the latents."""
+        """Whether the auxiliary's posterior mean is infinite, its conditional mean not being integrable."""
         return False
 
 
 def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> Site:
-    """The sites of formulas at latent values and auxiliaries, (..., n, latents) each, added up."""
+    """The sum of the sites at latent values and auxiliaries, (..., n, latents) each."""
     potential, precision = jnp.zeros_like(env.f), jnp.zeros_like(env.f)
     for term in terms:
         h, w = term.predictor.site(term.potential.evaluate(env), term.precision.evaluate(env), env)
@@ -138,7 +138,7 @@ def quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteT
 
 
 class Rewriting(Rule):
-    """An identity that introduces no auxiliary: the factors that it leaves are all that there is."""
+    """An identity without an auxiliary, which only rewrites a factor as other factors."""
 
     rank = 0
 

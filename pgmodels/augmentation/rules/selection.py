@@ -1,4 +1,4 @@
-"""Sums over the values of y: the value that y has selects a term."""
+"""Sums over the values of y, of which y selects one term."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class SelectionRule(Rewriting):
 
 
 def _case(term: Expression) -> tuple[Comparison | None, Expression]:
-    """A term as an indicator of a value times the rest."""
+    """Split a term into an indicator of a value and the remaining factors."""
     factors = term.children if isinstance(term, Product) else (term,)
-    found = next((factor for factor in factors if value_of(factor) is not None), None)
-    return found, multiply(*(factor for factor in factors if factor is not found))  # type: ignore[return-value]
+    indicator = next((factor for factor in factors if value_of(factor) is not None), None)
+    return indicator, multiply(*(factor for factor in factors if factor is not indicator))  # type: ignore[return-value]
 
 
 def value_of(indicator: Expression) -> float | None:
-    """The number that an indicator compares with, None where it is no indicator of a value."""
+    """The number that an indicator compares with; None if it is not an indicator of a value."""
     compares = isinstance(indicator, Comparison) and indicator.operator == "=="
     if compares and isinstance(indicator.rhs, Constant):  # type: ignore[attr-defined]
         return indicator.rhs.value  # type: ignore[attr-defined]
@@ -57,6 +57,6 @@ def value_of(indicator: Expression) -> float | None:
 
 
 def exclusive(indicators: list[Comparison]) -> bool:
-    """Whether indicators compare one coefficient with different numbers, so that one of them holds at most."""
+    """Whether indicators compare one coefficient with different numbers, so that at most one holds."""
     values = {value_of(indicator) for indicator in indicators}
     return len(values) == len(indicators) and len({indicator.lhs.key for indicator in indicators}) == 1

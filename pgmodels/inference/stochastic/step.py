@@ -345,7 +345,7 @@ def step(
     of CAVI.
     """
     seen_before = state.taken * whole.split.count(y) + whole.split.first(y)
-    whole = replace(whole, objective=whole.objective.after(seen_before))
+    whole = replace(whole, objective=whole.objective.for_batch(seen_before))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
         return penalised_bound(whole, state.naturals, vector, X, y)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.predictor import affine
-from pgmodels.augmentation.predictors import fewest
+from pgmodels.augmentation.predictors import rewrite_if_fewer
 from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.inducing_selection import select_inducing_inputs
@@ -73,7 +73,7 @@ def quadrature_of(model: Model, coarse: bool = False) -> Quadrature:
     if model.is_augmentable:
         formula, predictors = model.augmentation.formula, model.augmentation.predictors
     else:
-        formula, predictors = fewest(model.likelihood.formula(model.num_latents), model.num_latents)
+        formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
     size = model.num_latents if predictors is None else len(predictors.rows)
     return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
 

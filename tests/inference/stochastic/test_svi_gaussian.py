@@ -113,7 +113,7 @@ def test_shifted_nodes_have_the_integral_as_their_mean(predictors):
     y, count = np.array([1.0, 0.0]), 4000
 
     def each(seen):
-        after = shifted.after(seen)
+        after = shifted.for_batch(seen)
         return after.local_bound(*map(as_array, (m, v, y)), {}), *after.local_sites(*map(as_array, (m, v, y)), {})
 
     with jax.enable_x64(True):
@@ -130,9 +130,9 @@ def test_shifts_go_by_the_place_of_a_datum():
     shifted = ShiftedQuadrature.of(quadrature_of(CASES["bernoulli"][0]))
     m, v, y = RNG.normal(size=(6, 1)), np.full((6, 1), 60.0), LABELS[:6]
     with jax.enable_x64(True):
-        every = run(lambda: shifted.after(14.0).local_bound(m, v, y, {}))
-        last = run(lambda: shifted.after(16.0).local_bound(m[2:], v[2:], y[2:], {}))
-        other = run(lambda: shifted.after(17.0).local_bound(m[2:], v[2:], y[2:], {}))
+        every = run(lambda: shifted.for_batch(14.0).local_bound(m, v, y, {}))
+        last = run(lambda: shifted.for_batch(16.0).local_bound(m[2:], v[2:], y[2:], {}))
+        other = run(lambda: shifted.for_batch(17.0).local_bound(m[2:], v[2:], y[2:], {}))
         np.testing.assert_allclose(last, every[2:], rtol=1e-12)
         assert np.all(np.abs(other - last) > 1e-6)
 
