@@ -27,7 +27,7 @@ SAMPLES = 200
 
 
 @cache
-def given(name, n=24):
+def problem(name, n=24):
     """The common fields of a case's results, and its test data."""
     case = CASES[name]
     X, y = case.data(2 * n, seed=3)
@@ -39,13 +39,13 @@ def given(name, n=24):
 
 @cache
 def results(name):
-    """Draws of a Gaussian, that Gaussian less half of its variance, and a corrected result."""
-    common, _, _ = given(name)
+    """Draws of a Gaussian, that Gaussian with half its variance, and a corrected result."""
+    common, _, _ = problem(name)
     rng = np.random.default_rng(2)
     shape = (len(common["X"]), common["model"].num_latents)
     h = rng.normal(0.5, 1.0, shape)
     if shape[1] == 3:
-        # Classes that can be told apart.
+        # Distinct classes.
         h += np.where(common["y"][:, None] == np.arange(3), 4.0, -3.0)
     exact = approximation(common, h, rng.gamma(2.0, 0.3, shape))
     whitened = exact.draw_at_data(2 * SAMPLES, seed=1)[1]
@@ -57,9 +57,9 @@ def results(name):
         num_warmup=0,
     )
     narrow = approximation(common, *(2 * np.asarray(part) for part in exact.posterior.sites))
-    own = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
+    correction = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
     base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
-    corrected = PerturbativeApproximation(**base | {"method": "perturbative"}, **own)
+    corrected = PerturbativeApproximation(**base | {"method": "perturbative"}, **correction)
     return {"gibbs": draws, "cavi": narrow, "corrected": corrected}
 
 
@@ -74,17 +74,19 @@ def approximation(common, h, w):
 
 @cache
 def comparison(name):
-    """As compare gives it, with predictions that need no integrals: any probabilities or means."""
-    found, (_, X, y) = results(name), given(name)
+    """A comparison as of compare, with arbitrary probabilities or means as predictions, which need no integrals."""
+    by_label, (_, X, y) = results(name), problem(name)
     rng = np.random.default_rng(5)
-    draws = found["gibbs"]
+    draws = by_label["gibbs"]
     values = draws.model.likelihood.support(draws.model.num_latents).values()
     size = None if values is None else len(values)
-    predictions = {k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in found}
+    predictions = {
+        k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in by_label
+    }
     mcse_mean, mcse_variance = standard_errors(draws.latents)
     return Comparison(
         reference="gibbs",
-        results=found,
+        results=by_label,
         test=HeldOutData(X, y, predictions, size is not None),
         mcse_mean=mcse_mean,
         mcse_variance=mcse_variance,
@@ -93,7 +95,7 @@ def comparison(name):
     )
 
 
-def among(found):
+def among(by_label):
     """A comparison of other results of the same model, without test data."""
-    first = comparison("bernoulli" if found["gibbs"].model.num_latents == 1 else "logistic_softmax")
-    return replace(first, results=found, test=None)
+    first = comparison("bernoulli" if by_label["gibbs"].model.num_latents == 1 else "logistic_softmax")
+    return replace(first, results=by_label, test=None)

@@ -1,4 +1,4 @@
-"""Figures of and reports on what is asked for them: what draws them, and matplotlib with it, is loaded then."""
+"""Figures and reports of comparisons and diagnoses, which import matplotlib only when called."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.provenance import environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@generic.figure.register(Comparison)
+@hooks.figure.register(Comparison)
 def comparison_figure(comparison: Comparison) -> Figure:
     """Each result's marginals against the reference's."""
     from pgmodels.plots.marginals import plot_marginals
@@ -23,15 +23,15 @@ def comparison_figure(comparison: Comparison) -> Figure:
     return plot_marginals(comparison)
 
 
-@generic.figure.register(Diagnosis)
+@hooks.figure.register(Diagnosis)
 def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
-    """Calibration on simulated data, gaps, and q's moments against importance sampling's."""
+    """Calibration on simulated data, gaps, and q's moments against importance sampling."""
     from pgmodels.plots.diagnosis import plot_diagnosis
 
     return plot_diagnosis(diagnosis)
 
 
-@generic.report.register(Comparison)
+@hooks.report.register(Comparison)
 def comparison_report(
     comparison: Comparison,
     path: Any,

@@ -1,4 +1,4 @@
-"""Draws from a model before data."""
+"""Draws from the prior predictive distribution of a model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from pgmodels.model import Model
-from pgmodels.runtime import hooks as generic
+from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class PriorPredictive(Picklable):
-    """Draws from a model before data, at inputs X (n, d).
+    """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
 
-    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are of the first column
-    of y, given ``covariates`` (n, columns - 1), None where there are none; ``hyperparameters`` holds draws of what has
-    a prior, by name, (draws, ...). Those of one draw belong together.
+    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are the first column
+    of y given ``covariates`` (n, columns - 1), which is None if y has one column; ``hyperparameters`` holds draws of
+    those with a prior, by name, (draws, ...).
     """
 
     model: Model
@@ -28,7 +28,7 @@ class PriorPredictive(Picklable):
 
     def to_arviz(self) -> Any:
         """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
-        return generic.arviz(self)
+        return hooks.arviz(self)
 
     def __repr__(self) -> str:
         drawn = ", ".join(["latents", "observations", *self.hyperparameters])

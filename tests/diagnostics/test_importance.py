@@ -63,9 +63,9 @@ def test_a_shifted_gaussian_is_moved_back():
     assert abs(estimate.log_evidence - log_evidence) < 4 * estimate.log_evidence_error
     assert abs(estimate.divergence - 0.5 * squared) < 4 * estimate.divergence_error
     # Weights exp(d u - d^2 / 2) of a standard normal u, d^2 the squared shift: E w^2 = exp(d^2). Widening adds to that.
-    own = _weigh(moved, 1.0, 20_000, seed=1)
-    np.testing.assert_allclose(own.weights.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
-    assert estimate.effective_size > 0.95 * own.weights.effective_size
+    from_q = _weigh(moved, 1.0, 20_000, seed=1)
+    np.testing.assert_allclose(from_q.weights.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
+    assert estimate.effective_size > 0.95 * from_q.weights.effective_size
 
 
 def test_widening_keeps_the_mean_and_scales_the_sites():

@@ -84,9 +84,9 @@ def test_errors_count_replicates_and_not_data():
     batches = split(exact())
     # The standard deviation of 100 values is within 25 % of its own; the data of a replicate are correlated.
     for name in ("bias", "dispersion", "coverage"):
-        found = [getattr(batch, name) for batch in batches]
-        scatter = np.std([value for value, _ in found], axis=0)
-        np.testing.assert_allclose(np.mean([error for _, error in found], axis=0), scatter, rtol=0.25)
+        estimates = [getattr(batch, name) for batch in batches]
+        scatter = np.std([value for value, _ in estimates], axis=0)
+        np.testing.assert_allclose(np.mean([error for _, error in estimates], axis=0), scatter, rtol=0.25)
     shares, errors = zip(*(batch.histogram(5) for batch in batches), strict=True)
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shares, axis=0), rtol=0.25)
     np.testing.assert_allclose(np.mean(shares, axis=0), 0.2, atol=0.02)
@@ -95,8 +95,8 @@ def test_errors_count_replicates_and_not_data():
 
 def split(result):
     """The replicates in 100 batches."""
-    parts = zip(np.split(result.z, 100), np.split(result.exact, 100), strict=True)
-    return [Calibration(z, exact, 0, 0) for z, exact in parts]
+    pairs = zip(np.split(result.z, 100), np.split(result.exact, 100), strict=True)
+    return [Calibration(z, exact, 0, 0) for z, exact in pairs]
 
 
 def planted(monkeypatch, change):
