@@ -145,7 +145,7 @@ def test_qualifications_are_noted(monkeypatch):
     planted = Calibration(z, z[:, None], num_failed=2, num_unconverged=3)
     monkeypatch.setattr(module, "simulate_calibration", lambda *args: planted)
     notes = " ".join(pgm.diagnose(replace(learned, converged=early.converged), num_replicates=10, num_draws=200).notes)
-    for words in ("had not converged", "values that were learned", "2 of 10 simulated", "on 3 of 10 simulated"):
+    for words in ("has not converged", "learned values", "2 of 10 simulated", "On 3 of 10 simulated"):
         assert words in notes
 
 

@@ -100,13 +100,13 @@ def split(result):
 
 
 def planted(monkeypatch, change):
-    original = vsbc._find
+    original = vsbc._refit
 
     def wrong(*args):
         posterior, mean, variance, done = original(*args)
         return posterior, *change(mean, variance), done
 
-    monkeypatch.setattr(vsbc, "_find", wrong)
+    monkeypatch.setattr(vsbc, "_refit", wrong)
     return simulate_calibration(gaussian(), 100, seed=2)
 
 
@@ -207,14 +207,14 @@ def found_on(monkeypatch, cores, approximation):
 
 
 def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
-    original, numbers = vsbc._find, count(1)
+    original, numbers = vsbc._refit, count(1)
 
     def failing(*args):
         number = next(numbers)
         posterior, mean, variance, done = original(*args)
         return posterior, mean * np.nan if number == 2 else mean, variance, done and number != 4
 
-    monkeypatch.setattr(vsbc, "_find", failing)
+    monkeypatch.setattr(vsbc, "_refit", failing)
     result = simulate_calibration(gaussian(), 6)
     assert (result.num_replicates, result.num_failed, result.num_unconverged) == (5, 1, 1)
 
@@ -222,7 +222,7 @@ def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
         posterior, mean, variance, done = original(*args)
         return posterior, mean * np.nan, variance, done
 
-    monkeypatch.setattr(vsbc, "_find", all_failing)
+    monkeypatch.setattr(vsbc, "_refit", all_failing)
     with pytest.raises(ValueError, match="6 of 6 simulated data sets"):
         simulate_calibration(gaussian(), 6)
 

@@ -131,7 +131,7 @@ ARRAYS = ANYTHING | {
     "a deep document": lambda content: stored(pgmodels=np.frombuffer(b"[" * 100_000, np.uint8)),
     "a document of nothing": lambda content: stored(pgmodels=np.frombuffer(b"{}", np.uint8)),
 }
-# The files of which a checkpoint is, and what ``load`` reads.
+# The files of a checkpoint, and the file that ``load`` reads.
 FILES = ["gibbs/index.json", "gibbs/state-*.npz", "gibbs/draws-000000.npz", "svi/svi.npz", "result.npz"]
 
 
@@ -391,8 +391,8 @@ def read_only(**options):
 def test_a_checkpoint_is_no_result(saved):
     for path, words in [
         ("gibbs/index.json", "no npz file"),
-        ("gibbs/draws-000000.npz", "but a checkpoint of gibbs"),
-        ("svi/svi.npz", "but a checkpoint of svi"),
+        ("gibbs/draws-000000.npz", "contains a checkpoint of gibbs"),
+        ("svi/svi.npz", "contains a checkpoint of svi"),
     ]:
         with pytest.raises(ValueError, match=f"not a result saved by pgmodels|{words}") as caught:
             pgm.load(saved / path)
