@@ -1,4 +1,4 @@
-"""Names that must not come back: all-purpose words as names, identifiers that were renamed, and dispatch by type or name.
+"""Check names: no all-purpose words as names, no identifiers that were renamed, no dispatch by type or name.
 
 Usage: python .ci/check_names.py. Prints each place and exits with 1 where there is one.
 """
@@ -56,7 +56,7 @@ def renamed(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def dispatch(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Questions for the class of a prior, posterior, objective or kernel, and comparisons with an engine's name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"isinstance", "issubclass"}:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"isinstance", "issubclass"}:
             classes = [n for n in ast.walk(node.args[1]) if isinstance(n, (ast.Name, ast.Attribute))]
             names = [getattr(n, "id", None) or getattr(n, "attr", "") for n in classes]
             for name in filter(CLASSES.search, names):

@@ -27,7 +27,7 @@ SAMPLES = 200
 
 
 @cache
-def dataset(name, n=24):
+def problem(name, n=24):
     """The common fields of a case's results, and its test data."""
     case = CASES[name]
     X, y = case.data(2 * n, seed=3)
@@ -39,13 +39,13 @@ def dataset(name, n=24):
 
 @cache
 def results(name):
-    """Draws of a Gaussian, an approximation with about half of its variance, and a corrected result."""
-    common, _, _ = dataset(name)
+    """Draws of a Gaussian, that Gaussian with half its variance, and a corrected result."""
+    common, _, _ = problem(name)
     rng = np.random.default_rng(2)
     shape = (len(common["X"]), common["model"].num_latents)
     h = rng.normal(0.5, 1.0, shape)
     if shape[1] == 3:
-        # Classes that are well separated.
+        # Distinct classes.
         h += np.where(common["y"][:, None] == np.arange(3), 4.0, -3.0)
     exact = approximation(common, h, rng.gamma(2.0, 0.3, shape))
     whitened = exact.draw_at_data(2 * SAMPLES, seed=1)[1]
@@ -74,19 +74,19 @@ def approximation(common, h, w):
 
 @cache
 def comparison(name):
-    """A Comparison with arbitrary probabilities or means as predictions, which need no integrals."""
-    by_name, (_, X, y) = results(name), dataset(name)
+    """A comparison as of compare, with arbitrary probabilities or means as predictions, which need no integrals."""
+    by_label, (_, X, y) = results(name), problem(name)
     rng = np.random.default_rng(5)
-    draws = by_name["gibbs"]
+    draws = by_label["gibbs"]
     values = draws.model.likelihood.support(draws.model.num_latents).values()
     size = None if values is None else len(values)
     predictions = {
-        k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in by_name
+        k: rng.normal(size=len(X)) if size is None else rng.dirichlet(np.ones(size), len(X)) for k in by_label
     }
     mcse_mean, mcse_variance = standard_errors(draws.latents)
     return Comparison(
         reference="gibbs",
-        results=by_name,
+        results=by_label,
         test=HeldOutData(X, y, predictions, size is not None),
         mcse_mean=mcse_mean,
         mcse_variance=mcse_variance,
@@ -95,7 +95,7 @@ def comparison(name):
     )
 
 
-def among(by_name):
+def among(by_label):
     """A comparison of other results of the same model, without test data."""
-    first = comparison("bernoulli" if by_name["gibbs"].model.num_latents == 1 else "logistic_softmax")
-    return replace(first, results=by_name, test=None)
+    first = comparison("bernoulli" if by_label["gibbs"].model.num_latents == 1 else "logistic_softmax")
+    return replace(first, results=by_label, test=None)

@@ -1,1 +1,1 @@
-"""Checks and comparisons of results: what an approximation gets wrong, and by how much."""
+"""Diagnostics and comparisons of results: errors of approximations and their size."""

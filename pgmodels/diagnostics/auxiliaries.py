@@ -1,4 +1,4 @@
-"""Posterior means of the auxiliary variables that a derivation introduced."""
+"""Posterior means of the auxiliary variables of the augmentation."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,40 +18,43 @@ from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Latent values evaluated at a time.
+# Maximum number of latent values evaluated at a time.
 _VALUES = 2_000_000
 
 
 @double_precision
 def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
-    """The mean of each auxiliary variable by name, (n,), or (n, latents) where there is one a latent.
+    """The posterior mean of each auxiliary variable by name, (n,), or (n, latents) if each latent has its own.
 
-    Of an approximation under its optimal q of the auxiliaries, as the CAVI updates have it. Of draws the average over
-    them of E[a | f, y], which has the mean of Gibbs sampling's own draws of a, and less noise. NaN where a datum has no
-    such auxiliary, as a probit datum has none for the label that it does not have. Infinite where the posterior has no
-    mean: of the Laplace likelihood it is E[1 / (2 scale |y - f|)], and f is anywhere. Empty where the likelihood is
-    Gaussian as it stands.
-    Raises ValueError for a corrected result, whose marginals are not those that a q of the auxiliaries is optimal for,
-    and for draws that do not hold all latents.
+    For an approximation, the mean under the optimal q of the auxiliaries, as in the CAVI updates. For draws, the
+    average of E[a | f, y] over the draws of f: the same expectation as Gibbs draws of a, with less noise. NaN where a
+    datum lacks the auxiliary, for example a probit datum for the other label. Infinite where the posterior mean does
+    not exist: for the Laplace likelihood it is E[1 / (2 scale |y - f|)], which diverges for draws of f. Empty for
+    likelihoods that are Gaussian in f without augmentation.
+    Raises ValueError for a corrected result, for whose marginals no q of the auxiliaries is optimal, and for draws
+    without all latents.
     """
     if isinstance(result, CorrectedApproximation):
         raise ValueError(
-            "a corrected result has corrected latents and no auxiliaries: take the result that was corrected, or draws."
+            "a corrected result has no auxiliary variables: pass the uncorrected result, or draws of gibbs."
         )
     if isinstance(result, Draws):
         means = _average(result)
     elif isinstance(result, Approximation):
         means = _expected(result, *result.predictor_moments(), result.model.parameters)
     else:
-        raise ValueError(f"result must be what cavi, fit or gibbs return; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {type(result).__name__}.")
     present = _present(result)
     return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
 
 
 def _average(draws: Draws) -> dict[str, np.ndarray]:
-    """The average of E[a | f, y]: the optimal q's expectation, its f a point."""
+    """The average of E[a | f, y] over draws: the optimal q's expectation with variance 0 for f."""
     if draws.rows is not None:
-        raise ValueError(f'draws hold {len(draws.rows)} rows of {len(draws.X)}: run gibbs with keep="all".')
+        raise ValueError(
+            f"draws store the latents of {len(draws.rows)} rows of {len(draws.X)}, and all are needed: run gibbs with "
+            'keep="all".'
+        )
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
     sampled = draws.flat_likelihood_values
     augmentation = draws.model.augmentation
@@ -68,20 +71,20 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
 def _expected(
     result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """E[a] for predictors N(mean, variance), (..., n, predictors) each, an auxiliary after those it needs."""
-    augmentation, found = result.model.augmentation, {}
+    """E[a] for predictors N(mean, variance), (..., n, predictors) each, in order of dependence."""
+    augmentation, means = result.model.augmentation, {}
     arrays = (as_array(part) for part in (mean, variance, result.y))
     values = _evaluated(augmentation, *arrays, parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
         full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))
-        found[symbol.auxiliary.name] = full if symbol.is_vector else full[..., 0]  # type: ignore[attr-defined]
-    return found
+        means[symbol.auxiliary.name] = full if symbol.is_vector else full[..., 0]  # type: ignore[attr-defined]
+    return means
 
 
 @partial(compiled, static_argnames="augmentation")
 def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The expectations by the names of their symbols, each from those before it."""
+    """The expectations by symbol name; each may depend on earlier ones."""
     values = {**parameters, VARIANCE: v}
     for symbol, formula in expectations(augmentation):
         values[symbol.name] = formula.evaluate(Environment(y, m, values))
@@ -89,26 +92,26 @@ def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: M
 
 
 def _without_mean(draws: Draws) -> set[str]:
-    """The auxiliaries whose E[a | f] has no integral over f."""
+    """The auxiliaries whose E[a | f] is not integrable over f."""
     env = _environment(draws)
     rules = draws.model.augmentation.rules
     return {rule.auxiliary.name for rule in rules if rule.auxiliary is not None and rule.has_no_mean(env)}
 
 
 def _present(result: Result) -> dict[str, np.ndarray]:
-    """Where an auxiliary exists that stands for a factor which some data lack."""
+    """A mask of the data that have each auxiliary, for those that some data may lack."""
     augmentation: Augmentation = result.model.augmentation
     env = _environment(result)
-    found = {}
+    present = {}
     for rule in augmentation.rules:
         if rule.auxiliary is not None and rule.law is not None and not rule.law.is_zero_where_off:
             width = augmentation.size if rule.auxiliary.is_vector else 1
-            there = np.broadcast_to(~np.asarray(rule.law.off(env)), (len(result.y), width))
-            found[rule.auxiliary.name] = there if rule.auxiliary.is_vector else there[:, 0]
-    return found
+            mask = np.broadcast_to(~np.asarray(rule.law.off(env)), (len(result.y), width))
+            present[rule.auxiliary.name] = mask if rule.auxiliary.is_vector else mask[:, 0]
+    return present
 
 
 def _environment(result: Result) -> Environment:
-    """What coefficients free of the latents are evaluated in."""
+    """The environment for coefficients that do not depend on the latents."""
     zeros = jnp.zeros((len(result.y), result.model.augmentation.size))
     return Environment(as_array(result.y), zeros, result.model.parameters)

@@ -1,4 +1,4 @@
-"""Whether predicted probabilities are met by frequencies."""
+"""Calibration of predicted class probabilities."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
-    """Rows by the confidence of their most probable class: bin b is (edges[b], edges[b + 1]].
+    """Rows binned by the probability of their most probable class: bin b is (edges[b], edges[b + 1]].
 
-    ``counts`` holds the rows of each bin, ``confidence`` their mean confidence and ``accuracy`` the share of them whose
-    class is right, (bins,) each, NaN in empty bins.
+    ``counts`` is the number of rows in each bin, ``confidence`` their mean probability and ``accuracy`` the share
+    classified correctly, (bins,) each, NaN in empty bins.
     """
 
     edges: np.ndarray
@@ -42,8 +42,8 @@ def reliability_bins(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 1
 
 
 def expected_calibration_error(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 15) -> float:
-    """The mean over rows of |accuracy - confidence| of their bin of top-label confidence (Guo et al. 2017, equation 3).
+    """The expected calibration error: the mean over rows of |accuracy - confidence| of their bin.
 
-    ``probabilities`` (m, classes), ``y`` (m,) class positions.
+    ``probabilities`` (m, classes), ``y`` (m,) class positions. Source: Guo et al. 2017, equation 3.
     """
     return reliability_bins(probabilities, y, num_bins).error

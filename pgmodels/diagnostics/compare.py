@@ -1,4 +1,4 @@
-"""How far results of one data set are from draws of its posterior, and from test data."""
+"""Comparison of results for one data set with posterior draws, and on test data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# The columns of a comparison, and which way is better.
+# The columns of a comparison, and the function that picks the best value.
 METRICS: dict[str, Callable[..., float]] = {
     "mean_error": min,
     "mean_error_max": min,
@@ -52,10 +52,10 @@ METRICS: dict[str, Callable[..., float]] = {
 
 @dataclass(eq=False)
 class HeldOutData:
-    """Test data X (m, d) and y (m,) or (m, columns), and each result's prediction of y there.
+    """Test data X (m, d) and y (m,) or (m, columns), and each result's predictions of y.
 
-    ``predictions`` holds, by label, probabilities (m, values) where ``is_class``, else means (m,); results that cannot
-    predict are left out.
+    ``predictions`` holds, by label, class probabilities (m, classes) if ``is_class``, otherwise means (m,); results
+    that cannot predict are omitted.
     """
 
     X: np.ndarray
@@ -66,11 +66,12 @@ class HeldOutData:
 
 @dataclass(eq=False)
 class Comparison:
-    """What ``compare`` found. ``reference`` names the draws that errors are measured against.
+    """A comparison of results. ``reference`` is the label of the draws that errors are measured against.
 
-    ``mcse_mean`` and ``mcse_variance`` are the Monte-Carlo standard errors of the reference's own means and variances,
-    (n, latents): smaller errors are noise. ``notes`` says what could not be computed, and why. ``results`` holds what
-    was compared, by label, and ``test`` the test data with what each result predicts there, None where none were given.
+    ``mcse_mean`` and ``mcse_variance`` are the Monte-Carlo standard errors of the reference's posterior means and
+    variances, (n, latents): smaller errors are noise. ``notes`` lists what could not be computed, and why. ``results``
+    holds the compared results by label, and ``test`` the test data with each result's predictions, None without test
+    data.
     """
 
     reference: str
@@ -82,25 +83,25 @@ class Comparison:
     _frame: pd.DataFrame = field(repr=False)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row a result and a numeric column a metric, NaN where a metric does not apply.
+        """One row for each result and one numeric column for each metric, NaN where a metric does not apply.
 
         Against the reference, over all latents at the training data: ``mean_error`` and ``variance_error`` (mean
-        absolute), ``mean_error_max`` and ``variance_error_max`` (largest absolute), ``wasserstein`` (mean Wasserstein-1
-        distance of the marginals); in the latents' units, the variances' in its square. On test data:
-        ``misclassification`` (share of rows whose most probable class is wrong) or ``rmse`` (of the predictive mean,
-        in y's units), ``negative_log_density`` (mean, nats), ``calibration_error`` (Guo et al. 2017, 15 bins).
-        ``elbo`` (nats); ``pareto_k`` (of importance weights from q to the posterior; above 0.7 q is not to be trusted);
-        ``ess_bulk``, ``ess_tail`` (smallest of the latents) and ``rhat`` (largest); ``seconds`` of computation.
+        absolute errors), ``mean_error_max`` and ``variance_error_max`` (largest absolute errors), ``wasserstein`` (mean
+        Wasserstein-1 distance of the marginals), in units of the latents, variances in squared units. On test data:
+        ``misclassification`` (error rate of the most probable class) or ``rmse`` (of the predictive mean, in units of
+        y), ``negative_log_density`` (mean, nats), ``calibration_error`` (Guo et al. 2017, 15 bins). ``elbo`` (nats);
+        ``pareto_k`` (of importance weights from q to the posterior; above 0.7 q is unreliable); ``ess_bulk``,
+        ``ess_tail`` (smallest over latents) and ``rhat`` (largest); ``seconds`` of computation.
         """
         return self._frame.copy()
 
     def save(self, folder: Any) -> Path:
-        """Write comparison.csv (``pandas.read_csv(path, index_col=0)`` reads it back) into a folder; its path."""
+        """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "comparison.csv"
-        with atomic_write(path) as whole:
-            self._frame.to_csv(whole)
+        with atomic_write(path) as temporary:
+            self._frame.to_csv(temporary)
         return path
 
     def __str__(self) -> str:
@@ -110,10 +111,10 @@ class Comparison:
         return hooks.html(self)
 
     def plot(self, path: Any = None) -> Figure:
-        """A matplotlib Figure of each result's marginals against the reference's; writes a PNG where path is given.
+        """A matplotlib Figure of each result's marginals against the reference's, also written to ``path`` as PNG.
 
-        Posterior means and variances at the training data and, where test data were given, predictive probabilities
-        (means, where y is not a class) there; see ``pgmodels.plot_marginals``.
+        Posterior means and variances at the training data and, with test data, predictive probabilities (means, if y
+        is not a class) there; see ``pgmodels.plot_marginals``.
         """
         figure = hooks.figure(self)
         if path is not None:
@@ -128,12 +129,12 @@ class Comparison:
         class_names: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a report to an HTML file that needs nothing else; its path.
+        """Write a self-contained HTML report; returns its path.
 
-        It holds a verdict on each result, this table, figures, the data and the model, the derivation, versions and
-        machine. ``class_names`` name the classes in order; ``settings`` are further facts to record by name, such as
-        ``seed``; under the name ``command``, how to run it again.
-        Raises ValueError where class_names do not fit the classes.
+        It contains a verdict on each result, this table, figures, a summary of data and model, the derivation, versions
+        and machine. ``class_names`` are the names of the classes in order; ``settings`` are further entries to record
+        by name, such as ``seed``, or ``command``, the command that reproduces the report.
+        Raises ValueError where class_names do not match the classes.
         """
         return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 
@@ -149,12 +150,12 @@ def compare(
     seed: int = 0,
     **results: Result,
 ) -> Comparison:
-    """Compare results of one data set with draws of its posterior: ``compare(gibbs=draws, cavi=approximation)``.
+    """Compare results for one data set with posterior draws: ``compare(gibbs=draws, cavi=approximation)``.
 
-    The keywords label the results. The reference is the first Draws among them, or the one that ``reference`` names.
-    ``X`` (m, d) and ``y`` are test data, y (m,) or (m, columns); columns after the first may be given as
-    ``covariates`` (m, columns - 1) instead. ``num_draws`` of q, made from ``seed``, go into Pareto k-hat.
-    Raises ValueError where there is no Draws, results differ in their data, or test data do not fit.
+    The keywords label the results. The reference is the first Draws among them, or the one labelled ``reference``.
+    ``X`` (m, d) and ``y`` are test data, y (m,) or (m, columns); columns after the first may be passed as
+    ``covariates`` (m, columns - 1) instead. Pareto k-hat uses ``num_draws`` draws of q, generated from ``seed``.
+    Raises ValueError without a Draws result, for results of different data, and for invalid test data.
     """
     seed = as_seed(seed)
     name, draws = _reference(results, reference)
@@ -166,8 +167,8 @@ def compare(
     for label, result in results.items():
         if not same_hyperparameters(result, draws):
             notes.append(
-                f"{label} and {name} have other hyperparameters, or one samples what the other holds: part of the "
-                "error is theirs."
+                f"{label} and {name} have different hyperparameters, or one samples hyperparameters that the other "
+                "fixes: part of the error is due to that."
             )
         row = dict.fromkeys(METRICS, np.nan)
         if result is not draws:
@@ -214,16 +215,18 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"{label} must be what cavi, correct, fit or gibbs return; got {type(result).__name__}. Test data are "
+                f"{label} must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}. Test data are "
                 "X and y, options are covariates, reference, num_draws and seed."
             )
     if reference is not None and not isinstance(reference, str):
         raise ValueError(
-            f"reference must be the name of one of the results ({', '.join(results)}); got {type(reference).__name__}. "
-            "Pass the result under a name of its own, as in gibbs=..., reference='gibbs'."
+            f"reference must be the label of one of the results ({', '.join(results)}); got "
+            f"{type(reference).__name__}. Pass the result by keyword and name it, as in gibbs=..., reference='gibbs'."
         )
     if reference is not None and reference not in results:
-        raise ValueError(f"reference must name one of the results ({', '.join(results)}); got {reference!r}.")
+        raise ValueError(
+            f"reference must be the label of one of the results ({', '.join(results)}); got {reference!r}."
+        )
     drawn = {label: result for label, result in results.items() if isinstance(result, Draws)}
     if not drawn or (reference is not None and reference not in drawn):
         raise ValueError(
@@ -242,10 +245,10 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
                 f"{label} has {result.model.num_latents} latents and {name} has {first.model.num_latents}: "
                 "compare takes results of one model."
             )
-        for what, one, other in (("X", result.X, first.X), ("y", result.y, first.y)):
+        for array, one, other in (("X", result.X, first.X), ("y", result.y, first.y)):
             if one.shape != other.shape or not np.array_equal(one, other):
                 raise ValueError(
-                    f"{label} and {name} were made from different {what} (shapes {one.shape} and {other.shape}): "
+                    f"{label} and {name} were computed from different {array} (shapes {one.shape} and {other.shape}): "
                     "compare takes results of the same data, rows in the same order."
                 )
 
@@ -253,20 +256,20 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
 def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.ndarray, np.ndarray] | None:
     if X is None and y is None:
         if covariates is not None:
-            raise ValueError("covariates belong to test data: give X and y too.")
+            raise ValueError("covariates belong to test data: pass X and y too.")
         return None
     if X is None or y is None:
-        raise ValueError(f"test data are X and y together; got {'y' if X is None else 'X'} alone.")
+        raise ValueError(f"test data need both X and y; got only {'y' if X is None else 'X'}.")
     X = draws.check_inputs(X, "X")
     if covariates is not None:
         y = as_numbers(y, "y", is_new=True)
-        given = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
+        columns = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
         if y.shape != (len(X),):
             raise ValueError(
-                f"covariates hold the columns of y after the first, for y of shape ({len(X)},); got y of shape "
-                f"{y.shape}. Leave covariates out where y has them already."
+                f"covariates are the columns of y after the first and need y of shape ({len(X)},); got y of shape "
+                f"{y.shape}. Leave covariates out if y already has these columns."
             )
-        y = np.column_stack([y, np.asarray(given)])
+        y = np.column_stack([y, np.asarray(columns)])
     return X, draws.model.unweighted.check_observations(y, len(X), is_new=True)
 
 
@@ -284,23 +287,23 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 
         other = result.latents.reshape(-1, sorted_draws.shape[1])
         distances = np.array([wasserstein_distance(sorted_draws[:, i], other[:, i]) for i in columns])
-    elif (bad := is_out_of_reach(result.variance)).any():
-        count = int(bad.sum())
+    elif (invalid := is_out_of_reach(result.variance)).any():
+        count = int(invalid.sum())
         notes.append(
-            f"{label}: {count} of {result.variance.size} variances are not positive, so no Wasserstein distance."
+            f"{label}: no Wasserstein distance, since {count} of {result.variance.size} variances are not positive."
         )
         return measured
     else:
         mean, scale = result.mean.ravel(), np.sqrt(result.variance).ravel()
-        parts = slices(len(columns), len(sorted_draws))
-        distances = np.concatenate([wasserstein_to_gaussian(sorted_draws[:, p], mean[p], scale[p]) for p in parts])
+        chunks = slices(len(columns), len(sorted_draws))
+        distances = np.concatenate([wasserstein_to_gaussian(sorted_draws[:, p], mean[p], scale[p]) for p in chunks])
     return measured | {"wasserstein": distances.mean()}
 
 
 def _test_metrics(
     result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str]
 ) -> tuple[dict[str, float], np.ndarray | None]:
-    """The metrics on test data, and the probabilities or means predicted there."""
+    """The metrics on test data, and the predicted class probabilities or means."""
     try:
         predictive: Predictive = result.predict(
             X, result.likelihood.support(result.model.num_latents).covariate_columns(y)
@@ -317,7 +320,7 @@ def _test_metrics(
         measured["calibration_error"] = expected_calibration_error(probabilities, place)
         return measured, probabilities
     if any(piece.others is not None for piece in predictive.support.pieces(y)):
-        notes.append(f"{label}: no test RMSE. The mean is not that of every first column of y, as of times cut short.")
+        notes.append(f"{label}: no test RMSE. The predictive mean does not apply to all rows, such as censored times.")
         return measured, None
     try:
         mean = predictive.mean

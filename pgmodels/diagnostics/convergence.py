@@ -1,4 +1,4 @@
-"""How well chains have mixed: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent."""
+"""Convergence of chains: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,19 +13,19 @@ from pgmodels.results.draws import Draws
 
 R = TypeVar("R")
 
-# Latents whose convergence is worked out by ArviZ itself: the worst by a vectorised screening.
+# Number of latents, the worst by a vectorised screening, whose diagnostics are computed by ArviZ.
 _WORST = 20
 
-# What has been worked out of draws that are still there, by function: tables, verdicts and figures ask for the same.
-_known: WeakKeyDictionary[Draws, dict[Callable[..., Any], Any]] = WeakKeyDictionary()
+# Results of ``of_draws`` by draws and function: tables, verdicts and figures need the same ones.
+_cache: WeakKeyDictionary[Draws, dict[Callable[..., Any], Any]] = WeakKeyDictionary()
 
 
 def of_draws(figures: Callable[[np.ndarray], R], draws: Draws) -> R:
-    """What one of these functions finds of the latents of draws, worked out once."""
-    found = _known.setdefault(draws, {})
-    if figures not in found:
-        found[figures] = figures(draws.latents)
-    return found[figures]
+    """``figures(draws.latents)`` for one of the functions of this module, computed once and cached."""
+    cached = _cache.setdefault(draws, {})
+    if figures not in cached:
+        cached[figures] = figures(draws.latents)
+    return cached[figures]
 
 
 def convergence(draws: Draws) -> dict[str, float]:
@@ -36,7 +36,7 @@ def convergence(draws: Draws) -> dict[str, float]:
 def worst(latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndarray) -> dict[str, float]:
     """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
 
-    By ArviZ, on the 20 worst latents of each by what ``convergence_by_latent`` says; R-hat is NaN for one chain.
+    By ArviZ, on the 20 worst latents of each by ``convergence_by_latent``; R-hat is NaN for one chain.
     """
     from arviz_stats.base import array_stats
 
@@ -81,14 +81,14 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
         for errors, values in ((means, x[..., part]), (variances, squares)):
             deviation = values.std(axis=(0, 1))
-            # What is the same in all draws has no error, and no effective size.
+            # Constant draws have no error, and their effective size is not defined.
             with np.errstate(invalid="ignore"):
                 errors.append(np.where(deviation > 0.0, deviation / np.sqrt(_effective(values)), 0.0))
     return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
 
 
 def _effective(x: np.ndarray) -> np.ndarray:
-    """The effective sample size of (chains, draws, k): one at least, for of few draws its estimate may be negative."""
+    """The effective sample size of (chains, draws, k), at least 1: with few draws the estimate may be negative."""
     return np.maximum(effective_sample_size(_split(x)), 1.0)
 
 
@@ -98,7 +98,7 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ranked = _normal_scores(halves)
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        tail = np.minimum(*(_effective_of_marks(_split(x <= q)) for q in (low, high)))
+        tail = np.minimum(*(_effective_of_indicators(_split(x <= q)) for q in (low, high)))
         folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
         return (
             effective_sample_size(ranked),
@@ -107,13 +107,13 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         )
 
 
-def _effective_of_marks(marks: np.ndarray) -> np.ndarray:
-    """The effective sample size of marks (chains, draws, k), true or false; NaN where all are alike."""
-    # NumPyro before 0.22 divides by the variance of each chain, which may stay on one side of a quantile: with this
-    # much beside the marks it is not zero, and no figure changes.
-    parity = 1e-9 * (np.arange(marks.shape[1]) % 2)[:, None]
-    alike = marks.all(axis=(0, 1)) | ~marks.any(axis=(0, 1))
-    return np.where(alike, np.nan, effective_sample_size(marks + parity))
+def _effective_of_indicators(indicators: np.ndarray) -> np.ndarray:
+    """The effective sample size of booleans (chains, draws, k); NaN where all are equal."""
+    # NumPyro before 0.22 divides by the variance of each chain, which is zero if a chain stays on one side of a
+    # quantile. This perturbation avoids that and changes no printed figure.
+    parity = 1e-9 * (np.arange(indicators.shape[1]) % 2)[:, None]
+    constant = indicators.all(axis=(0, 1)) | ~indicators.any(axis=(0, 1))
+    return np.where(constant, np.nan, effective_sample_size(indicators + parity))
 
 
 def _split(x: np.ndarray) -> np.ndarray:

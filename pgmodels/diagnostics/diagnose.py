@@ -1,4 +1,4 @@
-"""How good an approximation is on its own data, without draws from the posterior."""
+"""Diagnosis of an approximation without posterior draws."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pgmodels.data.options import check_whole_number
 from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Below this many draws k-hat is fitted to fewer than 20 of them.
+# With fewer draws, k-hat is fitted to a tail of fewer than 20.
 _FEWEST_DRAWS = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What ``diagnose`` found of an approximation q(f).
+    """A diagnosis of an approximation q(f).
 
-    ``gap`` (n,) is what each datum's bound loses to the augmentation, in nats, and ``gap_error`` the error of its
-    quadrature. ``importance`` estimates the posterior from weighted draws of q, ``vsbc`` holds how q does on data
-    simulated from the model, None where it was left out; ``notes`` say why, and what else qualifies the figures.
+    ``gap`` (n,) is the loss of each datum's bound due to the augmentation, in nats, and ``gap_error`` its quadrature
+    error. ``importance`` estimates the posterior by importance sampling from q; ``vsbc`` is the calibration of q on
+    data simulated from the model, None if it was left out. ``notes`` lists the reasons and other caveats.
     """
 
     result: Approximation = field(repr=False)
@@ -43,16 +44,16 @@ class Diagnosis:
 
     @property
     def pareto_k(self) -> float:
-        """Pareto k-hat of the importance weights from q to the posterior; above 0.7 q misses much of it."""
+        """Pareto k-hat of the importance weights from q to the posterior; above 0.7, q misses much of the posterior."""
         return self.importance.pareto_k
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row a datum and latent, by index, and a numeric column a figure, NaN where it was not computed.
+        """One row for each datum and latent, and numeric columns, NaN where a figure was not computed.
 
         ``gap``, ``gap_error`` (nats, the same for all latents of a datum); ``mean``, ``variance`` of q;
-        ``importance_mean``, ``importance_variance`` and their standard errors ``..._error``; over simulated data,
-        ``coverage_50`` and ``coverage_90`` (shares inside q's central intervals) and ``symmetry_p`` (not corrected for
-        the number of data).
+        ``importance_mean``, ``importance_variance`` and their standard errors ``..._error``; on simulated data,
+        ``coverage_50`` and ``coverage_90`` (coverage of q's central intervals) and ``symmetry_p`` (p-value, not
+        corrected for the number of data).
         """
         import pandas as pd
 
@@ -80,7 +81,7 @@ class Diagnosis:
         return hooks.html(self)
 
     def plot(self) -> Figure:
-        """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling's."""
+        """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling."""
         return hooks.figure(self)
 
 
@@ -92,16 +93,16 @@ def diagnose(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Say how good a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` is, by four figures without a sampler.
+    """Diagnose a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` without posterior draws.
 
-    The augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and the posterior estimated by
+    Computes the augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and posterior moments by
     importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
-    calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), left out at 0. Hyperparameters are held
-    at the result's. Of a corrected result the gap is that before the correction. Raises ValueError for draws, and for
-    corrected results without a joint density: by the expansion to second order, or where the response is no covariance.
+    calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), none if 0. Hyperparameters are fixed at
+    the result's. For a corrected result, the gap is that before the correction. Raises ValueError for draws, and for
+    corrected results without a joint density: second-order corrections, or a linear response that is not a covariance.
     """
     _check(result, num_replicates, num_draws, seed)
-    # One compiles while the other runs. Both on the same number of BLAS threads, on which rounding depends.
+    # One compiles while the other runs, both with the same number of BLAS threads, on which rounding depends.
     with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
         gap = pool.submit(_gap, result)
         importance = pool.submit(importance_estimate, result, num_draws, seed)
@@ -111,16 +112,16 @@ def diagnose(
 
 
 def _gap(result: Approximation) -> Gap:
-    # Without auxiliary variables nothing is lost to them.
-    nothing = np.zeros(len(result.y))
-    bounded = result.uncorrected if isinstance(result, LinearResponse) else result
-    return augmentation_gap(bounded) if result.objective == "cavi" else Gap(nothing, nothing)
+    # Without auxiliary variables there is no gap.
+    zeros = np.zeros(len(result.y))
+    uncorrected = result.uncorrected if isinstance(result, LinearResponse) else result
+    return augmentation_gap(uncorrected) if result.objective == "cavi" else Gap(zeros, zeros)
 
 
 def _calibration(
     result: Approximation, num_replicates: int, seed: int, progress: bool | None
 ) -> tuple[Calibration | None, list[str]]:
-    """Calibration on simulated data, None where that cannot be, and what is to be said of it."""
+    """Calibration on simulated data, None where it is not possible, and notes."""
     if num_replicates == 0:
         return None, ["Simulation-based calibration was left out: num_replicates is 0."]
     try:
@@ -132,8 +133,8 @@ def _calibration(
         notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
     if vsbc.num_unconverged:
         notes.append(
-            f"The engine did not converge in 1,000 iterations on {vsbc.num_unconverged} of {num_replicates} simulated "
-            "data sets; they are in the figures as they stopped."
+            f"On {vsbc.num_unconverged} of {num_replicates} simulated data sets the engine did not converge in 1,000 "
+            "iterations; the figures include them."
         )
     return vsbc, notes
 
@@ -141,11 +142,11 @@ def _calibration(
 def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
     notes = []
     if not result.converged:
-        notes.append("The approximation's own iterations had not converged: run them further first.")
+        notes.append("The approximation has not converged: run more iterations first.")
     if result.fit is not None:
-        notes.append("Hyperparameters are held at the values that were learned, as if they were known.")
+        notes.append("Hyperparameters are fixed at their learned values, as if they were known.")
     if isinstance(result, LinearResponse):
-        notes.append("The augmentation gap and the ELBO are those before the correction, which has no bound.")
+        notes.append("The augmentation gap and the ELBO are those before the correction.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")
@@ -155,26 +156,20 @@ def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
 def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     if isinstance(result, Draws):
         raise ValueError(
-            "result must be what cavi, gaussian_vi, fit or correct return; got draws, which are judged by R-hat and "
+            "result must be a result of cavi, gaussian_vi, fit or correct; got draws, whose diagnostics are R-hat and "
             "effective sample sizes: pgm.compare(gibbs=draws) prints them."
         )
     if not isinstance(result, Approximation):
-        raise ValueError(f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {type(result).__name__}.")
     if isinstance(result, LinearResponse):
-        # ValueError where there is no such Gaussian.
         result.require_covariance()
     elif isinstance(result, CorrectedApproximation):
         raise ValueError(
-            "result is corrected to second order, and has marginals but no joint density: diagnose "
-            "pgm.correct(result), by linear response, or the result it was made from, or compare it with draws."
+            "result is a second-order correction, which has marginals but no joint density: diagnose the uncorrected "
+            "result or its linear response, pgm.correct(result), or compare it with draws."
         )
-    _check_whole("num_replicates", num_replicates, 0)
+    check_whole_number(num_replicates, "num_replicates", 0)
     if num_replicates == 1:
-        raise ValueError("num_replicates must be 0, for none, or at least 2; got 1, which has no standard error.")
-    _check_whole("num_draws", num_draws, _FEWEST_DRAWS)
+        raise ValueError("num_replicates must be 0 or at least 2; got 1, which gives no standard error.")
+    check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
     as_seed(seed)
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}.")

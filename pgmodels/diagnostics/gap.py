@@ -1,4 +1,4 @@
-"""What the augmentation costs: how far each datum's local bound is below its expected log likelihood."""
+"""The augmentation gap: the difference between each datum's expected log likelihood and its local bound."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,15 +13,16 @@ from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import double_precision
 
-# One latent: Gauss-Legendre rules of these orders on pieces of (-12, 12) deviations, halved until they agree to
-# _TOLERANCE of the terms' size. A kink or a spike closes in on its own piece: 2^-40 of the range is below rounding.
+# One latent: Gauss-Legendre rules of these orders on intervals of (-12, 12) standard deviations, which are halved until
+# the rules agree to _TOLERANCE of the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
 _ORDERS = (10, 16)
 _EDGES = np.linspace(-12.0, 12.0, 13)
 _TOLERANCE = 1e-11
 _HALVINGS = 40
-# Pieces evaluated at a time: one shape, compiled once.
-_PIECES = 1024
-# Several latents: scrambled Sobol points, until the standard error over _SCRAMBLES of them is below either of these.
+# Intervals evaluated at a time: one shape, compiled once.
+_CHUNK = 1024
+# Several latents: numbers of scrambled Sobol points, increased until the standard error over _SCRAMBLES independent
+# scrambles is below either of these limits.
 _LEVELS = (256, 1024, 4096, 16384)
 _SCRAMBLES = 8
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
@@ -36,11 +37,11 @@ class Gap(NamedTuple):
 
 @double_precision
 def augmentation_gap(approximation: Approximation) -> Gap:
-    """E_q(f) KL(q(ω) ‖ p(ω | f, y)) of each datum, ω its auxiliary variables (Wenzel et al. 2019, section 4).
+    """E_q(f) KL(q(ω) ‖ p(ω | f, y)) of each datum with auxiliary variables ω (Wenzel et al. 2019, section 4).
 
-    It equals E_q(f) log p(y | f) - B(m, s): what the ELBO loses to the augmentation, for this q(f). For one latent the
-    error is a bound, near 1e-10 of the size of log p; for several it is the standard error of eight scrambled Sobol
-    rules, at most 0.1 % of the gap or 1e-5 nats where 16,384 points of each are enough.
+    It equals E_q(f) log p(y | f) - B(m, s), the loss of the ELBO due to the augmentation for this q(f). For one latent
+    the error is a bound, about 1e-10 of the size of log p; for several it is the standard error of eight scrambled
+    Sobol rules, at most 0.1 % of the gap or 1e-5 nats if 16,384 points each are enough.
     """
     divergence = _Divergence(approximation)
     return _adaptive(divergence) if divergence.nodes.num_directions == 1 else _sobol(divergence)
@@ -50,8 +51,8 @@ class _Divergence:
     """KL(q(ω) ‖ p(ω | f, y)) as a function of f, in nats.
 
     log p(y, ω | f) is quadratic in f, so that E_q(ω) log p(y, ω | f) - E_q(ω) log q(ω) is the quadratic with value B
-    and sites (h, w) under q(f), and log p(y | f) less that is the divergence. Its quadratic part integrates to B
-    exactly, whatever the rule for the rest; where two latents of a datum multiply, it still does.
+    and sites (h, w) under q(f); the divergence is log p(y | f) minus that. The quadratic integrates to B exactly,
+    whatever the rule for the rest, also if the formula multiplies two latents of a datum.
     """
 
     def __init__(self, approximation: Approximation):
@@ -66,12 +67,12 @@ class _Divergence:
         self.slope = h - self.curvature * mean
 
     def at(self, rows: np.ndarray, standard: np.ndarray) -> np.ndarray:
-        """At the latents of standard coordinates (points, rows, directions), (points, rows)."""
+        """The divergence at standard coordinates (points, rows, directions), (points, rows)."""
         f = self.nodes.place(rows, standard)
-        moved = f - self.nodes.mean[rows]
+        centred = f - self.nodes.mean[rows]
         if self.mixing is not None:
-            moved = np.einsum("ipl,sil->sip", self.mixing[rows], moved)
-        quadratic = self.slope[rows] * moved - 0.5 * self.curvature[rows] * (moved**2 - self.variance[rows])
+            centred = np.einsum("ipl,sil->sip", self.mixing[rows], centred)
+        quadratic = self.slope[rows] * centred - 0.5 * self.curvature[rows] * (centred**2 - self.variance[rows])
         return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
 
 
@@ -81,21 +82,21 @@ def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, paramet
 
 
 def _adaptive(divergence: _Divergence) -> Gap:
-    """One latent: halve the pieces on which two rules disagree."""
+    """One latent: halve the intervals on which the two rules disagree."""
     n = divergence.nodes.num_rows
     rows = np.repeat(np.arange(n), len(_EDGES) - 1)
     low, high = np.tile(_EDGES[:-1], n), np.tile(_EDGES[1:], n)
     allowed = _TOLERANCE * (1.0 + np.abs(divergence.bound))
-    # The two rules may agree on a piece by chance, where it holds a kink.
+    # The two rules may agree by chance on an interval with a kink.
     value, error = np.zeros(n), 10.0 * allowed
     for halving in range(_HALVINGS + 1):
-        coarse, fine = _on_pieces(divergence, rows, low, high)
+        coarse, fine = _integrals(divergence, rows, low, high)
         difference = np.abs(fine - coarse)
-        # nan is closed: no halving mends it, and it is reported as it is.
-        still = (difference > allowed[rows]) & (halving < _HALVINGS)
-        np.add.at(value, rows[~still], fine[~still])
-        np.add.at(error, rows[~still], difference[~still])
-        rows, low, high = rows[still], low[still], high[still]
+        # NaN counts as done, since halving cannot help, and is reported.
+        halved = (difference > allowed[rows]) & (halving < _HALVINGS)
+        np.add.at(value, rows[~halved], fine[~halved])
+        np.add.at(error, rows[~halved], difference[~halved])
+        rows, low, high = rows[halved], low[halved], high[halved]
         if not rows.size:
             break
         middle = 0.5 * (low + high)
@@ -104,26 +105,26 @@ def _adaptive(divergence: _Divergence) -> Gap:
     return Gap(value, error)
 
 
-def _on_pieces(
+def _integrals(
     divergence: _Divergence, rows: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The integral of the divergence times the Gaussian density over each piece, by two rules."""
+    """The integral of the divergence times the Gaussian density over each interval, by two rules."""
     rules = [gauss_legendre(order) for order in _ORDERS]
     nodes = np.concatenate([node for node, _ in rules])[:, None]
-    parts = []
-    for chosen in equal_chunks(np.arange(len(rows)), _PIECES):
+    weighted = []
+    for chosen in equal_chunks(np.arange(len(rows)), _CHUNK):
         half, centre = 0.5 * (high - low)[chosen], 0.5 * (high + low)[chosen]
         z = centre + half * nodes
         values = divergence.at(rows[chosen], z[..., None])
-        parts.append(half * values * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
-    values = np.concatenate(parts, axis=1)[:, : len(rows)]
+        weighted.append(half * values * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
+    values = np.concatenate(weighted, axis=1)[:, : len(rows)]
     split = np.split(values, [_ORDERS[0]])
     coarse, fine = (weight @ part for (_, weight), part in zip(rules, split, strict=True))
     return coarse, fine
 
 
 def _sobol(divergence: _Divergence) -> Gap:
-    """Several latents: more points until the scrambles agree."""
+    """Several latents: increase the number of points until the scrambles agree."""
     rows = np.arange(divergence.nodes.num_rows)
     value, error = np.zeros(len(rows)), np.zeros(len(rows))
     for level in _LEVELS:
@@ -137,7 +138,7 @@ def _sobol(divergence: _Divergence) -> Gap:
 
 
 def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
-    """The mean over each scramble's points, (scrambles, rows)."""
+    """The mean over the points of each scramble, (scrambles, rows)."""
     chunks = padded_chunks(rows, level * divergence.nodes.num_latents)
     means = []
     for scramble in range(_SCRAMBLES):

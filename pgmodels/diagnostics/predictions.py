@@ -1,4 +1,4 @@
-"""Monte-Carlo standard errors of what draws predict."""
+"""Monte-Carlo standard errors of predictions from draws."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from pgmodels.runtime.x64 import double_precision
 def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray:
     """Monte-Carlo standard errors of the predictions of draws at X (m, d).
 
-    Of the probability of each class (m, classes), or of class 1 (m,) where there are two; of the mean of y (m,) where y
-    is not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as of ``Draws.predict``.
+    Of each class probability (m, classes), of class 1 (m,) if there are two classes, or of the mean of y (m,) if y is
+    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` is that of ``Draws.predict``.
     """
     size = draws.model.num_latents
     predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)
-    # Its parameters may be drawn together with the latents.
+    # Likelihood parameters may be drawn together with the latents.
     likelihood, f = predictive.given, predictive.nodes.at(slice(None), 0)[0]
     values = predictive.support.values()
     chunks = slices(len(X), len(f) * size)
@@ -30,12 +30,12 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     columns = []
     for value in values[1:] if len(values) == 2 else values:
         label = np.full(len(X), value) if y.ndim == 1 else np.column_stack([np.full(len(X), value), y[:, 1:]])
-        parts = [np.exp(log_density(likelihood, label[rows], f[:, rows])) for rows in chunks]
-        columns.append(np.concatenate([_error(draws, part) for part in parts]))
+        probabilities = [np.exp(log_density(likelihood, label[rows], f[:, rows])) for rows in chunks]
+        columns.append(np.concatenate([_error(draws, part) for part in probabilities]))
     return columns[0] if len(values) == 2 else np.stack(columns, axis=1)
 
 
-def _error(draws: Draws, given: np.ndarray) -> np.ndarray:
+def _error(draws: Draws, values: np.ndarray) -> np.ndarray:
     """Standard errors of the means over draws of (chains * draws, k), (k,)."""
-    chains = given.reshape(draws.num_chains, -1, given.shape[-1], 1)
+    chains = values.reshape(draws.num_chains, -1, values.shape[-1], 1)
     return standard_errors(chains)[0][:, 0]

@@ -1,4 +1,4 @@
-"""What a comparison says of each result, in words: whether to trust it, why, and where not."""
+"""Verdicts on the results of a comparison: whether each is reliable, why, and where it is not."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,21 +14,24 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result, same_hyperparameters
 
 LEVELS = ("trust", "care", "distrust")
-# Vehtari et al. 2021 ask for R-hat below 1.01 and an effective size above 400; at the second pair nothing is readable.
+# Vehtari et al. 2021 recommend R-hat below 1.01 and an effective sample size above 400; beyond the second limits draws
+# are unusable.
 _RHAT, _ESS = (1.01, 1.05), (400, 100)
-# A posterior mean off by so many posterior standard deviations, and a standard deviation off by such a factor: within
-# the first, 95 % intervals keep 92 % or more of their mass; a mean off by 0.5 leaves 92 %, a halved variance 83 %.
+# Limits on the error of a posterior mean, in posterior standard deviations, and of a standard deviation, as a factor.
+# Within the first, 95 % intervals keep 92 % or more of their mass; a mean off by 0.5 leaves 92 %, a halved variance
+# 83 %.
 _SHIFT, _RATIO = (0.1, 0.5), (1.1, 1.35)
-# The share of latents that may be beyond a limit before the whole result is judged by it.
+# The share of latents that may be beyond a limit before the result is rated by it.
 _SHARE = 0.05
-_NAMED = 5
+# The number of worst latents in a sentence.
+_NUM_LISTED = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """A judgement of one result. ``level`` is "trust", "care" or "distrust".
+    """A verdict on one result. ``level`` is "trust", "care" or "distrust".
 
-    ``sentences`` give the reasons. ``latents`` (k, 2) holds the rows of X and the latents to distrust, worst first.
+    ``sentences`` are the reasons. ``latents`` (k, 2) are the row and index of each unreliable latent, worst first.
     """
 
     level: str
@@ -39,33 +42,33 @@ class Verdict:
         return " ".join((f"{_HEADS[self.level]}", *self.sentences))
 
 
-_HEADS = {"trust": "To be trusted.", "care": "To be used with care.", "distrust": "Not to be trusted."}
+_HEADS = {"trust": "Reliable.", "care": "Use with care.", "distrust": "Not reliable."}
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
     """A verdict for each result of a comparison, by label.
 
-    Draws are judged by R-hat and effective sample sizes, and against the reference in joint standard errors;
-    approximations by how far their marginals are from the reference's, in posterior standard deviations, beyond what
-    Monte-Carlo error explains, and by Pareto k-hat.
+    Draws are rated by R-hat and effective sample sizes, and by their differences from the reference in joint standard
+    errors; approximations by the errors of their marginals against the reference, in posterior standard deviations
+    beyond Monte-Carlo error, and by Pareto k-hat.
     """
     if not isinstance(comparison, Comparison):
-        raise ValueError(f"comparison must be what compare returns; got {type(comparison).__name__}.")
+        raise ValueError(f"comparison must be a result of compare; got {type(comparison).__name__}.")
     reference = comparison.results[comparison.reference]
-    own = _judge_chains(reference)
-    found = {}
+    reference_findings = _judge_chains(reference)
+    by_label = {}
     for label, result in comparison.results.items():
         if label == comparison.reference:
-            found[label] = own.verdict()
+            by_label[label] = reference_findings.verdict()
         elif isinstance(result, Draws):
-            found[label] = _judge_draws(result, comparison, own).verdict()
+            by_label[label] = _judge_draws(result, comparison, reference_findings).verdict()
         else:
-            found[label] = _judge_approximation(label, result, comparison, own).verdict()
-    return found
+            by_label[label] = _judge_approximation(label, result, comparison, reference_findings).verdict()
+    return by_label
 
 
 class _Findings:
-    """Sentences and the worst level among them."""
+    """Sentences, and the rank in LEVELS of the worst."""
 
     def __init__(self) -> None:
         self.rank = 0
@@ -81,33 +84,33 @@ class _Findings:
 
 
 def _judge_chains(draws: Draws) -> _Findings:
-    """A sampler by its own diagnostics."""
-    found = _Findings()
+    """Rate draws by their convergence diagnostics."""
+    findings = _Findings()
     bulk, tail, rhat = of_draws(convergence_by_latent, draws)
     size = np.minimum(bulk, tail)
     if np.isnan(size).all():
-        found.add(2, f"{draws.num_samples} draws a chain are too few to say whether it has mixed.")
-        return found
+        findings.add(2, f"{draws.num_samples} draws per chain are too few to assess convergence.")
+        return findings
     least = tuple(int(i) for i in np.unravel_index(np.nanargmin(size), size.shape))
     rank = _rank(-size[least], (-_ESS[0], -_ESS[1]))
-    words = ("enough", "few: means are rough, tails rougher", "too few to read anything from")[rank]
-    found.add(rank, f"The smallest effective sample size is {size[least]:.0f} at {_place(draws, *least)}: {words}.")
+    words = ("sufficient", "low, so means are imprecise and tails more so", "too low to use the draws")[rank]
+    findings.add(rank, f"The smallest effective sample size is {size[least]:.0f} at {_place(draws, *least)}: {words}.")
     if np.isnan(rhat).all():
-        found.add(1, "One chain cannot show that it has reached the posterior: run four.")
+        findings.add(1, "Convergence cannot be assessed from one chain: run four.")
         bad = size < _ESS[1]
     else:
         worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(rhat), rhat.shape))
         rank = _rank(rhat[worst], _RHAT)
-        words = ("the chains agree", "the chains do not quite agree yet", "the chains disagree: draw more")[rank]
-        found.add(rank, f"The largest R-hat is {rhat[worst]:.3f} at {_place(draws, *worst)}: {words}.")
+        words = ("the chains agree", "the chains have not fully converged", "the chains disagree: draw more")[rank]
+        findings.add(rank, f"The largest R-hat is {rhat[worst]:.3f} at {_place(draws, *worst)}: {words}.")
         bad = (size < _ESS[1]) | (rhat > _RHAT[1])
-    found.latents = _ordered(bad, -size)
-    return found
+    findings.latents = _ordered(bad, -size)
+    return findings
 
 
-def _judge_draws(draws: Draws, comparison: Comparison, own: _Findings) -> _Findings:
-    """Another sampler: by its own diagnostics, and against the reference."""
-    found = _judge_chains(draws)
+def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Findings) -> _Findings:
+    """Rate further draws by their convergence diagnostics, and against the reference."""
+    findings = _judge_chains(draws)
     reference = comparison.results[comparison.reference]
     mean_error, variance_error = of_draws(standard_errors, draws)
     limit = _limit(draws.mean.size)
@@ -116,130 +119,137 @@ def _judge_draws(draws: Draws, comparison: Comparison, own: _Findings) -> _Findi
         np.abs(draws.variance - reference.variance) / np.hypot(variance_error, comparison.mcse_variance),
     )
     if np.isnan(scores).all():
-        found.add(2, f"It and {comparison.reference} cannot be compared: one has too few draws for standard errors.")
-        return found
+        findings.add(
+            2, f"It cannot be compared with {comparison.reference}: one has too few draws for standard errors."
+        )
+        return findings
     worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(scores), scores.shape))
     figure = f"{scores[worst]:.1f} joint standard errors at {_place(draws, *worst)}"
     if not same_hyperparameters(draws, reference):
-        found.add(1, f"It does not have the hyperparameters of {comparison.reference}: it differs by up to {figure}.")
-    elif scores[worst] > limit:
-        found.add(
-            2 if own.rank < 2 else 1,
-            f"It differs from {comparison.reference} by up to {figure}, beyond {limit:.1f}, which chance allows: one "
-            "of the two has not converged, or is wrong.",
+        findings.add(
+            1, f"Its hyperparameters differ from those of {comparison.reference}: it differs by up to {figure}."
         )
-        found.latents = _ordered(scores > limit, scores)
+    elif scores[worst] > limit:
+        findings.add(
+            2 if reference_findings.rank < 2 else 1,
+            f"It differs from {comparison.reference} by up to {figure}, more than the {limit:.1f} explained by chance: "
+            "one of the two has not converged, or is wrong.",
+        )
+        findings.latents = _ordered(scores > limit, scores)
     else:
-        found.add(
+        findings.add(
             0, f"It agrees with {comparison.reference} within Monte-Carlo error: means and variances differ by "
             f"at most {figure}."
         )  # fmt: skip
-    _doubt_reference(found, comparison, own)
-    return found
+    _doubt_reference(findings, comparison, reference_findings)
+    return findings
 
 
-def _judge_approximation(label: str, result: Any, comparison: Comparison, own: _Findings) -> _Findings:
-    found = _Findings()
+def _judge_approximation(label: str, result: Any, comparison: Comparison, reference_findings: _Findings) -> _Findings:
+    findings = _Findings()
     reference = comparison.results[comparison.reference]
     if not result.converged:
-        found.add(1, "Its iterations stopped before they had converged.")
+        findings.add(1, "Its iterations stopped before convergence.")
     if isinstance(result, CorrectedApproximation) and result.num_nonpositive:
-        found.add(
-            2, f"{result.num_nonpositive} of its variances are not positive: the correction does not reach there."
+        findings.add(
+            2, f"{result.num_nonpositive} of its variances are not positive: the correction is not valid there."
         )
     if isinstance(result, LinearResponse) and not result.is_positive:
-        found.add(2, "Its covariance is not positive definite: linear response does not reach there.")
-    _judge_marginals(found, result, reference, comparison)
+        findings.add(2, "Its covariance is not positive definite: linear response is not valid.")
+    _judge_marginals(findings, result, reference, comparison)
     if not isinstance(result, CorrectedApproximation) and isinstance(result, Approximation):
-        _judge_khat(found, float(comparison.to_dataframe().loc[label, "pareto_k"]))
-    _compare_predictions(found, label, comparison)
+        _judge_khat(findings, float(comparison.to_dataframe().loc[label, "pareto_k"]))
+    _compare_predictions(findings, label, comparison)
     if not same_hyperparameters(result, reference):
-        found.add(1, f"It does not have the hyperparameters of {comparison.reference}: part of the error is theirs.")
-    _doubt_reference(found, comparison, own)
-    return found
+        findings.add(
+            1, f"Its hyperparameters differ from those of {comparison.reference}: part of the error is due to that."
+        )
+    _doubt_reference(findings, comparison, reference_findings)
+    return findings
 
 
-def _judge_marginals(found: _Findings, result: Any, reference: Draws, comparison: Comparison) -> None:
-    """Means and deviations against the reference's, less what its Monte-Carlo error explains."""
+def _judge_marginals(findings: _Findings, result: Any, reference: Draws, comparison: Comparison) -> None:
+    """Rate errors of means and standard deviations against the reference, beyond its Monte-Carlo error."""
     limit = _limit(result.mean.size)
     deviation = np.sqrt(reference.variance)
     gap = np.abs(result.mean - reference.mean)
     shift = in_units_of(deviation, np.maximum(gap - limit * comparison.mcse_mean, 0.0))
     noise = limit * comparison.mcse_variance
     variance = np.maximum(result.variance, 0.0)
-    # Towards the nearest variance that Monte-Carlo error allows the reference to have.
+    # Errors are measured to the nearest variance within the reference's Monte-Carlo error.
     nearest = np.clip(variance, np.maximum(reference.variance - noise, 0.0), reference.variance + noise)
     variances_off = nearest != variance
     with np.errstate(divide="ignore"):
         spread = np.exp(0.5 * np.abs(np.log(variance) - np.log(np.maximum(nearest, 1e-300))))
-    # Of two variances of 0 too.
+    # Two variances of 0 are equal.
     spread = np.where(variances_off, spread, 1.0)
     means_off = gap > limit * comparison.mcse_mean
     total = result.mean.size
     ratio, off = np.sqrt(in_units_of(reference.variance, variance, known=1.0)), in_units_of(deviation, gap)
-    found.add(
+    findings.add(
         _rank_share(shift, _SHIFT),
         f"Posterior means are off by {np.mean(off):.2f} posterior standard deviations on average and "
-        f"{np.max(off):.2f} at most; {_count(means_off, total)} beyond Monte-Carlo error.",
+        f"{np.max(off):.2f} at most; {_count(means_off, total)} off beyond Monte-Carlo error.",
     )
     width = "too narrow" if np.median(ratio) < 1 else "too wide"
     rank = _rank_share(spread, _RATIO)
     words = f": {width}" if rank else ""
-    found.add(
+    findings.add(
         rank,
-        f"Posterior standard deviations are {np.median(ratio):.2f} of the reference's in the median, "
-        f"{np.min(ratio):.2f} to {np.max(ratio):.2f}{words}; {_count(variances_off, total)} beyond Monte-Carlo error.",
+        f"Posterior standard deviations are {np.median(ratio):.2f} times the reference's in the median, "
+        f"{np.min(ratio):.2f} to {np.max(ratio):.2f}{words}; {_count(variances_off, total)} off beyond Monte-Carlo "
+        "error.",
     )
-    bad = (shift > _SHIFT[1]) | (spread > _RATIO[1])
-    badness = np.maximum(shift / _SHIFT[1], np.log(spread) / np.log(_RATIO[1]))
-    found.latents = _ordered(bad, badness)
-    if len(found.latents):
+    unreliable = (shift > _SHIFT[1]) | (spread > _RATIO[1])
+    severity = np.maximum(shift / _SHIFT[1], np.log(spread) / np.log(_RATIO[1]))
+    findings.latents = _ordered(unreliable, severity)
+    if len(findings.latents):
         places = [
-            f"{_place(result, row, latent)} (mean off by {off[row, latent]:.2f} deviations, "
-            f"deviation {ratio[row, latent]:.2f} of the reference's)"
-            for row, latent in found.latents[:_NAMED]
+            f"{_place(result, row, latent)} (mean off by {off[row, latent]:.2f} sd, sd {ratio[row, latent]:.2f} times "
+            "the reference's)"
+            for row, latent in findings.latents[:_NUM_LISTED]
         ]
-        more = f", and {len(found.latents) - _NAMED} more" if len(found.latents) > _NAMED else ""
-        found.add(1, f"Distrust it most at {'; '.join(places)}{more}.")
+        more = f", and {len(findings.latents) - _NUM_LISTED} more" if len(findings.latents) > _NUM_LISTED else ""
+        findings.add(1, f"It is least reliable at {'; '.join(places)}{more}.")
 
 
-def _judge_khat(found: _Findings, khat: float) -> None:
+def _judge_khat(findings: _Findings, khat: float) -> None:
     if np.isnan(khat):
         return
     if khat == -np.inf:
-        found.add(0, "It is the exact posterior: all importance weights are equal.")
+        findings.add(0, "It equals the posterior: all importance weights are equal.")
     elif khat <= 0.5:
-        found.add(0, f"Pareto k-hat is {khat:.2f}: jointly it is close to the posterior.")
+        findings.add(0, f"Pareto k-hat is {khat:.2f}: the joint distribution is close to the posterior.")
     elif khat <= 0.7:
-        found.add(0, f"Pareto k-hat is {khat:.2f}: jointly it is near enough for importance weights to mend it.")
+        findings.add(0, f"Pareto k-hat is {khat:.2f}: the joint distribution is close enough for importance sampling.")
     else:
-        found.add(1, f"Pareto k-hat is {khat:.2f}, above 0.7: jointly it is far from the posterior.")
+        findings.add(1, f"Pareto k-hat is {khat:.2f}, above 0.7: the joint distribution is far from the posterior.")
 
 
-def _compare_predictions(found: _Findings, label: str, comparison: Comparison) -> None:
+def _compare_predictions(findings: _Findings, label: str, comparison: Comparison) -> None:
     frame = comparison.to_dataframe()
     if "negative_log_density" not in frame:
         return
     loss = frame["negative_log_density"]
     difference = loss[label] - loss[comparison.reference]
     if np.isnan(difference):
-        found.add(0, "It makes no predictions for the test data.")
+        findings.add(0, "It makes no predictions for the test data.")
         return
     words = "the same as" if abs(difference) < 5e-4 else ("worse than" if difference > 0 else "better than")
-    by = "" if abs(difference) < 5e-4 else f"{abs(difference):.3f} nats a row "
-    found.add(0, f"On test data its log density is {by}{words} that of {comparison.reference}.")
+    by = "" if abs(difference) < 5e-4 else f"{abs(difference):.3f} nats per row "
+    findings.add(0, f"On test data its log density is {by}{words} that of {comparison.reference}.")
 
 
-def _doubt_reference(found: _Findings, comparison: Comparison, own: _Findings) -> None:
-    if own.rank == 2:
-        found.rank = max(1, found.rank)
-        found.sentences.insert(
-            0, f"{comparison.reference} itself is not to be trusted, so these figures are provisional."
+def _doubt_reference(findings: _Findings, comparison: Comparison, reference_findings: _Findings) -> None:
+    if reference_findings.rank == 2:
+        findings.rank = max(1, findings.rank)
+        findings.sentences.insert(
+            0, f"The reference, {comparison.reference}, is not reliable, so these figures are provisional."
         )
 
 
 def _limit(count: int) -> float:
-    """Standard errors that the largest of ``count`` exact comparisons exceeds in 1 % of cases at most, or 4."""
+    """Standard errors, at least 4, that the largest of ``count`` normal errors exceeds in at most 1 % of cases."""
     return max(4.0, float(-ndtri(0.005 / count)))
 
 
@@ -248,7 +258,7 @@ def _rank(value: float, limits: tuple[float, float]) -> int:
 
 
 def _rank_share(values: np.ndarray, limits: tuple[float, float]) -> int:
-    """2 where more than a small share of values is beyond the second limit, 1 beyond the first, or any the second."""
+    """2 if a share above _SHARE exceeds the second limit; 1 if above the first, or any value the second; else 0."""
     beyond = [float(np.mean(values > limit)) for limit in limits]
     if beyond[1] > _SHARE:
         return 2
@@ -262,13 +272,13 @@ def _count(mask: np.ndarray, total: int) -> str:
     return f"{'all' if count == total else count} of {total} {'is' if count == 1 else 'are'}"
 
 
-def _ordered(mask: np.ndarray, badness: np.ndarray) -> np.ndarray:
-    places = np.argwhere(mask)
-    return places[np.argsort(-badness[mask], kind="stable")]
+def _ordered(mask: np.ndarray, severity: np.ndarray) -> np.ndarray:
+    """The indices where ``mask`` is true, (k, 2), most severe first."""
+    return np.argwhere(mask)[np.argsort(-severity[mask], kind="stable")]
 
 
 def _place(result: Result, row: int, latent: int) -> str:
-    """Where a latent is: its row, its number where there are several, and the inputs where they are few."""
+    """A latent in words: its row, its index if there are several, and the inputs if there are at most three."""
     number = f", latent {latent}" if result.model.num_latents > 1 else ""
     inputs = result.X[row]
     at = f" (x = {', '.join(f'{value:.3g}' for value in inputs)})" if inputs.size <= 3 else ""

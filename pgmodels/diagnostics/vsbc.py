@@ -1,4 +1,4 @@
-"""Variational simulation-based calibration: q of data simulated from the model, against the latents behind them."""
+"""Variational simulation-based calibration: q of simulated data against the true latents."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,24 +29,23 @@ from pgmodels.runtime.threads import SMALL, num_cores, one_thread_if_small
 from pgmodels.runtime.warnings import suppress_warnings
 from pgmodels.runtime.x64 import double_precision
 
-# Central intervals whose coverage is reported.
+# Levels of the central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
 _MAX_ITERATIONS = 1000
-# Draws from each replicate's q, in place of the truth, for what an exact q would give.
+# Draws from each replicate's q that replace the true latents, which gives the figures of an exact q.
 _EXACT_DRAWS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How q does on data simulated from the model (Yao et al. 2018, algorithm 2).
+    """Calibration of q on data simulated from the model (Yao et al. 2018, algorithm 2).
 
-    In each replicate, f is drawn from the prior at X, y given f, and q is found from y by the engine. ``z`` holds
-    (f - m) / sqrt(v), (replicates, n, latents); were q exact, each would be standard normal. Data of one replicate
-    depend on each other, so every standard error counts replicates and not data. ``exact`` holds z with draws of each q
-    in place of the truth, (replicates, draws, n, latents), as an exact q would have it. Both are NaN where the prior
-    variance is 0: such a latent says nothing of q, and is left out of all figures. ``num_failed`` replicates,
-    whose ELBO was not finite or whose linear response was no covariance, are left out; ``num_unconverged`` stopped at
-    1,000 iterations and are in.
+    In each replicate, f is drawn from the prior at X, y given f, and q is computed from y. ``z`` holds
+    (f - m) / sqrt(v), (replicates, n, latents), standard normal for an exact q. Data of one replicate are dependent, so
+    standard errors are over replicates. ``exact`` holds z with f replaced by draws of q,
+    (replicates, draws, n, latents), as for an exact q. Both are NaN where the prior variance is 0; such latents are
+    excluded from all figures. ``num_failed`` replicates, whose ELBO was not finite or whose linear response was not a
+    covariance, are excluded; ``num_unconverged`` replicates stopped at 1,000 iterations and are included.
     """
 
     z: np.ndarray = field(repr=False)
@@ -56,17 +55,17 @@ class Calibration:
 
     @property
     def num_replicates(self) -> int:
-        """The replicates that the figures rest on."""
+        """The number of replicates."""
         return len(self.z)
 
     @cached_property
     def p(self) -> np.ndarray:
-        """P_q(f* < f) of the true latents, (replicates, n, latents): uniform, were q exact."""
+        """P_q(f* < f) of the true latents, (replicates, n, latents): uniform for an exact q."""
         return ndtr(self.z)
 
     @cached_property
     def symmetry(self) -> np.ndarray:
-        """The p-value of symmetry about 1/2 of each datum's ``p``, (n, latents); asymmetry means that m is biased."""
+        """P-values of symmetry about 1/2 of each datum's ``p``, (n, latents); asymmetry means that m is biased."""
         return np.where(self._is_known, np.nan, symmetry_test(np.nan_to_num(self.z))[1])
 
     @cached_property
@@ -81,20 +80,20 @@ class Calibration:
 
     @cached_property
     def bias(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean of z and its standard error, (latents,) each: above 0, q's means are too low."""
+        """Mean of z and its standard error, (latents,) each; above 0, q's means are too low."""
         return _mean_and_error(self.z)
 
     @cached_property
     def dispersion(self) -> tuple[np.ndarray, np.ndarray]:
-        """Root mean square of z and its standard error, (latents,) each: above 1, q is too narrow or off its mean."""
+        """Root mean square of z and its standard error, (latents,) each; above 1, q is too narrow or biased."""
         mean, error = _mean_and_error(self.z**2)
         return np.sqrt(mean), error / (2.0 * np.sqrt(mean))
 
     @cached_property
     def coverage(self) -> tuple[np.ndarray, np.ndarray]:
-        """Share of latents inside q's central 50 % and 90 % intervals, and standard errors, (2, latents) each."""
-        parts = [_mean_and_error(inside) for inside in self.inside]
-        return np.stack([mean for mean, _ in parts]), np.stack([error for _, error in parts])
+        """Coverage of q's central 50 % and 90 % intervals, and standard errors, (2, latents) each."""
+        estimates = [_mean_and_error(inside) for inside in self.inside]
+        return np.stack([mean for mean, _ in estimates]), np.stack([error for _, error in estimates])
 
     @cached_property
     def inside(self) -> np.ndarray:
@@ -103,7 +102,7 @@ class Calibration:
 
     @cached_property
     def bias_p(self) -> np.ndarray:
-        """The p-value of a mean of z other than 0, (latents,), by Student's t over replicates."""
+        """P-values of a nonzero mean of z, (latents,), by Student's t over replicates."""
         value, error = self.bias
         return 2.0 * stdtr(self.num_replicates - 1, -np.abs(value) / error)
 
@@ -111,7 +110,7 @@ class Calibration:
     def coverage_p(self) -> np.ndarray:
         """P-values of coverages other than 50 % and 90 %, (2, latents), with the standard errors of an exact q.
 
-        A few values of z far out hide in the standard error of the mean of z^2; a share has no such tail.
+        Coverage is tested rather than the mean of z^2, whose standard error is inflated by a few outlying z.
         """
         levels = np.array(LEVELS)[:, None]
         by_draw = np.nanmean(_inside_intervals(self.exact), axis=3)
@@ -119,7 +118,7 @@ class Calibration:
         return 2.0 * ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
 
     def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Share of ``p`` in equal bins of (0, 1) and, were q exact, each share's standard error, (bins, latents)."""
+        """Share of ``p`` in equal bins of (0, 1), and its standard error for an exact q, (bins, latents) each."""
         shares, errors = [], []
         for index in range(num_bins):
             low, high = ndtri(index / num_bins), ndtri((index + 1) / num_bins)
@@ -131,17 +130,17 @@ class Calibration:
 
 
 def _inside_intervals(z: np.ndarray) -> np.ndarray:
-    """1 where z is inside the central intervals of a standard normal, else 0, an axis of intervals first."""
+    """1 where z is inside the central intervals of a standard normal, else 0, with a first axis of intervals."""
     return np.stack([_indicator(z, ndtri(0.5 - level / 2.0), ndtri(0.5 + level / 2.0)) for level in LEVELS])
 
 
 def _indicator(z: np.ndarray, low: float, high: float) -> np.ndarray:
-    """1 where z is between the ends, 0 elsewhere, and NaN where it is."""
+    """1 where low < z <= high, 0 elsewhere, NaN where z is NaN."""
     return np.where(np.isnan(z), np.nan, (z > low) & (z <= high))
 
 
 def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of (replicates, n, latents) for each latent, and its standard error from one mean a replicate."""
+    """The mean of (replicates, n, latents) for each latent, and its standard error over the replicates' means."""
     means = np.nanmean(values, axis=1)
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
@@ -150,20 +149,20 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def simulate_calibration(
     approximation: Approximation, num_replicates: int, seed: int = 0, progress: bool | None = None
 ) -> Calibration:
-    """Simulate data sets like the approximation's, at its X, covariates and hyperparameters, and find q from each.
+    """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 
-    Raises ValueError where rows have weights, where y cannot be drawn from the formula, or where fewer than two
-    replicates have a q.
+    Raises ValueError for weighted rows, for formulas that y cannot be drawn from, and if fewer than two replicates
+    succeed.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
-        raise ValueError("rows have weights, which data simulated from the model do not.")
+        raise ValueError("rows have weights, and data simulated from the model have none.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     support = model.likelihood.support(model.num_latents)
     drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
-    # Latents that the prior knows say nothing of q: their variance is 0, and what its form adds to it.
+    # Latents with a prior variance of 0 (up to jitter) do not test q.
     known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.neglected
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
@@ -171,9 +170,9 @@ def simulate_calibration(
     finite = (np.isfinite(z) | known).all(axis=(1, 2))
     if finite.sum() < 2:
         raise ValueError(
-            f"the ELBO of {num_replicates - finite.sum()} of {num_replicates} simulated data sets is not finite, or "
-            "their linear response is no covariance: the prior draws latents at which the likelihood overflows. Look "
-            "for prior variances of many orders of magnitude."
+            f"{num_replicates - finite.sum()} of {num_replicates} simulated data sets have an ELBO that is not finite, "
+            "or a linear response that is not a covariance: the likelihood overflows at latents drawn from the prior. "
+            "Check for prior variances of many orders of magnitude."
         )
     return Calibration(
         z=z[finite],
@@ -187,31 +186,31 @@ def simulate_calibration(
 def _replicate(
     approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
-    """Means and variances (replicates, n, latents) of q for each of y (replicates, n, ...), draws, and convergence."""
+    """Means, variances (replicates, n, latents) and draws of q for y (replicates, n, ...), and convergence."""
     model, prior = approximation.model, approximation.prior.padded()
 
-    # Which precision is used is a setting of each thread. What is no covariance is counted.
+    # Double precision is set by thread. Responses that are not covariances are counted instead of warned of.
     @double_precision
     @suppress_warnings(CorrectionWarning)
     def replicate(number: int) -> list[np.ndarray]:
-        posterior, mean, variance, done = _find(model, Data(X, y[number]), prior, approximation)
+        posterior, mean, variance, done = _refit(model, Data(X, y[number]), prior, approximation)
         draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, number)
         return [np.asarray(part) for part in (mean, variance, draws[:, : len(X)], done)]
 
-    # Of many rows each step runs on all cores.
-    workers, found = num_cores() if len(X) <= SMALL else 1, []
+    # With many rows, each step uses all cores.
+    workers, replicates = num_cores() if len(X) <= SMALL else 1, []
     with progress_bar("simulated data", len(y), progress) as bar, ThreadPoolExecutor(workers) as pool:
-        # The first one compiles for all.
-        for parts in chain([replicate(0)], pool.map(replicate, range(1, len(y)))):
-            found.append(parts)
+        # The first replicate compiles for all.
+        for moments in chain([replicate(0)], pool.map(replicate, range(1, len(y)))):
+            replicates.append(moments)
             bar.advance()
-    return tuple(np.stack(part) for part in zip(*found, strict=True))
+    return tuple(np.stack(part) for part in zip(*replicates, strict=True))
 
 
-def _find(
+def _refit(
     model: Model, data: Data, prior: PriorCollection, approximation: Approximation
 ) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
-    """The approximation's engine from its usual start: q, means and variances (n, latents), and convergence."""
+    """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
     if approximation.objective == "gaussian_vi":
         problem = gaussian_problem(model, data, prior)
         start = start_state(model, data, problem)
@@ -220,14 +219,16 @@ def _find(
         problem = problem_of(model, data, prior)
         state, trace, converged = maximise(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
     posterior, *moments = condition(problem, state.sites)
-    # A state whose ELBO is not finite is no q, whatever its moments.
+    # A state whose ELBO is not finite is invalid, whatever its moments.
     n = len(data.y)
     mean, variance = (np.asarray(part)[:n] for part in moments)
     mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
     if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
         return posterior, mean, variance, converged
-    own = replace(approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance)
-    corrected = correct_by_response(own)
+    refitted = replace(
+        approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance
+    )
+    corrected = correct_by_response(refitted)
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged
     return corrected.gaussian(), corrected.mean, corrected.variance, converged

@@ -1,1 +1,1 @@
-"""Bridges to ArviZ and NumPyro."""
+"""Export to ArviZ and NumPyro."""

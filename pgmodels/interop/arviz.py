@@ -1,4 +1,4 @@
-"""Results for other libraries: ArviZ."""
+"""Export of results to ArviZ."""
 
 from importlib.metadata import version
 from typing import Any
@@ -23,17 +23,17 @@ from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Densities evaluated at a time: 16 MB an array.
+# Maximum number of densities evaluated at a time: 16 MB per array.
 _VALUES = 2_000_000
 _SAMPLERS = {
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
-    "integrate": "nested approximation; latents of each datum independent of the others' given hyperparameters",
+    "integrate": "nested approximation; latents of different data independent given hyperparameters",
 }
 
 
 class InteropWarning(PgmodelsWarning):
-    """A result is exported without one of its parts."""
+    """An exported result lacks a group."""
 
 
 @hooks.arviz.register(Result)
@@ -41,27 +41,26 @@ class InteropWarning(PgmodelsWarning):
 def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
 
-    Groups and variables, after the dimensions chain and draw:
+    Groups and variables, with dimensions after chain and draw:
 
-    - posterior: ``f`` (datum, latent), and hyperparameters that were sampled, by name;
-    - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
-      several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column); times
-      to an event whether or not they were cut short in the data;
-    - log_likelihood: ``y`` (datum), times the row's weight where rows have them, in constant_data as ``weights``, so
-      that leaving one out leaves out all that it counts for;
+    - posterior: ``f`` (datum, latent), and sampled hyperparameters by name;
+    - posterior_predictive: ``y`` (datum), replicated observations at the data's inputs given the draws of ``f``; if y
+      has several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
+      event times are drawn without censoring;
+    - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
+      ``weights``), so that leave-one-out removes the row with its weight;
     - observed_data: ``y`` (datum), the first column;
-    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2: the log joint density in whitened coordinates up to a constant,
-      with the log prior of hyperparameters that were sampled; and the sampler's own figures.
+    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2, the log joint density in whitened coordinates up to a constant,
+      plus the log prior of sampled hyperparameters; and the sampler's statistics.
 
-    Draws keep all their chains and draws, of which posterior_predictive takes about ``num_draws``, evenly spaced,
-    where counts or real values are drawn by numerical inversion, which is slow. An approximation becomes
-    ``num_draws`` independent draws of q, and a corrected one draws of its marginals, independent of each other: it has
-    no joint density, so sample_stats holds the ``log_likelihood`` of all data instead of ``lp``, as it does of an
-    integrated one, with draws of its hyperparameters. Which of these it is stands in the attribute ``draws_of``. Warns
-    with InteropWarning and leaves posterior_predictive out where the likelihood does not say how to draw y. Warns with
-    PredictionWarning where the formula is not known to be normalised in y: log_likelihood then lacks a factor, its
-    attribute ``normalised`` says so, and no score of predictions such as elpd_loo is to be read from it. Raises
-    ValueError for corrected variances that are not positive.
+    Draws keep all chains and draws; if y is drawn by slow numerical inversion, posterior_predictive uses about
+    ``num_draws`` of them, evenly spaced. An approximation is exported as ``num_draws`` independent draws of q, a
+    corrected one as independent draws of its marginals, an integrated one with draws of its hyperparameters; the last
+    two have no joint density, so sample_stats has the ``log_likelihood`` of all data instead of ``lp``. The attribute
+    ``draws_of`` names the distribution. Warns with InteropWarning and omits posterior_predictive where y cannot be
+    drawn from the likelihood. Warns with PredictionWarning where the formula is not known to be normalised in y:
+    log_likelihood then lacks a factor, as its attribute ``normalised`` says, and predictive scores such as elpd_loo are
+    not valid. Raises ValueError for corrected variances that are not positive.
     """
     import arviz_base as az
 
@@ -74,7 +73,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     several = y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
-    # Only such coordinates are standard normal, and all there is of the latents.
+    # lp needs coordinates that are standard normal and determine the latents.
     if whitened is not None and result.prior.whitened and result.prior.residual_variances() is None:
         stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
     sampled = {}
@@ -102,7 +101,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
         )
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
-        warn(f"posterior_predictive is left out: {error}", InteropWarning)
+        warn(f"posterior_predictive is omitted: {error}", InteropWarning)
     about = {
         "inference_library": "pgmodels",
         "inference_library_version": version("pgmodels"),
@@ -119,8 +118,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     )
     lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz")
     tree["log_likelihood"].attrs["normalised"] = (
-        "not known: a factor free of f may be left out, so that differences between draws mean something, and elpd "
-        "does not"
+        "not known: a factor that does not depend on f may be missing; differences between draws are valid, elpd is not"
         if lacking
         else "yes"
     )
@@ -133,7 +131,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
 @hooks.arviz.register(PriorPredictive)
 def prior_to_arviz(draws: PriorPredictive) -> Any:
-    """An xarray.DataTree of draws before data, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
+    """An xarray.DataTree of prior draws, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
     import arviz_base as az
 
     groups = {
@@ -156,7 +154,7 @@ def prior_to_arviz(draws: PriorPredictive) -> Any:
 
 
 def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
-    """One chain of draws of the hyperparameters, and of the latents given them."""
+    """One chain of draws of the hyperparameters and of the latents given them."""
     f, values = result.draw_at_data(num_draws, seed)
     return Draws(
         **{name: getattr(result, name) for name in ("model", "X", "y", "seconds", "method", "columns", "prior")},
@@ -171,19 +169,19 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
     flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
-    # Rows are filled up to few sizes, for which the formula is compiled.
+    # Rows are padded to few sizes, so that the formula is compiled few times.
     y = pad_rows(result.y, padded_size(n))
     values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
-    parts = []
+    chunks = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
-        given = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
-        filled = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
-        parts.append(log_density(given, y, filled)[..., :n])
-    return np.concatenate(parts).reshape(f.shape[:-1])
+        likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
+        padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
+        chunks.append(log_density(likelihood, y, padded)[..., :n])
+    return np.concatenate(chunks).reshape(f.shape[:-1])
 
 
 def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
-    """|v|^2 of whitened coordinates, a group each (..., rank, latents), padding left out."""
+    """|v|^2 of whitened coordinates by group, (..., rank, latents) each, without padding."""
     total = np.zeros(whitened[0].shape[:-2])
     for group, v in zip(result.prior.groups, whitened, strict=True):
         active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))
@@ -192,12 +190,12 @@ def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray
 
 
 def _likelihood_values(result: Result) -> dict[str, np.ndarray]:
-    """Draws of likelihood parameters, (chains, draws, 1, entries), where they were sampled."""
+    """Draws of sampled likelihood parameters, (chains, draws, 1, entries)."""
     return result.likelihood_values if isinstance(result, Draws) else {}
 
 
 def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None, str]:
-    """Latents (chains, draws, n, latents), their whitened coordinates where they have a joint density, and what."""
+    """Latents (chains, draws, n, latents), whitened coordinates if they have a joint density, and a description."""
     if isinstance(result, Draws):
         return result.latents, result.whitened, f"the posterior, by {_SAMPLERS[result.method]}"
     if isinstance(result, LinearResponse) and result.is_positive:
@@ -205,27 +203,27 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
         about = "the corrected Gaussian, joint over data and latents"
         return f[None], tuple(v[None] for v in whitened), about
     if isinstance(result, CorrectedApproximation):
-        bad = np.argwhere(is_out_of_reach(result.variance))
-        if bad.size:
+        invalid = np.argwhere(is_out_of_reach(result.variance))
+        if invalid.size:
             raise ValueError(
-                f"{len(bad)} corrected variances are not positive (first in row {bad[0][0]}), so there is nothing to "
-                "draw from: export the uncorrected result, or draws of gibbs."
+                f"{len(invalid)} corrected variances are not positive (first in row {invalid[0][0]}), so the result "
+                "has no distribution to draw from: export the uncorrected result, or draws of gibbs."
             )
         noise = np.random.default_rng(seed).standard_normal((1, num_draws, *result.mean.shape))
-        about = "the corrected marginals, each independent of the others: no joint density stands behind them"
+        about = "the corrected marginals, independent of each other: they have no joint density"
         return result.mean + np.sqrt(result.variance) * noise, None, about
     if isinstance(result, Approximation):
         f, whitened = result.draw_at_data(num_draws, seed)
         return (
             f[None],
             tuple(v[None] for v in whitened),
-            "the Gaussian approximation q, independent and joint over data",
+            "the Gaussian approximation q: independent draws, joint over data",
         )
-    raise ValueError(f"result must be what cavi, correct, fit or gibbs return; got {type(result).__name__}.")
+    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
 
 
 def _log_prior(draws: Draws) -> np.ndarray:
-    """The log prior density of each draw of the hyperparameters, (chains, draws); 0 where none were sampled."""
+    """The log prior density of each draw of the hyperparameters, (chains, draws); 0 without sampled ones."""
     total = np.zeros(draws.log_likelihood_trace.shape)
     parameters = with_priors(draws.model).parameters if draws.hyperparameters else []
     for parameter, values in zip(parameters, draws.hyperparameters.values(), strict=True):
@@ -235,7 +233,7 @@ def _log_prior(draws: Draws) -> np.ndarray:
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
-    """The draws of each chain for which y is drawn: all, but where that takes numerical inversion."""
+    """The draws of each chain for which y is drawn: all, unless drawing needs slow numerical inversion."""
     chains, draws = f.shape[:2]
     support = result.likelihood.support(f.shape[-1])
     if result.likelihood.draws_exactly(f.shape[-1]) or all(

@@ -1,4 +1,4 @@
-"""A model as a NumPyro model function, without augmentation: what an independent sampler runs."""
+"""Export of a model as a NumPyro model function, without augmentation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,12 +20,12 @@ from pgmodels.priors.representation import Auto
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Sites of whitened coordinates are whitened_0, whitened_1, ...
+# Prefix of the sites of whitened coordinates: whitened_0, whitened_1, ...
 WHITENED = "whitened_"
 
 
 class FormulaDistribution(dist.Distribution):
-    """p(y | f) by a likelihood's formula, a batch of n data, for latents f (n, L) and values of its parameters."""
+    """p(y | f) of a likelihood's formula for a batch of n data, with latents f (n, L) and parameter values."""
 
     def __init__(self, likelihood: Likelihood, f: Any, values: dict[str, Any], num_columns: int):
         self.likelihood, self.f, self.values = likelihood, f, values
@@ -34,7 +34,7 @@ class FormulaDistribution(dist.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Real numbers: observations are checked against the likelihood's own support beforehand."""
+        """The real numbers: observations have already been checked against the likelihood's support."""
         return constraints.real_vector if self.event_shape else constraints.real
 
     def log_prob(self, value: Any) -> Any:
@@ -46,20 +46,20 @@ class FormulaDistribution(dist.Distribution):
 
 @double_precision
 def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
-    """The model, without augmentation, as a NumPyro model function of no arguments, conditioned on X (n, d) and y.
+    """The model without augmentation as a NumPyro model function without arguments, conditioned on X (n, d) and y.
 
     Its sites are
 
-    - each value that has a prior, named as in ``lengthscale``, ``mean`` and ``scale`` (with ``f[1].`` in front where
-      the model has several GPs, see ``pgmodels.parameters.names``); all others are held at their values;
+    - each parameter with a prior, under names such as ``lengthscale``, ``mean`` and ``scale`` (with prefix ``f[1].`` if
+      the model has several GPs, see ``pgmodels.parameters.names``); all others are fixed at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
-    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, of which rows are copies. Where nothing
-      has a prior, A^T A is K, as exactly as double precision can hold it, and r its rank; otherwise it is K + j I with
-      the jitter of ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs;
+    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, copied to the rows. If no parameter has a
+      prior, A^T A is K to double precision, and r its rank; otherwise it is K + j I with the jitter of
+      ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs;
     - ``y``, observed, whose log density is the formula's.
 
-    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
-    parameter has a prior but the formula may leave out a factor that depends on it.
+    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for invalid data, and where a likelihood
+    parameter has a prior but the formula may omit a factor that depends on it.
     """
     model, data = require_model(model).prepare(X, y)
     program = Program(model.with_form(Auto()).resolve(data.X), data)
@@ -73,10 +73,10 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 
 
 class Program:
-    """The sites of ``to_numpyro`` for a resolved model, of which every GP has the default form, and checked data.
+    """The sites of ``to_numpyro`` for checked data and a resolved model whose GPs all have the default form.
 
-    ``prior`` is what the latents are drawn from where nothing is sampled beside them; it is held as exactly as double
-    precision can, in the coordinates that have any influence.
+    ``prior`` is the prior of the latents if no hyperparameters are sampled, to double precision and without coordinates
+    that have no influence; None otherwise.
     """
 
     def __init__(self, model: Model, data: Data):
@@ -86,7 +86,7 @@ class Program:
         self.copies = inputs.copies
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
         self.prior = None if self.unknowns.leaf_indices else model.prior(data.X, neglected=0.0)
-        # A factor that depends on nothing sampled is made here, once.
+        # Factors that do not depend on sampled parameters are computed once.
         self.factors: list[Any]
         if self.prior is not None:
             groups = zip(self.prior.require_factors(), self.inputs, strict=True)
@@ -109,12 +109,12 @@ class Program:
         numpyro.sample("y", likelihood, obs=self.y)
 
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
-        """The latents f = mean + A^T v (n, latents) of whitened coordinates, a group each."""
-        parts = []
+        """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
+        latents = []
         for gp, A, X, v in zip(model.gps, self.factors, self.inputs, whitened, strict=True):
             root = exact_root(bare(gp.kernel), X)[0] if A is None else A.T
-            parts.append(as_array(gp.mean.value) + root @ v)
-        return self.copies.side_by_side(parts)
+            latents.append(as_array(gp.mean.value) + root @ v)
+        return self.copies.side_by_side(latents)
 
 
 @compiled
@@ -123,7 +123,7 @@ def _root(kernel: Any, X: Any) -> Any:
 
 
 def _active(group: Any, count: int) -> Any:
-    """The factor (r, m) of a group at so many inputs, without the coordinates that have no influence there."""
+    """The factor (r, m) of a group at its first ``count`` inputs, without coordinates that have no influence."""
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
 
 
@@ -133,13 +133,13 @@ def _is_sampled(kernel: Any) -> bool:
 
 
 def checked_unknowns(model: Model) -> ParameterVector:
-    """What has a prior; ValueError where the likelihood's density may lack a factor that depends on it."""
+    """The parameters with priors; raises ValueError where the formula may lack a factor that depends on one."""
     unknowns = with_priors(model)
     named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
         raise ValueError(
             f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "
-            "density of y, and the factor it leaves out may depend on it. Write the formula with its constants and "
-            "declare its support, or hold the parameter with pgm.Fixed."
+            "density of y, and the missing factor may depend on it. Write the formula with its constants and declare "
+            "its support, or fix the parameter with pgm.Fixed."
         )
     return unknowns

@@ -13,7 +13,7 @@ from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
 from pgmodels.results.approximation import CorrectedApproximation
 
-# Auxiliaries of up to so many latents have a panel each; those of more share one.
+# Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
 _SEPARATE = 4
 
 
@@ -21,15 +21,15 @@ def plot_auxiliaries(results: Any) -> Figure:
     """The posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
 
     ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.
-    Of draws E[a | f, y] is averaged, of approximations it is the optimal q's mean (see
-    ``pgmodels.diagnostics.auxiliaries``); corrected results have none and are left out. Raises ValueError where no
-    result has auxiliaries, or results are of different models.
+    For draws it is the average of E[a | f, y], for approximations the mean of the optimal q (see
+    ``pgmodels.diagnostics.auxiliaries``); corrected results have no auxiliaries and are left out. Raises ValueError
+    where no result has auxiliaries, or for results of different models.
     """
-    given = labelled(results)
+    by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None
-    means = {k: auxiliary_means(r) for k, r in given.items() if not isinstance(r, CorrectedApproximation)}
-    first = _check(means, given, reference)
-    looks = styles(given, reference)
+    means = {k: auxiliary_means(r) for k, r in by_label.items() if not isinstance(r, CorrectedApproximation)}
+    first = _check(means, by_label, reference)
+    looks = styles(by_label, reference)
     panels = [panel for name in means[first] for panel in _panels(name, means, first)]
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
@@ -39,11 +39,11 @@ def plot_auxiliaries(results: Any) -> Figure:
         _panel(axes, name, values, first, looks)
     for axes in grid[len(panels) :]:
         axes.remove()
-    left_out = [label for label in given if label not in means]
+    left_out = [label for label in by_label if label not in means]
     infinite = [
         f"{label}: the posterior mean of {name} is infinite."
-        for label, found in means.items()
-        for name, value in found.items()
+        for label, by_name in means.items()
+        for name, value in by_name.items()
         if np.isposinf(value).all()
     ]
     notes = [f"Corrected results have no auxiliaries: {', '.join(left_out)}."] if left_out else []
@@ -52,27 +52,30 @@ def plot_auxiliaries(results: Any) -> Figure:
     return figure
 
 
-def _check(means: dict[str, dict[str, np.ndarray]], given: dict[str, Any], reference: str | None) -> str:
+def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], reference: str | None) -> str:
     """The label of the result that the others are drawn against."""
     if not means:
-        raise ValueError(f"{', '.join(given)} is corrected and has no auxiliaries: give cavi's or gibbs's result.")
+        raise ValueError(
+            f"{', '.join(results)} is corrected and has no auxiliaries: pass the uncorrected result, or draws of gibbs."
+        )
     first = reference or next(iter(means))
     shapes = {name: value.shape for name, value in means[first].items()}
     if not shapes:
         raise ValueError(
-            f"{given[first].model.likelihood.name} is Gaussian in f as it stands: there are no auxiliary variables."
+            f"{results[first].model.likelihood.name} is Gaussian in f without augmentation and has no auxiliary "
+            "variables."
         )
-    for label, found in means.items():
-        if {name: value.shape for name, value in found.items()} != shapes:
+    for label, values in means.items():
+        if {name: value.shape for name, value in values.items()} != shapes:
             raise ValueError(
-                f"{label} and {first} have different auxiliaries or data: give results of one model and one data set."
+                f"{label} and {first} have different auxiliaries or data: pass results of one model and one data set."
             )
     return first
 
 
 def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """What one panel shows: a name and values by result."""
-    values = {label: found[name] for label, found in means.items() if not np.isposinf(found[name]).all()}
+    """The panels of an auxiliary: a title and values by result."""
+    values = {label: by_name[name] for label, by_name in means.items() if not np.isposinf(by_name[name]).all()}
     if not values:
         return []
     shape = means[first][name].shape
@@ -85,8 +88,8 @@ def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> l
 
 def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, looks: dict[str, Style]) -> None:
     leading = values.get(first, next(iter(values.values())))
-    there = np.flatnonzero(np.isfinite(leading))
-    order = there[np.argsort(leading[there], kind="stable")]
+    finite = np.flatnonzero(np.isfinite(leading))
+    order = finite[np.argsort(leading[finite], kind="stable")]
     for label, value in values.items():
         axes.plot(
             np.arange(len(order)),
@@ -99,7 +102,7 @@ def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, loo
             label=label,
             rasterized=len(order) > RASTERISED,
         )
-    if leading[there].size and leading[there].min() > 0 and np.ptp(np.log(leading[there])) > np.log(50):
+    if leading[finite].size and leading[finite].min() > 0 and np.ptp(np.log(leading[finite])) > np.log(50):
         axes.set_yscale("log")
-    data = "data" if len(there) == len(leading) else f"the {len(there)} of {len(leading)} data that have {name}"
+    data = "data" if len(finite) == len(leading) else f"the {len(finite)} of {len(leading)} data that have {name}"
     open_axes(axes, title=name, xlabel=f"{data}, in order", ylabel="posterior mean")

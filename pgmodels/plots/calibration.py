@@ -1,4 +1,4 @@
-"""Predicted probabilities against frequencies."""
+"""Reliability diagrams of predicted class probabilities."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,11 +12,11 @@ from pgmodels.plots.style import legend_below, literal, new_figure, open_axes, s
 
 
 def plot_reliability(comparison: Comparison) -> Figure:
-    """The reliability diagram of each result on the test data, with the histogram of confidences beneath.
+    """The reliability diagram of each result on the test data, with a histogram of confidences below.
 
-    15 bins of the probability of the most probable class (Guo et al. 2017, figure 1): the share of rows in a bin whose
-    class is right against their mean confidence. The legend gives the expected calibration errors.
-    Raises ValueError where there are no test data, or y is not a class.
+    15 bins of the probability of the most probable class (Guo et al. 2017, figure 1): the accuracy in each bin against
+    its mean confidence. The legend shows the expected calibration errors. Raises ValueError without test data, or where
+    y is not a class.
     """
     test = _class_probabilities(require_comparison(comparison))
     looks = styles(comparison.results, comparison.reference)
@@ -41,7 +41,7 @@ def plot_reliability(comparison: Comparison) -> Figure:
         handles.append(Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, markersize=6))
         labels.append(f"{literal(label)} (calibration error {bins.error:.3f})")
     above.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=0)
-    open_axes(above, title="Reliability on test data", ylabel="share of right classes", ylim=(-0.03, 1.03))
+    open_axes(above, title="Reliability on test data", ylabel="accuracy", ylim=(-0.03, 1.03))
     open_axes(
         below, xlabel="confidence: probability of the most probable class", ylabel="test rows", xlim=(lowest, 1.0)
     )
@@ -53,12 +53,12 @@ def _class_probabilities(comparison: Comparison) -> HeldOutData:
     test = comparison.test
     if test is None:
         raise ValueError(
-            "comparison has no test data to be reliable on: give them, pgm.compare(..., X=X_test, y=y_test)."
+            "comparison has no test data, which a reliability diagram needs: pgm.compare(..., X=X_test, y=y_test)."
         )
     if not test.is_class:
         raise ValueError(
-            "y is not a class, so there are no class probabilities to check: plot_marginals shows predictive means, "
-            "and the table the test log density."
+            "y is not a class, so there are no class probabilities: plot_marginals shows predictive means, and the "
+            "comparison's table the test log density."
         )
     if not test.predictions:
         raise ValueError(f"no result predicts the test data: {' '.join(comparison.notes)}")

@@ -1,4 +1,4 @@
-"""Chains of draws: traces and ranks of what mixes worst."""
+"""Traces and rank plots of the chains."""
 
 from typing import Any, NamedTuple
 
@@ -12,16 +12,16 @@ from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, LINES, legend_below, literal, new_figure, open_axes
 from pgmodels.results.draws import Draws
 
-# Drawn with matplotlib itself: arviz_plots makes its figures with pyplot, which keeps every one of them.
+# Drawn with matplotlib directly: arviz_plots creates figures with pyplot, which keeps all of them in memory.
 
 _NUM_LATENTS = 4
-# Draws of a chain that a trace shows at most, evenly spaced.
+# Maximum number of draws of a chain in a trace, evenly spaced.
 _SHOWN = 2000
 _RANK_BINS = 20
 
 
 class _Series(NamedTuple):
-    """A scalar of every draw, (chains, draws)."""
+    """A scalar for each draw, (chains, draws)."""
 
     name: str
     unit: str
@@ -31,23 +31,23 @@ class _Series(NamedTuple):
 def plot_trace(draws: Draws) -> Figure:
     """Traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
 
-    The latents are those, of the ones kept, with the smallest effective sample size, bulk or tail. Of more than 2,000
-    draws a chain, evenly spaced ones are shown in the traces; densities use all.
+    The latents are the stored ones with the smallest effective sample size, bulk or tail. Traces show at most 2,000
+    draws per chain, evenly spaced; densities use all.
     """
     series = _worst_mixing(require_chains(draws))
     step = -(-draws.num_samples // _SHOWN)
     figure = new_figure(9.0, 1.6 * len(series) + 1.0)
     grid = figure.subplots(len(series), 2, width_ratios=(3, 1), sharex="col", sharey="row", squeeze=False)
     at = np.arange(0, draws.num_samples, step)
-    for (left, right), one in zip(grid, series, strict=True):
+    for (trace, density_axes), one in zip(grid, series, strict=True):
         heights = np.linspace(one.values.min(), one.values.max(), 200)
         for chain, values in enumerate(one.values):
             colour = COLOURS[chain % len(COLOURS)]
-            left.plot(at, values[at], color=colour, linewidth=0.6, alpha=0.8, rasterized=True)
+            trace.plot(at, values[at], color=colour, linewidth=0.6, alpha=0.8, rasterized=True)
             density = gaussian_kde(values)(heights)
-            right.plot(density / density.max(), heights, color=colour, linestyle=_line(chain), linewidth=1.4)
-        open_axes(left, title=one.name, ylabel=one.unit)
-        open_axes(right)
+            density_axes.plot(density / density.max(), heights, color=colour, linestyle=_line(chain), linewidth=1.4)
+        open_axes(trace, title=one.name, ylabel=one.unit)
+        open_axes(density_axes)
     grid[0, 1].set_title("by chain")
     grid[-1, 0].set_xlabel("draw" if step == 1 else f"draw (one in {step} is shown)")
     grid[-1, 1].set_xlabel("density / its largest")
@@ -61,7 +61,7 @@ def plot_trace(draws: Draws) -> Figure:
 
 
 def plot_rank(draws: Draws) -> Figure:
-    """Histograms of each chain's ranks among all draws, of what ``plot_trace`` shows.
+    """Histograms of each chain's ranks among all draws, for the quantities of ``plot_trace``.
 
     Chains that explore the same distribution have flat histograms (Vehtari et al. 2021, section 6).
     """
@@ -86,22 +86,22 @@ def plot_rank(draws: Draws) -> Figure:
 
 
 def _worst_mixing(draws: Draws) -> list[_Series]:
-    """log p(y | f), sampled hyperparameters, and of the latents that were kept those that mix worst."""
-    found = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
+    """log p(y | f), sampled hyperparameters, and the stored latents that mix worst."""
+    series = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
     for name, values in draws.hyperparameters.items():
         flat = values.reshape(*values.shape[:2], -1)
         indices = [""] if values.ndim == 2 else [f"[{i}]" for i in range(flat.shape[-1])]
-        found += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
+        series += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
     if draws.whitened is None and draws.stored_latents is None:
-        return found
+        return series
     bulk, tail, _ = of_draws(convergence_by_latent, draws)
     rows = np.arange(len(draws.X)) if draws.rows is None else draws.rows
     size = np.fmin(bulk, tail)
     order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]
     for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
         symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
-        found.append(_Series(f"{symbol} at row {rows[row]}", "latent value", draws.latents[:, :, row, latent]))
-    return found
+        series.append(_Series(f"{symbol} at row {rows[row]}", "latent value", draws.latents[:, :, row, latent]))
+    return series
 
 
 def _line(chain: int) -> Any:

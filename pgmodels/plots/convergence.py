@@ -1,4 +1,4 @@
-"""How well the chains of all latents have mixed."""
+"""Convergence diagnostics of all latents."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from pgmodels.plots.inputs import require_chains
 from pgmodels.plots.style import COLOURS, legend_below, new_figure, open_axes
 from pgmodels.results.draws import Draws
 
-# Thresholds of effective sizes and of R-hat: recommended, and beyond which nothing is to be read.
+# Thresholds of effective sample sizes and of R-hat: recommended, and beyond which draws are unusable.
 _MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}
 _MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 
@@ -20,8 +20,8 @@ _MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 def plot_convergence(draws: Draws) -> Figure:
     """Histograms over all latents of bulk and tail effective sample sizes and of R-hat, with their thresholds.
 
-    An effective sample size of 400 and an R-hat of 1.01 are what Vehtari et al. 2021 ask for; below 100 and above 1.05
-    nothing is to be read from the draws. R-hat needs two chains. Raises ValueError for fewer than four draws a chain.
+    Vehtari et al. 2021 recommend an effective sample size above 400 and an R-hat below 1.01; below 100 and above 1.05
+    the draws are unusable. R-hat needs two chains. Raises ValueError for fewer than four draws per chain.
     """
     draws = require_chains(draws)
     bulk, tail, rhat = of_draws(convergence_by_latent, draws)
@@ -29,7 +29,7 @@ def plot_convergence(draws: Draws) -> Figure:
     if draws.num_chains > 1:
         panels.append(("R-hat", "R-hat", rhat))
     figure = new_figure(3.6 * len(panels), 3.8)
-    notes = [] if draws.num_chains > 1 else ["There is one chain; R-hat needs two."]
+    notes = [] if draws.num_chains > 1 else ["R-hat needs two chains, and there is one."]
     for axes, (name, figure_of, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         _histogram(axes, values.ravel(), _MARKS[figure_of])
         unit = "effective draws of a latent" if figure_of == "ESS" else "R-hat of a latent"
@@ -39,7 +39,7 @@ def plot_convergence(draws: Draws) -> Figure:
     legend_below(
         figure,
         [Line2D([], [], color="black", linestyle=line) for line in _MARK_LINES],
-        ["recommended: ESS 400, R-hat 1.01", "unreadable beyond: ESS 100, R-hat 1.05"],
+        ["recommended: ESS 400, R-hat 1.01", "unusable beyond: ESS 100, R-hat 1.05"],
         notes,
     )
     return figure

@@ -1,4 +1,4 @@
-"""An approximation's diagnosis: calibration on simulated data, gaps, and moments against importance sampling's."""
+"""Figure of a diagnosis: calibration on simulated data, gaps, and moments against importance sampling."""
 
 import textwrap
 
@@ -18,10 +18,10 @@ _GREY = "0.8"
 
 
 def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
-    """A histogram of p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's.
+    """Histograms of p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's.
 
-    The band holds each bar with probability 99 %, were q exact. Differences of moments are in standard deviations of q,
-    with bars of two standard errors.
+    For an exact q, each bar is within the band with probability 99 %. Differences of moments are in standard deviations
+    of q, with error bars of two standard errors.
     """
     latents = diagnosis.result.mean.shape[1]
     count = (latents if diagnosis.vsbc is not None else 1) + 3
@@ -32,7 +32,7 @@ def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
     for axes in grid[count:]:
         axes.remove()
     if diagnosis.vsbc is None:
-        _say(grid[0], "Simulated data", "Left out: see the notes of the diagnosis.")
+        _write(grid[0], "Simulated data", "Left out: see the notes of the diagnosis.")
     else:
         for latent in range(latents):
             _histogram(grid[latent], diagnosis.vsbc, latent)
@@ -54,7 +54,7 @@ def _histogram(axes: Axes, vsbc: Calibration, latent: int) -> None:
     axes.axhline(1.0 / _BINS, color="black", linewidth=0.9, linestyle="--")
     several = vsbc.z.shape[2] > 1
     name = f"Simulated data, latent {latent}" if several else "Simulated data"
-    open_axes(axes, title=name, xlabel="p = P(f* < f) under q; grey: 99 %, were q exact", ylabel="share", xlim=(0, 1))
+    open_axes(axes, title=name, xlabel="p = P(f* < f) under q; grey: 99 % for an exact q", ylabel="share", xlim=(0, 1))
     axes.set_ylim(bottom=0.0)
 
 
@@ -66,7 +66,7 @@ def _gaps(axes: Axes, diagnosis: Diagnosis) -> None:
         label = "mean of q"
     else:
         axes.plot(np.arange(len(gap)), np.sort(gap)[::-1], ".", color=COLOURS[0], rasterized=rasterised)
-        label = "data, by falling gap"
+        label = "data, by decreasing gap"
     open_axes(axes, title="Augmentation gap", xlabel=label, ylabel="gap of a datum [nats]")
     axes.set_ylim(bottom=min(0.0, float(np.nanmin(gap))))
 
@@ -75,7 +75,7 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
     importance, result = diagnosis.importance, diagnosis.result
     title = f"Posterior {which} by importance sampling"
     if importance.reason is not None:
-        _say(axes, title, importance.reason)
+        _write(axes, title, importance.reason)
         return
     deviation = np.sqrt(result.variance)
     x = result.mean
@@ -107,7 +107,7 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
     open_axes(axes, title=title, xlabel="mean of q", ylabel=label)
 
 
-def _say(axes: Axes, title: str, words: str) -> None:
+def _write(axes: Axes, title: str, words: str) -> None:
     axes.text(0.5, 0.5, textwrap.fill(words, 36), ha="center", va="center", transform=axes.transAxes, color="0.3")
     axes.set(title=title, xticks=[], yticks=[])
     axes.spines[:].set_visible(False)

@@ -1,4 +1,4 @@
-"""The evidence lower bound as the iterations raise it."""
+"""The evidence lower bound by iteration."""
 
 from typing import Any
 
@@ -11,26 +11,26 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 
 
 def plot_elbo(results: Any) -> Figure:
-    """The ELBO of each approximation against its iterations, and its gap to the last value on a logarithmic scale.
+    """The ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
 
-    ``results`` is an approximation, a dict of results by label or a Comparison; of the latter two those without an ELBO
-    of their own, draws and corrected results, are left out. Raises ValueError where none has one.
+    ``results`` is an approximation, a dict of results by label or a Comparison; draws and corrected results have no
+    ELBO and are left out. Raises ValueError where no result has one.
     """
-    given = labelled(results)
-    found = {
+    by_label = labelled(results)
+    approximations = {
         label: result
-        for label, result in given.items()
+        for label, result in by_label.items()
         if isinstance(result, Approximation) and not isinstance(result, CorrectedApproximation)
     }
-    if not found:
+    if not approximations:
         raise ValueError(
-            f"none of the results ({', '.join(given)}) has an ELBO of its own: give what cavi or fit return. Draws "
-            "have none, and a corrected result is no density that has one."
+            f"none of the results ({', '.join(by_label)}) has an ELBO: pass a result of cavi or fit. Draws and "
+            "corrected results have none."
         )
-    looks = styles(found)
+    looks = styles(approximations)
     figure = new_figure(8.0, 3.8)
     values, gaps = figure.subplots(1, 2)
-    for label, result in found.items():
+    for label, result in approximations.items():
         look, iterations = looks[label], np.arange(len(result.elbo_trace))
         values.plot(
             iterations,
@@ -56,11 +56,11 @@ def plot_elbo(results: Any) -> Figure:
     gaps.set_yscale("log")
     open_axes(values, title="Evidence lower bound", xlabel="iteration", ylabel="ELBO [nats]")
     open_axes(gaps, title="Gap to the last value", xlabel="iteration", ylabel="last ELBO − ELBO [nats]")
-    left_out = [label for label in given if label not in found]
+    left_out = [label for label in by_label if label not in approximations]
     legend_below(
         figure,
-        [line_handle(looks[label], marker=True) for label in found],
-        [*map(literal, found)],
-        [f"Without an ELBO of their own: {', '.join(left_out)}."] if left_out else [],
+        [line_handle(looks[label], marker=True) for label in approximations],
+        [*map(literal, approximations)],
+        [f"Without an ELBO: {', '.join(left_out)}."] if left_out else [],
     )
     return figure

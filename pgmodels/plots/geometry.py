@@ -1,4 +1,4 @@
-"""Rectangles and segments: what overlaps, passes and crosses. Coordinates are numbers or arrays of any shapes."""
+"""Rectangles and line segments, and whether they overlap or cross. Coordinates are numbers or arrays of any shapes."""
 
 from typing import Any, NamedTuple
 
@@ -8,27 +8,27 @@ Coordinate = Any  # a number, or an array of any shape
 
 
 class Segment(NamedTuple):
-    """A line from a first point to a second."""
+    """A line segment from (x, y) to (to_x, to_y)."""
 
     x: Coordinate
     y: Coordinate
     to_x: Coordinate
     to_y: Coordinate
 
-    def at(self, places: np.ndarray) -> "Segment":
-        """Those at places of the last axis."""
-        return Segment(*(np.asarray(c)[..., places] for c in self))
+    def take(self, indices: np.ndarray) -> "Segment":
+        """The segments at indices of the last axis."""
+        return Segment(*(np.asarray(c)[..., indices] for c in self))
 
-    def over(self) -> "Segment":
-        """With an axis more at the end."""
-        return Segment(*(np.asarray(c)[..., None] for c in self))
+    def expand(self, axis: int) -> "Segment":
+        """The segments with a new axis."""
+        return Segment(*(np.expand_dims(c, axis) for c in self))
 
     def side(self, x: Coordinate, y: Coordinate) -> Coordinate:
         """Positive on one side of the line, negative on the other."""
         return (self.to_x - self.x) * (y - self.y) - (self.to_y - self.y) * (x - self.x)
 
     def crosses(self, other: "Segment") -> np.ndarray:
-        """Whether each has its ends on both sides of the other."""
+        """Whether the segments intersect: the ends of each are on different sides of the other."""
         here = self.side(other.x, other.y) * self.side(other.to_x, other.to_y)
         there = other.side(self.x, self.y) * other.side(self.to_x, self.to_y)
         return np.less(here, 0) & np.less(there, 0)
@@ -37,45 +37,41 @@ class Segment(NamedTuple):
 class Box(NamedTuple):
     """A rectangle."""
 
-    left: Coordinate
-    bottom: Coordinate
-    right: Coordinate
-    top: Coordinate
+    x_min: Coordinate
+    y_min: Coordinate
+    x_max: Coordinate
+    y_max: Coordinate
 
-    def at(self, places: np.ndarray | list[int]) -> "Box":
-        """Those at places of the last axis."""
-        return Box(*(np.asarray(c)[..., places] for c in self))
+    def take(self, indices: np.ndarray | list[int]) -> "Box":
+        """The rectangles at indices of the last axis."""
+        return Box(*(np.asarray(c)[..., indices] for c in self))
 
-    def over(self) -> "Box":
-        """With an axis more at the end."""
-        return Box(*(np.asarray(c)[..., None] for c in self))
+    def expand(self, axis: int) -> "Box":
+        """The rectangles with a new axis."""
+        return Box(*(np.expand_dims(c, axis) for c in self))
 
-    def across(self) -> "Box":
-        """With an axis more before the last."""
-        return Box(*(np.asarray(c)[..., None, :] for c in self))
-
-    def grow(self, left: float = 0.0, bottom: float = 0.0, right: float = 0.0, top: float = 0.0) -> "Box":
-        """The rectangle with a margin."""
-        return Box(self.left - left, self.bottom - bottom, self.right + right, self.top + top)
+    def grow(self, x: float, y: float) -> "Box":
+        """The rectangle with margins x and y on both sides."""
+        return Box(self.x_min - x, self.y_min - y, self.x_max + x, self.y_max + y)
 
     def union(self, other: "Box") -> "Box":
-        """The smallest rectangle that holds both."""
+        """The smallest rectangle that contains both."""
         low = [np.minimum(a, b) for a, b in zip(self[:2], other[:2], strict=True)]
         return Box(*low, *(np.maximum(a, b) for a, b in zip(self[2:], other[2:], strict=True)))
 
     def overlaps(self, other: "Box") -> np.ndarray:
-        """Whether the two share more than an edge."""
-        sideways = np.less(self.left, other.right) & np.less(other.left, self.right)
-        return sideways & np.less(self.bottom, other.top) & np.less(other.bottom, self.top)
+        """Whether the interiors of the two intersect."""
+        sideways = np.less(self.x_min, other.x_max) & np.less(other.x_min, self.x_max)
+        return sideways & np.less(self.y_min, other.y_max) & np.less(other.y_min, self.y_max)
 
 
-def passes(line: Segment, box: Box, margin: float = 0.08) -> np.ndarray:
+def enters(line: Segment, box: Box, margin: float = 0.08) -> np.ndarray:
     """Whether a segment enters a rectangle (Liang and Barsky 1984)."""
     low, high = np.zeros(()), np.ones(())
-    wide = box.grow(margin, margin, margin, margin)
-    # A segment along an axis is inside for ever (-inf to inf), or never.
+    wide = box.grow(margin, margin)
+    # A segment parallel to an axis is always within its limits (-inf to inf), or never.
     with np.errstate(divide="ignore", invalid="ignore"):
-        sides = ((line.x, line.to_x, wide.left, wide.right), (line.y, line.to_y, wide.bottom, wide.top))
+        sides = ((line.x, line.to_x, wide.x_min, wide.x_max), (line.y, line.to_y, wide.y_min, wide.y_max))
         for start, end, near, far in sides:
             step = np.subtract(end, start)
             first, second = np.divide(near - start, step), np.divide(far - start, step)

@@ -1,4 +1,4 @@
-"""The augmented graphical model, drawn."""
+"""Drawing of the augmented graphical model."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def plot_graph(model: Any) -> Figure:
     """The augmented graph of a model, a likelihood or a derivation.
 
     Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,
-    hyperparameters and parameters dots; plates repeat what they hold (as figure 2 of Galy-Fajou et al. 2019).
+    hyperparameters and parameters dots; the nodes of a plate are repeated (as in figure 2 of Galy-Fajou et al. 2019).
     """
     if isinstance(model, AugmentedGraph):
         graph = model
@@ -32,10 +32,10 @@ def plot_graph(model: Any) -> Figure:
         graph = (model if isinstance(model, Derivation) else derive(model)).graph
     layout = lay_out(graph)
     extent = _extent(graph, layout)
-    width, height = extent.right - extent.left, extent.top - extent.bottom
+    width, height = extent.x_max - extent.x_min, extent.y_max - extent.y_min
     figure = new_figure(max(4.2, _INCHES * width + 0.3), _INCHES * height + 1.3)
     axes = figure.subplots()
-    axes.set(xlim=(extent.left, extent.right), ylim=(extent.bottom, extent.top), aspect="equal")
+    axes.set(xlim=(extent.x_min, extent.x_max), ylim=(extent.y_min, extent.y_max), aspect="equal")
     axes.set_title(f"Augmented graph of {literal(graph.name)}")
     axes.set_axis_off()
     for plate in graph.plates:
@@ -51,28 +51,28 @@ def plot_graph(model: Any) -> Figure:
 
 
 def _extent(graph: AugmentedGraph, layout: Layout) -> Box:
-    """A rectangle about all that is drawn, with a margin."""
-    parts = [*layout.plates.values(), *(node_box(node, *layout.nodes[node.id]) for node in graph.nodes)]
-    held = parts[0]
-    for part in parts[1:]:
-        held = held.union(part)
-    return Box(held.left - 0.15, held.bottom - 0.15, held.right + 0.15, held.top + 0.15)
+    """The rectangle around the drawing, with a margin."""
+    boxes = [*layout.plates.values(), *(node_box(node, *layout.nodes[node.id]) for node in graph.nodes)]
+    extent = boxes[0]
+    for box in boxes[1:]:
+        extent = extent.union(box)
+    return extent.grow(0.15, 0.15)
 
 
 def _draw_plate(axes: Axes, plate: Plate, box: Box) -> None:
     style = "round,pad=0,rounding_size=0.18"
-    size = (box.right - box.left, box.top - box.bottom)
+    size = (box.x_max - box.x_min, box.y_max - box.y_min)
     axes.add_patch(
-        FancyBboxPatch((box.left, box.bottom), *size, boxstyle=style, facecolor="none", edgecolor="0.35", zorder=1)
+        FancyBboxPatch((box.x_min, box.y_min), *size, boxstyle=style, facecolor="none", edgecolor="0.35", zorder=1)
     )
     label = label_box(plate, box)
-    axes.text(box.right - 0.14, label.bottom + 0.1, literal(plate.label), ha="right", va="bottom", fontsize=9)
+    axes.text(box.x_max - 0.14, label.y_min + 0.1, literal(plate.label), ha="right", va="bottom", fontsize=9)
 
 
 def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
     if is_dot(node):
         axes.add_patch(Circle((x, y), DOT, facecolor="black", zorder=3))
-        # A parameter's name is its user's.
+        # Names of parameters are user-defined, and shown literally.
         text = literal(node.label) if node.kind == "parameter" else _mathematics(node.symbol)
         axes.text(x, y + DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
         return
@@ -107,7 +107,7 @@ def _draw_edge(axes: Axes, source: Node, target: Node, layout: Layout) -> None:
 
 
 def _mathematics(tree: Tree) -> str:
-    """A symbol of the derivation's own, such as f[c] or u2, with indices as subscripts."""
+    """A symbol of the derivation, such as f[c] or u2, with indices as subscripts."""
     base, index = (to_text(tree.base), to_text(tree.index)) if isinstance(tree, Indexed) else (to_text(tree), "")
     symbol, number = split_name(base)
     below = ",".join(part for part in (number, index) if part)
@@ -115,7 +115,7 @@ def _mathematics(tree: Tree) -> str:
 
 
 def _key(graph: AugmentedGraph) -> tuple[list[Line2D], list[str]]:
-    """Samples and names of the kinds of nodes that there are."""
+    """Legend handles and names of the kinds of nodes in the graph."""
     kinds = {node.kind for node in graph.nodes}
     shapes = {
         "observed": ("observed", "o", _OBSERVED),

@@ -1,4 +1,4 @@
-"""What the plotting functions take: a result, several by label, or a comparison."""
+"""Checks and conversions of the arguments of plotting functions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,9 +18,9 @@ from pgmodels.results.result import Result
 
 
 def labelled(results: Any) -> dict[str, Result]:
-    """Results by label: of a comparison, of a mapping, or one result under its method's name.
+    """Results by label: those of a comparison or a mapping, or one result under the name of its method.
 
-    Raises ValueError where there are none, or a value is something else.
+    Raises ValueError for an empty mapping, or a value that is not a result.
     """
     if isinstance(results, Result):
         return {results.method: results}
@@ -32,29 +32,29 @@ def labelled(results: Any) -> dict[str, Result]:
             "{'cavi': approximation}, for example."
         )
     if not results:
-        raise ValueError("results is empty: give at least one of what cavi, correct, fit or gibbs return.")
+        raise ValueError("results is empty: pass at least one result of cavi, correct, fit or gibbs.")
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"results[{label!r}] must be what cavi, correct, fit or gibbs return; got {type(result).__name__}."
+                f"results[{label!r}] must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}."
             )
     return {str(label): result for label, result in results.items()}
 
 
 def require_chains(draws: Any) -> Draws:
-    """Draws with at least four of them in each chain, or ValueError."""
+    """Check for draws with at least four per chain; raises ValueError otherwise."""
     if not isinstance(draws, Draws):
-        raise ValueError(f"draws must be what gibbs returns; got {type(draws).__name__}.")
+        raise ValueError(f"draws must be a result of gibbs or nuts; got {type(draws).__name__}.")
     if draws.num_samples < 4:
         raise ValueError(
-            f"draws holds {draws.num_samples} draws a chain, which say nothing of its mixing: draw at least 4, and "
-            "better some hundreds."
+            f"draws has {draws.num_samples} draws per chain, too few to assess convergence: draw at least 4, and "
+            "preferably some hundreds."
         )
     return draws
 
 
 def thin(draws: Draws, count: int) -> Draws:
-    """About ``count`` of the draws, evenly spaced in each chain; all where there are no more."""
+    """About ``count`` of the draws, evenly spaced in each chain, or all if there are fewer."""
     step = max(1, -(-draws.num_chains * draws.num_samples // count))
     kept = {name: v[:, ::step] for name, v in draws.hyperparameters.items()}
     return replace(
@@ -67,47 +67,48 @@ def thin(draws: Draws, count: int) -> Draws:
     )
 
 
-def held_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarray | None:
-    """The columns of y after the first, held at ``covariates`` over a grid of inputs; None where nothing says at what.
+def fixed_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarray | None:
+    """The columns of y after the first, fixed at ``covariates`` for a grid of inputs; None if they are not known.
 
-    One trial where y is successes of trials: the mean is then a probability. Raises ValueError for another length.
+    By default one trial if y is successes of trials, so that the mean is a probability. Raises ValueError for another
+    number of covariates.
     """
     support = result.likelihood.support(result.model.num_latents)
     if covariates is None:
         return np.ones((num_rows, 1)) if isinstance(support, SuccessesOfTrials) else None
-    held = np.atleast_1d(as_numbers(covariates, "covariates"))
-    if held.shape != (support.num_covariates,):
+    values = np.atleast_1d(as_numbers(covariates, "covariates"))
+    if values.shape != (support.num_covariates,):
         raise ValueError(
-            f"covariates of a figure are what the columns of y after the first are held at, {support.num_covariates} "
-            f"number(s) here; got shape {held.shape}."
+            f"covariates of a figure are fixed values of the columns of y after the first, {support.num_covariates} "
+            f"number(s) here; got shape {values.shape}."
         )
-    return np.tile(held, (num_rows, 1))
+    return np.tile(values, (num_rows, 1))
 
 
 def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:
-    """Latents at X, (draws, m, latents), and the predictive distribution that they give, both smooth in X."""
+    """Latents at X, (draws, m, latents), and the predictive distribution given them, both smooth in X."""
     f = draws.draw_marginals(X, common_noise=True)
     return f, Predictive(draws.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
 
 
 def require_comparison(comparison: Any) -> Comparison:
-    """A Comparison, or ValueError."""
+    """Check for a Comparison; raises ValueError otherwise."""
     if not isinstance(comparison, Comparison):
         raise ValueError(
-            f"comparison must be what compare returns; got {type(comparison).__name__}. Use "
+            f"comparison must be a result of compare; got {type(comparison).__name__}. Use "
             "pgm.compare(gibbs=draws, cavi=approximation)."
         )
     return comparison
 
 
 def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
-    """The inducing inputs of the latents' priors, (k, d), each once, and what they are; none of dense ones.
+    """The distinct inducing inputs of the priors, (k, d), and their name in legends; none for dense priors.
 
-    The pivots of low-rank priors are such inputs too.
+    They include the pivots of low-rank priors.
     """
-    spans = [group.span if isinstance(group, FICPrior) else group for group in result.prior.groups]
-    found = [span for span in spans if isinstance(span, InducingPointPrior)]
-    Z = [np.asarray(span.Z)[np.asarray(span.active) > 0] for span in found]
-    exact = all(span.residual_variance() is None for span in found)
-    every = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)
-    return every, "inducing inputs (pivots of the factor)" if exact else "inducing inputs"
+    groups = [group.span if isinstance(group, FICPrior) else group for group in result.prior.groups]
+    priors = [group for group in groups if isinstance(group, InducingPointPrior)]
+    Z = [np.asarray(prior.Z)[np.asarray(prior.active) > 0] for prior in priors]
+    exact = all(prior.residual_variance() is None for prior in priors)
+    distinct = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)
+    return distinct, "inducing inputs (pivots of the factor)" if exact else "inducing inputs"

@@ -1,4 +1,4 @@
-"""Latent functions of one input, with their uncertainty."""
+"""Plots of latent functions of one input with uncertainty bands."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.likelihoods.supports import SuccessesOfTrials
-from pgmodels.plots.inputs import held_covariates, inducing_inputs, labelled, smooth_draws, thin
+from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.results.correction import CorrectionWarning, is_out_of_reach
@@ -24,7 +24,7 @@ from pgmodels.runtime.warnings import suppress_warnings
 _NUM_POINTS = 200
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
 _MAX_DRAWS = 2000
-# The ends of the central 50 and 90 % of the posterior.
+# Quantile levels of the central 50 % and 90 % intervals.
 _LEVELS = (0.05, 0.25, 0.75, 0.95)
 
 
@@ -39,38 +39,37 @@ class _Curves(NamedTuple):
 def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figure:
     """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
-    Ticks at the bottom are inducing inputs. A last panel holds the data and, where y is not one of several classes,
-    each result's predictive mean. ``results`` is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1)
-    are the inputs to draw at, by default 200 across the data. ``covariates`` are what the columns of y after the first
-    are held at in that mean, one trial by default. At most about 2,000 draws of a sampler are used, which the figure
-    says.
-    Raises ValueError where X has more than one column.
+    Ticks at the bottom are inducing inputs. The last panel shows the data and, unless y is one of several classes, each
+    result's predictive mean. ``results`` is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1) are
+    the inputs of the curves, by default 200 across the data. ``covariates`` are the values of the columns of y after
+    the first for the predictive mean, by default one trial. At most about 2,000 posterior draws are used, as noted in
+    the figure. Raises ValueError where X has more than one column.
     """
-    given = labelled(results)
+    by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None
-    first = given[reference or next(iter(given))]
-    for label, result in given.items():
+    first = by_label[reference or next(iter(by_label))]
+    for label, result in by_label.items():
         if result.X.shape[1] != 1:
             raise ValueError(
-                f"X of {label} has {result.X.shape[1]} columns; plot_latent draws functions of one. "
-                "plot_probability_map draws predictions over two."
+                f"X of {label} has {result.X.shape[1]} columns; plot_latent needs one. plot_probability_map shows "
+                "predictions over two."
             )
         if result.model.num_latents != first.model.num_latents:
             raise ValueError(
                 f"{label} has {result.model.num_latents} latents and another result {first.model.num_latents}: "
-                "plot_latent takes results of one model."
+                "plot_latent needs results of one model."
             )
     x = _inputs(first, X_new)
-    held = held_covariates(first, covariates, len(x))
+    covariate_rows = fixed_covariates(first, covariates, len(x))
     notes: list[str] = []
-    curves = {label: _curves(label, result, x, held, notes) for label, result in given.items()}
-    looks = styles(given, reference)
+    curves = {label: _curves(label, result, x, covariate_rows, notes) for label, result in by_label.items()}
+    looks = styles(by_label, reference)
     size = first.model.num_latents
     columns = 1 if size <= 3 else 3
     rows = -(-(size + 1) // columns)
     figure = new_figure(7.0 if columns == 1 else 10.0, 2.3 * rows + 0.8)
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-    inducing = _inducing(given)
+    inducing = _inducing(by_label)
     for latent in range(size):
         _latent(grid[latent], x[:, 0], curves, looks, latent, size)
         if inducing.size:
@@ -85,23 +84,23 @@ def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figu
     ticks = {"inducing inputs": Line2D([], [], **_TICK)} if inducing.size else {}
     legend_below(
         figure,
-        [*(line_handle(looks[label]) for label in given), *bands, *ticks.values()],
-        [*map(literal, given), "central 50 %", "central 90 %", *ticks],
+        [*(line_handle(looks[label]) for label in by_label), *bands, *ticks.values()],
+        [*map(literal, by_label), "central 50 %", "central 90 %", *ticks],
         notes,
     )
     return figure
 
 
-def _inducing(given: dict[str, Result]) -> np.ndarray:
-    """Where the ticks of the inducing inputs of all results are, (2, k); none of exact priors."""
-    sparse = [result for result in given.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
-    found = [inducing_inputs(result)[0] for result in sparse]
-    x = np.unique(np.concatenate([np.zeros((0, 1)), *found]))
+def _inducing(results: dict[str, Result]) -> np.ndarray:
+    """Positions of the ticks for the inducing inputs of all results, (2, k); none for exact priors."""
+    sparse = [result for result in results.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
+    inputs = [inducing_inputs(result)[0] for result in sparse]
+    x = np.unique(np.concatenate([np.zeros((0, 1)), *inputs]))
     return np.stack([x, np.full(len(x), 0.02)])
 
 
 def _inputs(result: Result, X_new: Any) -> np.ndarray:
-    """The inputs to draw at, in order."""
+    """The sorted inputs of the curves."""
     if X_new is not None:
         return np.sort(result.check_inputs(X_new), axis=0)
     low, high = result.X.min(), result.X.max()
@@ -109,28 +108,28 @@ def _inputs(result: Result, X_new: Any) -> np.ndarray:
     return np.linspace(low - margin, high + margin, _NUM_POINTS)[:, None]
 
 
-def _curves(label: str, result: Any, x: np.ndarray, held: np.ndarray | None, notes: list[str]) -> _Curves:
+def _curves(label: str, result: Any, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:
     if isinstance(result, Draws):
         kept = thin(result, _MAX_DRAWS)
         if kept.num_samples < result.num_samples:
             total = result.num_chains * result.num_samples
             notes.append(f"{label}: {kept.num_chains * kept.num_samples} of {total} draws.")
-        f, predictive = smooth_draws(kept, x, held)
+        f, predictive = smooth_draws(kept, x, covariates)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
-    # The figure says it.
+    # The figure has a note instead of the warning.
     with suppress_warnings(CorrectionWarning):
         mean, variance = result.predict_latent(x)
-        predicted = _predicted(label, lambda: result.predict(x, held), notes)
-    bad = is_out_of_reach(variance)
-    if bad.any():
+        predicted = _predicted(label, lambda: result.predict(x, covariates), notes)
+    invalid = is_out_of_reach(variance)
+    if invalid.any():
         notes.append(f"{label}: no band where the corrected variance is not positive.")
-    scale = np.sqrt(np.where(bad, np.nan, variance))
+    scale = np.sqrt(np.where(invalid, np.nan, variance))
     return _Curves(mean, mean + ndtri(_LEVELS)[:, None, None] * scale, predicted)
 
 
 def _predicted(label: str, predict: Callable[[], Predictive], notes: list[str]) -> np.ndarray | None:
-    """E[y], where y is not one of several classes and the result gives one."""
+    """E[y], None if y is one of several classes or the result has no predictive mean."""
     try:
         predictive = predict()
         values = predictive.support.values()
@@ -155,7 +154,7 @@ def _latent(
 
 
 def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
-    """The data, successes as a share of trials, and predictive means."""
+    """Plot the data, successes as a share of trials, and predictive means."""
     support = result.likelihood.support(result.model.num_latents)
     y, symbol = (result.observations[:, 0], "y[0]") if result.observations.ndim == 2 else (result.observations, "y")
     if isinstance(support, SuccessesOfTrials):

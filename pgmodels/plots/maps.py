@@ -1,4 +1,4 @@
-"""Predictions over two inputs."""
+"""Maps of predictions over two inputs."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
-from pgmodels.plots.inputs import held_covariates, inducing_inputs, smooth_draws, thin
+from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.draws import Draws
@@ -19,17 +19,17 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 
 _MAX_DRAWS = 1000
-# Evaluations of the likelihood on the grid: about ten seconds.
+# Maximum number of likelihood evaluations on the grid: about ten seconds.
 _EVALUATIONS = 60_000_000
 _COLOURS = "Blues"
-# Colour and marker of the two classes, or of what does and does not belong to a panel's class.
+# Colour and marker of the two classes.
 _TWO = (("white", "s"), ("#E69F00", "o"))
-# Nodes of the quadrature for one latent and for several.
+# Number of quadrature nodes for one latent (True) and for several (False).
 _NODES = {True: 64, False: 512}
 
 
 class _Map(NamedTuple):
-    """A quantity on the grid, (rows, columns), and which data its panel sets off, None for all alike."""
+    """A quantity on the grid, (rows, columns), and the index of the highlighted class, None for no highlight."""
 
     title: str
     values: np.ndarray
@@ -39,11 +39,10 @@ class _Map(NamedTuple):
 def plot_probability_map(result: Result, class_index: int | None = None, covariates: Any = None) -> Figure:
     """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
 
-    A panel a class, or that of ``class_index`` alone; of two classes the second. Where y is not a class, the predictive
-    mean of y; ``covariates`` are what the columns of y after the first are held at, one trial by default. Crosses are
-    inducing inputs, or the pivots of a low-rank prior's factor. At most about 1,000 draws of a
-    sampler are used, which the figure says. Raises ValueError where X has other than two columns or there is no such
-    class.
+    One panel for each class, only that of ``class_index``, or the second of two classes. If y is not a class, the
+    predictive mean of y; ``covariates`` are the values of the columns of y after the first, by default one trial.
+    Crosses are inducing inputs, or the pivots of a low-rank prior's factor. At most about 1,000 posterior draws are
+    used, as noted in the figure. Raises ValueError where X does not have two columns, or for an invalid class.
     """
     _check(result)
     classes = result.likelihood.support(result.model.num_latents).values()
@@ -55,7 +54,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
         total, kept = (one.num_chains * one.num_samples for one in (result, used))
         notes += [f"{kept} of {total} draws."] if kept < total else []
     first, second, inputs = _grid(result.X, _side(used, len(shown)))
-    predictive = _predictive(used, inputs, held_covariates(result, covariates, len(inputs)))
+    predictive = _predictive(used, inputs, fixed_covariates(result, covariates, len(inputs)))
     if classes is None:
         maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
     else:
@@ -68,11 +67,11 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
 
 def _check(result: Any) -> None:
     if not isinstance(result, Result):
-        raise ValueError(f"result must be what cavi, correct, fit or gibbs return; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
     if result.X.shape[1] != 2:
         raise ValueError(
-            f"X has {result.X.shape[1]} columns; plot_probability_map draws over two. Learn from two of the columns, "
-            "or use plot_latent where X has one."
+            f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "
+            "plot_latent for one column."
         )
 
 
@@ -83,28 +82,28 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
         return [0]
     if class_index is None:
         return [1] if len(classes) == 2 else list(range(len(classes)))
-    whole = isinstance(class_index, (int, np.integer)) and not isinstance(class_index, bool)
-    if not whole or not 0 <= class_index < len(classes):
+    is_whole = isinstance(class_index, (int, np.integer)) and not isinstance(class_index, bool)
+    if not is_whole or not 0 <= class_index < len(classes):
         raise ValueError(f"class_index must be a whole number from 0 to {len(classes) - 1}; got {class_index!r}.")
     return [int(class_index)]
 
 
-def _predictive(result: Any, inputs: np.ndarray, held: np.ndarray | None) -> Predictive:
-    """Its prediction, of Gaussian marginals of several latents over few nodes: a picture shows no third digit."""
+def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
+    """The predictive distribution, for several latents with few quadrature nodes: a figure needs no third digit."""
     if isinstance(result, Draws):
-        return smooth_draws(result, inputs, held)[1]
+        return smooth_draws(result, inputs, covariates)[1]
     size = result.model.num_latents
     if size == 1:
-        return result.predict(inputs, held)
+        return result.predict(inputs, covariates)
     mean, variance = result.predict_latent(inputs)
     if is_out_of_reach(variance).any():
-        return result.predict(inputs, held)  # which says what is wrong
+        return result.predict(inputs, covariates)  # raises with the reason
     standard = sobol_normals(size, _NODES[False])
-    return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), held)
+    return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), covariates)
 
 
 def _side(result: Any, num_panels: int) -> int:
-    """Points along one side of the grid: as many as a bound on the work allows, 24 to 80."""
+    """The number of points along one side of the grid, 24 to 80, limited by _EVALUATIONS."""
     size = result.model.num_latents
     nodes = result.num_chains * result.num_samples if isinstance(result, Draws) else _NODES[size == 1]
     values = result.likelihood.support(size).values()
@@ -130,7 +129,7 @@ def _draw(
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     shown = grid.ravel()[: len(maps)]
     y = _observed(result)
-    # Of many classes none may reach a probability near 1.
+    # With many classes, probabilities may all be far below 1.
     top = 1.0 if len(maps) == 1 else min(1.0, np.ceil(10.0 * max(one.values.max() for one in maps)) / 10.0)
     levels: Any = np.linspace(0.0, top, 11)
     if classes is None:
@@ -138,10 +137,10 @@ def _draw(
         levels = MaxNLocator(20).tick_values(every.min(), every.max())
     pivots, name = inducing_inputs(result)
     for axes, one in zip(shown, maps, strict=True):
-        filled = axes.contourf(first, second, one.values, levels=levels, cmap=_COLOURS)
+        contours = axes.contourf(first, second, one.values, levels=levels, cmap=_COLOURS)
         if classes is not None and one.values.min() < 0.5 < one.values.max():
             axes.contour(first, second, one.values, levels=[0.5], colors="black", linewidths=1.4)
-        _points(axes, result.X, y, one, classes, filled.norm)
+        _points(axes, result.X, y, one, classes, contours.norm)
         axes.plot(*pivots.T, linestyle="", color="black", marker="x", markersize=4, markeredgewidth=0.8)
         axes.set(title=one.title)
     for axes in grid.ravel()[len(maps) :]:
@@ -152,7 +151,7 @@ def _draw(
     for axes in shown[::columns]:
         axes.set_ylabel("x[1]")
     label = "predictive mean of y" if classes is None else "predictive probability"
-    figure.colorbar(filled, ax=list(shown), label=label)
+    figure.colorbar(contours, ax=list(shown), label=label)
     handles = _legend(classes, len(maps), top)
     if len(pivots):
         cross = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
@@ -162,7 +161,7 @@ def _draw(
 
 
 def _observed(result: Result) -> np.ndarray:
-    """What is observed of y: successes as a share of trials."""
+    """The observed y, successes as a share of trials."""
     if result.observations.ndim == 1:
         return result.observations
     support = result.likelihood.support(result.model.num_latents)
@@ -184,9 +183,9 @@ def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, n
         for label, (colour, marker) in zip(classes, _TWO, strict=True):
             axes.scatter(*X[y == label].T, facecolor=colour, marker=marker, **style)
         return
-    own = y == classes[one.label]
-    axes.scatter(*X[~own].T, **style | {"s": 6, "linewidths": 0, "facecolor": "0.55"})
-    axes.scatter(*X[own].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
+    in_class = y == classes[one.label]
+    axes.scatter(*X[~in_class].T, **style | {"s": 6, "linewidths": 0, "facecolor": "0.55"})
+    axes.scatter(*X[in_class].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
 
 
 def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
@@ -195,13 +194,13 @@ def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
         return {"data, filled by y": Line2D([], [], linestyle="", color="black", marker="o", markerfacecolor="0.8")}
     names = [f"y = {label:g}" for label in classes]
     if len(classes) > 2:
-        own = "data of the panel's class" if num_panels > 1 else "data of the class"
-        names = ["data of other classes", own]
+        class_name = "data of the panel's class" if num_panels > 1 else "data of the class"
+        names = ["data of other classes", class_name]
     sizes = (6, 6) if len(classes) == 2 else (3, 6)
-    found = {
+    handles = {
         name: Line2D([], [], linestyle="", color="black", marker=marker, markersize=size, markerfacecolor=colour)
         for name, (colour, marker), size in zip(
             names, _TWO if len(classes) == 2 else (("0.55", "o"), _TWO[1]), sizes, strict=True
         )
     }
-    return found | ({"probability 1/2": Line2D([], [], color="black", linewidth=1.4)} if top > 0.5 else {})
+    return handles | ({"probability 1/2": Line2D([], [], color="black", linewidth=1.4)} if top > 0.5 else {})

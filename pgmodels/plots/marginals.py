@@ -1,4 +1,4 @@
-"""Marginals of approximations against those of draws from the posterior."""
+"""Marginals of approximations against those of posterior draws."""
 
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ _GREY = "0.8"
 
 
 class _Panel(NamedTuple):
-    """One quantity of every result by label, and the standard errors of the reference's."""
+    """A quantity by label of the result, and its standard errors in the reference."""
 
     title: str
     quantity: str
@@ -43,10 +43,10 @@ class _Panel(NamedTuple):
 def plot_marginals(comparison: Comparison) -> Figure:
     """Posterior means and variances of each result against the reference's, and their predictions.
 
-    A point a latent at the training data; where test data were given, a point a test row and class in a panel of
-    predictive probabilities (a row in one of predictive means, where y is not a class). Grey bars about the diagonal
-    reach two Monte-Carlo standard errors of the reference each way. Compare figure 1 of Wenzel et al. 2019 and figure 5
-    of Galy-Fajou et al. 2019.
+    Each point is a latent at a training row; with test data, a further panel shows predictive probabilities by test row
+    and class (predictive means by row, if y is not a class). Grey bars around the diagonal are plus and minus two
+    Monte-Carlo standard errors of the reference. Compare figure 1 of Wenzel et al. 2019 and figure 5 of Galy-Fajou et
+    al. 2019.
     """
     results, reference = require_comparison(comparison).results, comparison.reference
     panels = [
@@ -74,7 +74,7 @@ def plot_marginals(comparison: Comparison) -> Figure:
 
 
 def _predicted(draws: Draws, reference: str, test: HeldOutData) -> _Panel:
-    """Predictions of the test data, the reference's errors with them: of two probabilities the second."""
+    """Predictions of the test data with the reference's standard errors; for two classes, of class 1."""
     error = prediction_errors(draws, test.X, test.y)
     if not test.is_class:
         return _Panel("Predictive mean", "E[y]", test.predictions, error)
@@ -120,10 +120,10 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
 def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     """Marginal densities of the latents at which results differ most from the reference.
 
-    The reference's draws as a histogram, other draws as outlines, approximations as Gaussian curves. Latents are ranked
-    by the 2-Wasserstein distance of Gaussians with the two means and variances, in the reference's posterior standard
-    deviations, at the result that is furthest off. Raises ValueError where num_points is not a whole number >= 1, or
-    nothing but the reference is there to differ.
+    The reference's draws are shown as a histogram, other draws as outlines, approximations as Gaussian curves. Latents
+    are ranked by the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and
+    variances and in the reference's posterior standard deviations. Raises ValueError where num_points is not a whole
+    number >= 1, or for a comparison of one result.
     """
     comparison = require_comparison(comparison)
     if isinstance(num_points, bool) or not isinstance(num_points, (int, np.integer)) or num_points < 1:
@@ -131,7 +131,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     draws = comparison.results[comparison.reference]
     others = {label: result for label, result in comparison.results.items() if label != comparison.reference}
     if not others:
-        raise ValueError("comparison holds the reference alone: compare it with another result, such as cavi=....")
+        raise ValueError("comparison has only the reference: compare it with another result, such as cavi=....")
     places = _furthest(draws, list(others.values()))[:num_points]
     looks = styles(comparison.results, comparison.reference)
     columns = min(3, len(places))
@@ -142,18 +142,18 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
         _densities(axes, draws, others, looks, row, latent)
     for axes in grid[len(places) :]:
         axes.remove()
-    bad = [label for label, r in others.items() if not isinstance(r, Draws) and is_out_of_reach(r.variance).any()]
+    invalid = [label for label, r in others.items() if not isinstance(r, Draws) and is_out_of_reach(r.variance).any()]
     legend_below(
         figure,
         [Patch(facecolor="0.85", edgecolor="0.6"), *(line_handle(looks[label]) for label in others)],
         [f"{literal(comparison.reference)} (reference)", *map(literal, others)],
-        [f"{label} has no density where its corrected variance is not positive." for label in bad],
+        [f"{label} has no density where its corrected variance is not positive." for label in invalid],
     )
     return figure
 
 
 def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
-    """The rows and latents in order of how far the furthest result is from the draws."""
+    """The rows and latents, in decreasing order of the largest distance of a result from the draws."""
     scale = np.sqrt(draws.variance)
     distances = [
         in_units_of(scale, np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale))  # type: ignore[attr-defined]

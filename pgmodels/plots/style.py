@@ -1,4 +1,4 @@
-"""What all figures share: colours, markers and line styles, labels that are never read as mathematics, legends."""
+"""Shared style of all figures: colours, markers, line styles, literal labels, legends."""
 
 import io
 import textwrap
@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; dark and light ones alternate, for prints without
-# colours. Black is the reference's.
+# Okabe and Ito's colours, which are distinct for colour-blind readers; dark and light ones alternate for greyscale
+# prints. The reference is black.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (4, 3)))
-# More points than this are drawn as a picture within the figure, so that its files stay small.
+# Above this number of points they are rasterised, so that vector files stay small.
 RASTERISED = 2000
 
 
 class Style(NamedTuple):
-    """How one result is drawn in every figure, told apart by more than its colour."""
+    """The style of one result in all figures: a colour, and a marker and line for greyscale."""
 
     colour: str
     marker: str
@@ -32,25 +32,27 @@ REFERENCE = Style("#000000", ".", "-")
 
 def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Style]:
     """A style for each label; the reference is black and solid."""
-    found = {}
+    by_label = {}
     others = 0
     for label in labels:
         if label == reference:
-            found[label] = REFERENCE
+            by_label[label] = REFERENCE
             continue
         turn, index = divmod(others, len(COLOURS))
-        found[label] = Style(COLOURS[index], MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)])
+        by_label[label] = Style(
+            COLOURS[index], MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)]
+        )
         others += 1
-    return found
+    return by_label
 
 
 def literal(label: Any, width: int = 32) -> str:
-    """A label that users gave, to be shown as it is: wrapped, and without mathematics between dollar signs."""
+    """A user-defined label, wrapped, with dollar signs escaped so that matplotlib shows it literally."""
     return textwrap.fill(str(label), width, break_long_words=True).replace("$", r"\$")
 
 
 class ShownFigure(Figure):
-    """A figure that a notebook shows by itself: of one made without pyplot it knows no picture."""
+    """A figure that notebooks display, which they otherwise do only for figures of pyplot."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -59,18 +61,18 @@ class ShownFigure(Figure):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, whose layout leaves room for all its text."""
+    """A new figure, width and height in inches, with constrained layout."""
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def open_axes(axes: Axes, **labels: Any) -> None:
-    """Set title and labels, and leave the upper and right side open."""
+    """Set title and labels, and hide the top and right spines."""
     axes.set(**labels)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], notes: Sequence[str] = ()) -> None:
-    """One legend for all panels, beneath them, and above it remarks that a reader of the figure needs."""
+    """One legend for all panels, below them, with notes above it."""
     width = figure.get_figwidth()
     # A character is about 0.08 inches at the default size; a handle and its gaps take 0.7.
     needed = [0.7 + 0.08 * max(map(len, label.split("\n"))) for label in labels]
@@ -82,7 +84,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 
 def settle(figure: Figure) -> Figure:
-    """The figure, laid out once: with axes of a fixed aspect the layout is right only the second time."""
+    """The figure after one run of its layout engine: with axes of fixed aspect, only a second run is right."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
@@ -90,5 +92,5 @@ def settle(figure: Figure) -> Figure:
 
 
 def line_handle(style: Style, marker: bool = False) -> Line2D:
-    """A legend's sample of a line."""
+    """The legend handle of a line."""
     return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker if marker else "")

@@ -1,6 +1,6 @@
-"""What is shown of results: HTML, tables, words."""
+"""Display of results as text, tables and HTML, and reports."""
 
 from pgmodels.report import diagnosis_text, on_demand, summaries, table
 
-# Importing them registers what they write with ``pgmodels.runtime.hooks``.
+# Importing these modules registers their functions with ``pgmodels.runtime.hooks``.
 __all__ = ["diagnosis_text", "on_demand", "summaries", "table"]

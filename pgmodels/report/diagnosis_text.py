@@ -1,4 +1,4 @@
-"""A diagnosis as text and as HTML: a table of figures, and a sentence for each that says what it means."""
+"""A diagnosis as text and HTML: a table of figures, and sentences that interpret them."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pgmodels.results.approximation import CorrectedApproximation
 from pgmodels.runtime import hooks
 
 WIDTH = 100
-# A test of simulated data speaks below this p-value, shared among the latents.
+# Significance level of the tests on simulated data, divided by the number of latents.
 _SIGNIFICANT = 0.01
 _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
 
@@ -37,14 +37,14 @@ def as_text(diagnosis: Diagnosis) -> str:
 @hooks.html.register(Diagnosis)
 def as_html(diagnosis: Diagnosis) -> Html:
     """The tables and the sentences."""
-    parts: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]
+    elements: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]
     if diagnosis.vsbc is not None:
-        parts.append(table(_VSBC_HEADER, _vsbc_rows(diagnosis.vsbc)))
-    return join([*parts, bullets([*sentences(diagnosis), *diagnosis.notes])])
+        elements.append(table(_VSBC_HEADER, _vsbc_rows(diagnosis.vsbc)))
+    return join([*elements, bullets([*sentences(diagnosis), *diagnosis.notes])])
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
-    """What each figure means."""
+    """The interpretation of each figure."""
     return [_of_gap(diagnosis), *_of_importance(diagnosis), *_of_vsbc(diagnosis)]
 
 
@@ -60,7 +60,7 @@ def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("largest gap of a datum [nats]", f"{_number(gap.max())}, row {int(np.argmax(gap))}"),
         ("Pareto k-hat of q", _number(importance.pareto_k)),
         ("Pareto k-hat of the weights used", f"{_number(importance.proposal_k)} (at most {importance.limit:.2f})"),
-        ("effective draws", f"{importance.effective_size:.0f} of {importance.num_draws}"),
+        ("effective sample size of the weights", f"{importance.effective_size:.0f} of {importance.num_draws}"),
     ]
     if importance.reason is None:
         missing = importance.log_evidence - diagnosis.result.elbo
@@ -74,7 +74,7 @@ def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     importance = diagnosis.importance
-    shift, ratio = _moved(diagnosis)
+    shift, ratio = _differences(diagnosis)
     mean_error = in_units_of(np.sqrt(importance.variance), importance.mean_error)
     ratio_error = ratio * in_units_of(2.0 * importance.variance, importance.variance_error)
     furthest, extreme = int(shift.argmax()), int(np.abs(np.log(ratio)).argmax())
@@ -89,8 +89,8 @@ def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def _moved(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
-    """How far weights move q's means, in posterior deviations, and q's deviations over the weighted ones."""
+def _differences(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
+    """Differences of q's means from the weighted ones, in posterior deviations, and ratios of deviations."""
     importance, result = diagnosis.importance, diagnosis.result
     deviation = np.sqrt(importance.variance)
     shift = in_units_of(deviation, np.abs(result.mean - importance.mean))
@@ -104,7 +104,7 @@ def _place(diagnosis: Diagnosis, flat: int) -> str:
 
 def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
     (bias, bias_error), (rms, rms_error), (coverage, coverage_error) = vsbc.bias, vsbc.dispersion, vsbc.coverage
-    rows: list[tuple[str, ...]] = [("were q exact", "0", "1", "50 %", "90 %", "any")]
+    rows: list[tuple[str, ...]] = [("exact q", "0", "1", "50 %", "90 %", "any")]
     for i in range(len(bias)):
         shares = (f"{100 * coverage[k, i]:.1f} ± {100 * coverage_error[k, i]:.1f} %" for k in range(2))
         rows.append(
@@ -130,18 +130,18 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def _of_gap(diagnosis: Diagnosis) -> str:
     gap = diagnosis.gap
     if diagnosis.result.objective != "cavi":
-        return "Gap: none; the ELBO is of expected log densities, without auxiliary variables."
+        return "Gap: none; the ELBO uses expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
-        return "Gap: none; the likelihood is Gaussian in f as it stands, and the augmentation costs nothing."
+        return "Gap: none; the likelihood is Gaussian in f and needs no augmentation."
     q = "the uncorrected q" if _is_corrected(diagnosis) else "this q"
     return (
-        f"Gap: with {q}, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
-        f"{_number(gap.mean())} a datum."
+        f"Gap: for {q}, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
+        f"{_number(gap.mean())} per datum."
     )
 
 
 def _is_corrected(diagnosis: Diagnosis) -> bool:
-    """Whether the bound is of another Gaussian than what is diagnosed."""
+    """Whether the ELBO is that of the uncorrected q."""
     return isinstance(diagnosis.result, CorrectedApproximation)
 
 
@@ -149,32 +149,32 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
     importance = diagnosis.importance
     k = importance.pareto_k
     if k == -np.inf:
-        return ["Importance: all weights are equal; q is the exact posterior given the hyperparameters."]
+        return ["Importance sampling: all weights are equal; q is the exact posterior given the hyperparameters."]
     near = "far from the posterior"
     if k <= importance.limit:
         near = "close to the posterior" if k <= 0.5 else "not far from the posterior"
-    first = f"Importance: with a Pareto k-hat of {_number(k)}, q is jointly {near}."
+    first = f"Importance sampling: Pareto k-hat is {_number(k)}; the joint distribution q is {near}."
     if importance.reason is not None:
-        return [first, f"{importance.reason} No moments and no log p(y) are given."]
-    shift, ratio = _moved(diagnosis)
+        return [first, f"{importance.reason} Moments and log p(y) are therefore omitted."]
+    shift, ratio = _differences(diagnosis)
     missing = importance.log_evidence - diagnosis.result.elbo
     median = float(np.median(ratio))
     width = "narrower than" if median < 0.97 else ("wider than" if median > 1.03 else "about as wide as")
     draws = "draws of q"
     if importance.widening != 1.0:
-        draws = f"draws of q widened (precisions of sites times {importance.widening:g})"
-    caution = " Their k-hat is above 0.5: take the standard errors times two." if importance.proposal_k > 0.5 else ""
-    parts = (
-        f"Of the {_number(missing)} nats by which the ELBO misses log p(y), {_number(diagnosis.gap.sum())} are the gap "
-        f"and {_number(importance.divergence)} the divergence of q from the posterior."
+        draws = f"draws of a widened q (precisions of sites times {importance.widening:g})"
+    caution = " Their k-hat is above 0.5: double the standard errors." if importance.proposal_k > 0.5 else ""
+    divergence = (
+        f"The ELBO is {_number(missing)} nats below log p(y): the gap is {_number(diagnosis.gap.sum())}, and the "
+        f"divergence of q from the posterior {_number(importance.divergence)}."
     )
     if _is_corrected(diagnosis):
-        parts = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
+        divergence = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
     return [
-        f"{first} {parts}",
-        f"Weighted {draws} move q's means by {_number(shift.mean())} posterior standard deviations on average and "
-        f"{_number(shift.max())} at most; q's marginals are {width} theirs (ratio {_number(median)} in the median)."
-        f"{caution}",
+        f"{first} {divergence}",
+        f"Means of weighted {draws} differ from q's by {_number(shift.mean())} posterior standard deviations on "
+        f"average and {_number(shift.max())} at most; q's marginals are {width} the weighted ones (median ratio of sd "
+        f"{_number(median)}).{caution}",
     ]
 
 
@@ -183,15 +183,15 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
     if vsbc is None:
         return []
     level = _SIGNIFICANT / len(vsbc.bias_p)
-    # Of the two intervals the wider one decides where both speak.
-    speaks = vsbc.coverage_p < level / 2.0
+    # Where both intervals are significant, the wider one decides.
+    significant = vsbc.coverage_p < level / 2.0
     excess = vsbc.coverage[0] - np.array(LEVELS)[:, None]
-    excess = np.where(speaks[1], excess[1], np.where(speaks[0], excess[0], 0.0))
+    excess = np.where(significant[1], excess[1], np.where(significant[0], excess[0], 0.0))
     spread = _where(
         {"q is too narrow": excess < 0.0, "q is too wide": excess > 0.0},
-        "the coverage of q's intervals is right within Monte-Carlo error",
+        "the coverage of q's intervals is correct within Monte-Carlo error",
     )
-    seen = stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
+    detectable = stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
     biased = vsbc.bias_p < level
     bias = _where(
         {
@@ -199,23 +199,23 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
             "q's means are too high": biased & (vsbc.bias[0] < 0),
             "q's means are biased at some of the data": ~biased & (vsbc.symmetry_corrected < level),
         },
-        f"no bias of q's means beyond the {seen:.2f} sd that so many sets can tell",
+        f"no bias of q's means above the {detectable:.2f} sd that {vsbc.num_replicates} sets can detect",
     )
     return [
         f"Simulated data ({vsbc.num_replicates} sets from the prior and the likelihood, z = (f - m) / sd): {bias}; "
-        f"{spread}. This is an average over data that the model makes, and not about these data.",
+        f"{spread}. This is an average over data sets simulated from the model, not specific to the observed data.",
     ]
 
 
 def _where(findings: dict[str, np.ndarray], otherwise: str) -> str:
-    """What holds, and for which latents where there are several."""
-    found = []
+    """The findings that apply, and to which latents if there are several."""
+    phrases = []
     for words, mask in findings.items():
         if mask.any() and len(mask) > 1:
             named = ", ".join(str(i) for i in np.flatnonzero(mask))
             words += " for all latents" if mask.all() else f" for latent {named}"
-        found += [words] if mask.any() else []
-    return "; ".join(found) or otherwise
+        phrases += [words] if mask.any() else []
+    return "; ".join(phrases) or otherwise
 
 
 def _with_error(value: float, error: float) -> str:

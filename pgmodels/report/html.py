@@ -1,4 +1,4 @@
-"""HTML for notebooks and reports: every text is escaped, every element closed."""
+"""HTML elements for notebooks and reports; text is escaped and elements are closed."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
 
 
 class Html(str):
-    """HTML that is written as it stands; any other text is escaped."""
+    """A string of HTML, which is not escaped; all other text is."""
 
 
-# Of pictures on paper and on screens of high resolution.
+# Resolution of PNG images, for print and high-resolution screens.
 _DPI = 144
-# Up to so many bytes an SVG stays, which is sharp at any size.
+# SVG images above this number of bytes may be replaced by PNG.
 _LARGE = 200_000
 _PIXELS_PER_INCH = 96
 _VOID = {"img", "meta", "br", "hr"}
-# Formulas are taller than text; what is too wide scrolls by itself.
+# Formulas are taller than text, and scroll if too wide.
 _FORMULA = "overflow-x:auto;overflow-y:hidden;line-height:1.8;"
 
 
 def html(value: Any) -> Html:
-    """A value as HTML: escaped, unless it is HTML already."""
+    """A value as HTML: escaped, unless it is already HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
-def join(parts: Iterable[Any], between: str = "") -> Html:
-    """Parts one after the other."""
-    return Html(between.join(html(part) for part in parts))
+def join(values: Iterable[Any], between: str = "") -> Html:
+    """Values as HTML, concatenated."""
+    return Html(between.join(html(part) for part in values))
 
 
 def element(tag: str, *children: Any, **attributes: Any) -> Html:
     """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
-    given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in given.items())])
+    present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
     if tag in _VOID:
         return Html(f"<{opening}>")
     return Html(f"<{opening}>{join(children)}</{tag}>")
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = None) -> Html:
-    """A table whose first column heads its rows; cells that are no <td> or <th> of their own become one."""
+    """A table whose first column contains row headers; cells may be complete <td> or <th> elements."""
     head = element("tr", *(_cell("th", cell, scope="col") for cell in header))
     body = [
         element(
@@ -67,19 +67,19 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = N
 
 
 def formula_line(line: Line) -> Html:
-    """A line of a derivation, typeset and indented."""
+    """A line of a derivation as indented MathML."""
     style = f"{_FORMULA}margin-left:{line.indent / 2:g}em"
     return element("div", Html(to_mathml(line.formula)), class_="pgm-formula", style=style)
 
 
 def picture(figure: Figure, alt: str) -> Html:
-    """A figure within the document, as SVG, or as PNG where SVG is large and larger; ``alt`` stands for it unseen.
+    """A figure as embedded SVG, or PNG if SVG is large and PNG smaller, with alternative text ``alt``.
 
-    The figure keeps the layout that it has then.
+    The figure's layout is fixed afterwards.
     """
     from pgmodels.plots.style import settle
 
-    # Every file that is saved would be laid out anew.
+    # Otherwise the layout would be computed again for each saved file.
     settle(figure).set_layout_engine("none")
     kind, drawn = "svg+xml", _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
     if len(drawn) > _LARGE:
@@ -101,5 +101,5 @@ def bullets(items: Iterable[Any]) -> Html:
 
 
 def _cell(tag: str, value: Any, **attributes: Any) -> Html:
-    own = isinstance(value, Html) and value.startswith(("<td", "<th"))
-    return value if own else element(tag, value, **attributes)
+    is_cell = isinstance(value, Html) and value.startswith(("<td", "<th"))
+    return value if is_cell else element(tag, value, **attributes)

@@ -1,4 +1,4 @@
-"""Figures of and reports on what is asked for them: what draws them, and matplotlib with it, is loaded then."""
+"""Figures and reports of comparisons and diagnoses, which import matplotlib only when called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 @hooks.figure.register(Diagnosis)
 def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
-    """Calibration on simulated data, gaps, and q's moments against importance sampling's."""
+    """Calibration on simulated data, gaps, and q's moments against importance sampling."""
     from pgmodels.plots.diagnosis import plot_diagnosis
 
     return plot_diagnosis(diagnosis)

@@ -1,4 +1,4 @@
-"""A report of a comparison: one HTML file that needs nothing else, to read, to send and to print."""
+"""A report of a comparison as one self-contained HTML file."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from pgmodels.report.table import as_html as table_html
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.runtime.atomic_io import atomic_write
 
-_LEVELS = {"trust": "to be trusted", "care": "to be used with care", "distrust": "not to be trusted"}
+_LEVELS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
 
 
 def write_report(
@@ -34,12 +34,11 @@ def write_report(
     class_names: Sequence[str] | None = None,
     diagnoses: Mapping[str, Diagnosis] | None = None,
 ) -> Path:
-    """Write a self-contained HTML report of a comparison; its path.
+    """Write a self-contained HTML report of a comparison; returns its path.
 
-    ``settings`` is what was run, by name; ``command``, where it is among them, is how to run it again. ``notes`` are
-    warnings that were given. ``class_names`` are names of the classes in order; ``diagnoses`` is what ``diagnose`` says
-    of results, by label.
-    Raises ValueError where class_names do not fit the classes.
+    ``settings`` are the options of the run by name; ``command``, if present, is the command that reproduces it.
+    ``notes`` are warnings issued during the run. ``class_names`` are names of the classes in order; ``diagnoses`` are
+    results of ``diagnose`` by label. Raises ValueError where class_names do not match the classes.
     """
     names = check_class_names(comparison, class_names)
     judged = verdicts(comparison)
@@ -48,22 +47,22 @@ def write_report(
         "Comparison": table_html(comparison),
         "Figures": join(_figures(comparison)),
         "Diagnosis without draws": join(_diagnosed(label, one) for label, one in (diagnoses or {}).items()),
-        "What was run": _run(comparison, names, notes),
+        "Data, model and results": _run(comparison, names, notes),
         "Derivation": _derivation(comparison),
-        "Running it again": _again(settings),
+        "Reproducing this report": _reproduction(settings),
     }
     path = Path(path)
-    filled = {name: body for name, body in sections.items() if body}
-    with atomic_write(path) as whole:
-        whole.write_text(_page(title, _lead(comparison), filled), encoding="utf-8")
+    nonempty = {name: body for name, body in sections.items() if body}
+    with atomic_write(path) as temporary:
+        temporary.write_text(_page(title, _lead(comparison), nonempty), encoding="utf-8")
     return path
 
 
 def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
-    """The document: headings in order, an index, and the sections."""
+    """The document: title, table of contents and sections."""
     style = (files("pgmodels.report") / "report.css").read_text(encoding="utf-8")
     index = [element("a", name, href=f"#s{i}") for i, name in enumerate(sections)]
-    parts = [
+    elements = [
         element("section", element("h2", name), body, id=f"s{i}") for i, (name, body) in enumerate(sections.items())
     ]
     head = element(
@@ -74,7 +73,7 @@ def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
         element("style", Html(style)),
     )
     contents = element("nav", bullets(index), aria_label="Contents")
-    body = element("body", element("main", element("h1", title), element("p", lead), contents, *parts))
+    body = element("body", element("main", element("h1", title), element("p", lead), contents, *elements))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
@@ -88,12 +87,12 @@ def _lead(comparison: Comparison) -> str:
     return f"This report compares {compared} on {rows}; the likelihood is {draws.likelihood!r}."
 
 
-def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:
-    parts = []
-    for label, verdict in judged.items():
+def _verdicts(comparison: Comparison, by_label: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:
+    elements = []
+    for label, verdict in by_label.items():
         level = element("span", _LEVELS[verdict.level], class_="pgm-level")
         worst = worst_latents(comparison, label, verdict, names)
-        parts.append(
+        elements.append(
             element(
                 "div",
                 element("h3", label, " ", level),
@@ -102,7 +101,7 @@ def _verdicts(comparison: Comparison, judged: Mapping[str, Verdict], names: Sequ
                 class_=f"pgm-verdict pgm-{verdict.level}",
             )
         )
-    return join(parts)
+    return join(elements)
 
 
 def _diagnosed(label: str, diagnosis: Diagnosis) -> Html:
@@ -116,21 +115,21 @@ def _figures(comparison: Comparison) -> Iterator[Html]:
 
 
 def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[str]) -> Html:
-    parts = [element("h3", "Data"), observation_table(comparison)]
+    elements = [element("h3", "Data"), observation_table(comparison)]
     classes = class_table(comparison, names)
     if classes is not None:
-        parts.append(classes)
-    parts += [element("h3", "Model"), model_html(comparison.results[comparison.reference].model)]
+        elements.append(classes)
+    elements += [element("h3", "Model"), model_html(comparison.results[comparison.reference].model)]
     for label, result in comparison.results.items():
         if isinstance(result, Approximation) and result.fit is not None:
-            parts += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]
+            elements += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]
             break
-    parts.append(element("h3", "Results"))
+    elements.append(element("h3", "Results"))
     for label, result in comparison.results.items():
-        parts.append(table([], result_facts(result)[1:], caption=element("b", label)))
+        elements.append(table([], result_facts(result)[1:], caption=element("b", label)))
     if notes:
-        parts += [element("h3", "Warnings"), bullets(notes)]
-    return join(parts)
+        elements += [element("h3", "Warnings"), bullets(notes)]
+    return join(elements)
 
 
 def _learned(fit: FitReport) -> Html:
@@ -150,15 +149,15 @@ def _derivation(comparison: Comparison) -> Html:
     return join([graph_html(derivation.graph), derivation_html(derivation, heading="h3")])
 
 
-def _again(settings: Mapping[str, Any]) -> Html:
-    parts = []
+def _reproduction(settings: Mapping[str, Any]) -> Html:
+    elements = []
     if "command" in settings:
-        parts += [
-            element("p", "The same command, on the same data and versions, gives the same figures but for times:")
+        elements += [
+            element("p", "This command reproduces the figures except times, given the same data and versions:")
         ]
-        parts += [element("pre", element("code", settings["command"]))]
+        elements += [element("pre", element("code", settings["command"]))]
     rows = [(name, _setting(value)) for name, value in settings.items() if name != "command"]
-    return join([*parts, table([], rows)])
+    return join([*elements, table([], rows)])
 
 
 def _setting(value: Any) -> Html:

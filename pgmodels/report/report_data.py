@@ -1,4 +1,4 @@
-"""What a report says of the data: observations, classes, and the latents to distrust."""
+"""Tables of a report: observations, classes, and unreliable latents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,33 +11,33 @@ from pgmodels.diagnostics.verdict import Verdict
 from pgmodels.report.html import Html, element, table
 from pgmodels.results.result import Result
 
-# Latents to distrust that are listed for each result.
+# Maximum number of unreliable latents listed for each result.
 _LISTED = 10
 
 
 def check_class_names(comparison: Comparison, class_names: Sequence[str] | None) -> list[str] | None:
-    """Class names as text, one a class, or ValueError; None where none are given."""
+    """Class names as text, None without names; raises ValueError unless there is one for each class."""
     if class_names is None:
         return None
     values = class_values(comparison)
     if values is None:
         likelihood = _reference(comparison).likelihood
-        raise ValueError(f"class_names are given, but y of {likelihood.name} is not a class: leave them out.")
+        raise ValueError(f"class_names need classes, but y of {likelihood.name} is not a class: leave them out.")
     if isinstance(class_names, str) or len(class_names) != len(values):
         raise ValueError(f"class_names must be {len(values)} names, in the order of the classes; got {class_names!r}.")
     return [str(name) for name in class_names]
 
 
 def class_values(comparison: Comparison) -> np.ndarray | None:
-    """The values that y can take where it is a class."""
+    """The values of y if it is a class, else None."""
     model = _reference(comparison).model
     return model.likelihood.support(model.num_latents).values()
 
 
 def observation_table(comparison: Comparison) -> Html:
-    """How many rows and columns there are, and between which values y lies."""
+    """The number of rows and columns, and the range and median of y."""
     result, test = _reference(comparison), comparison.test
-    header = ["", "rows", "columns of X", "y: least", "median", "largest"]
+    header = ["", "rows", "columns of X", "y: smallest", "median", "largest"]
     rows = [["training", *_described(result.X, result.observations)]]
     if test is not None:
         rows.append(["test", *_described(test.X, test.y)])
@@ -51,14 +51,14 @@ def _described(X: np.ndarray, y: np.ndarray) -> list[str]:
 
 
 def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | None:
-    """The rows of each class, and the share of test rows of it that each result gets right; None without classes."""
+    """The number of rows of each class and each result's accuracy on its test rows; None without classes."""
     values, test = class_values(comparison), comparison.test
     if values is None:
         return None
     header: list[Any] = ["class", *(["name"] if names else []), "training rows"]
     predictions = {} if test is None else test.predictions
     if test is not None:
-        header += ["test rows", *(f"right: {label}" for label in predictions)]
+        header += ["test rows", *(f"accuracy: {label}" for label in predictions)]
     rows, trained = [], first_column(_reference(comparison).observations)
     for place, value in enumerate(values):
         row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(trained == value))]
@@ -67,15 +67,15 @@ def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | N
             row.append(str(of_class.sum()))
             row += [_share(p.argmax(axis=1)[of_class] == place) for p in predictions.values()]
         rows.append(row)
-    return table(header, rows, caption="Classes, and the share of test rows whose most probable class is right")
+    return table(header, rows, caption="Classes, and the accuracy of the most probable class on test rows")
 
 
-def _share(right: np.ndarray) -> str:
-    return f"{right.mean():.3f}" if right.size else "-"
+def _share(correct: np.ndarray) -> str:
+    return f"{correct.mean():.3f}" if correct.size else "-"
 
 
 def worst_latents(comparison: Comparison, label: str, verdict: Verdict, names: Sequence[str] | None) -> Html:
-    """The latents to distrust most, with their posterior moments beside the reference's; nothing where all are fine."""
+    """The least reliable latents, with their posterior moments and the reference's; empty if there are none."""
     if not len(verdict.latents):
         return Html("")
     result, reference = comparison.results[label], _reference(comparison)
@@ -96,7 +96,7 @@ def worst_latents(comparison: Comparison, label: str, verdict: Verdict, names: S
         rows.append([*place, ", ".join(f"{v:.4g}" for v in y), *moments])
     count = len(verdict.latents)
     shown = f"the worst {_LISTED} of {count}" if count > _LISTED else str(count)
-    return table(header, rows, caption=element("span", f"Latents to distrust: {shown}"))
+    return table(header, rows, caption=element("span", f"Unreliable latents: {shown}"))
 
 
 def _moments(result: Any, row: int, latent: int) -> str:
@@ -106,7 +106,7 @@ def _moments(result: Any, row: int, latent: int) -> str:
 
 
 def _latent(result: Result, latent: int, names: Sequence[str] | None) -> str:
-    """The latent's number, with the name of its class where each class has a latent of its own."""
+    """The latent's index, with the name of its class if each class has its own latent."""
     if names is not None and len(names) == result.model.num_latents:
         return f"{latent} ({names[latent]})"
     return str(latent)

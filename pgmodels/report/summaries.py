@@ -1,4 +1,4 @@
-"""What a result, a model or a graph says of itself: a paragraph in a terminal, a table in a notebook."""
+"""Display of results, models and graphs: a paragraph in a terminal, a table in a notebook."""
 
 import textwrap
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from pgmodels.runtime.formatting import write_constraint, write_distribution
 WIDTH = 100
 _METHODS = {
     "cavi": "CAVI",
-    "svi": "CAVI by stochastic steps",
+    "svi": "Stochastic CAVI",
     "fit": "CAVI at learned hyperparameters",
     "gaussian_vi": "The variational Gaussian",
-    "linear_response": "Corrected by linear response",
-    "perturbative": "Corrected to second order",
+    "linear_response": "Linear-response correction",
+    "perturbative": "Second-order correction",
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
     "integrate": "Hyperparameters integrated out",
@@ -44,7 +44,7 @@ def result_text(result: Result) -> str:
 
 @hooks.line.register(Result)
 def result_line(result: Result) -> str:
-    """A result in a line, without what takes a computation."""
+    """A result in one line, without computed diagnostics."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
@@ -55,10 +55,10 @@ def result_html(result: Result) -> Html:
 
 
 def result_facts(result: Result) -> list[tuple[str, str]]:
-    """What there is to know of a result at a glance, by name."""
+    """The main facts of a result, by name."""
     facts = [("model", repr(result.model)), ("size", _size(result))]
     if result.weights is not None:
-        facts.append(("weights of rows", f"{result.weights.sum():.6g} in all"))
+        facts.append(("weights of rows", f"{result.weights.sum():.6g} in total"))
     if isinstance(result, Draws):
         facts += [("draws", _chains(result)), *_mixing(result)]
     elif isinstance(result, Approximation):
@@ -88,11 +88,11 @@ def _chains(draws: Draws) -> str:
 def _mixing(draws: Draws) -> list[tuple[str, str]]:
     sampled = [(f"sampled {name}", _spread(values)) for name, values in draws.hyperparameters.items()]
     if draws.whitened is None and draws.stored_latents is None:
-        return [("R-hat and ESS", "unknown: the draws of the latents were not kept"), *sampled]
-    found = convergence(draws)
-    facts = [("largest R-hat", _figure(found["rhat"], ".3f", "not defined for one chain"))]
+        return [("R-hat and ESS", "unknown: the draws of the latents were not stored"), *sampled]
+    diagnostics = convergence(draws)
+    facts = [("largest R-hat", _figure(diagnostics["rhat"], ".3f", "not defined for one chain"))]
     facts += [
-        (f"smallest {part} ESS", _figure(found[f"ess_{part}"], ".0f", "not defined")) for part in ("bulk", "tail")
+        (f"smallest {part} ESS", _figure(diagnostics[f"ess_{part}"], ".0f", "not defined")) for part in ("bulk", "tail")
     ]
     return [*facts, *sampled]
 
@@ -102,13 +102,13 @@ def _figure(value: float, form: str, otherwise: str) -> str:
 
 
 def _spread(values: np.ndarray) -> str:
-    """The median and the central 90 % of draws, an element each."""
+    """The median and the central 90 % interval of draws, for each entry."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1)
     return _ranges(*np.quantile(flat, (0.05, 0.5, 0.95), axis=0))
 
 
 def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
-    """Medians with central intervals of 90 %, whose ends are the 5 % and 95 % quantiles."""
+    """Medians with central 90 % intervals from the 5 %, 50 % and 95 % quantiles."""
     return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
 
 
@@ -119,15 +119,15 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
-        # With priors an optimum depends on the scale on which densities are taken.
-        optimum = "learned, with priors: the mode of the values themselves, not of their logarithms"
+        # With priors the mode depends on the parametrisation.
+        optimum = "learned, with priors: the mode on the original scale, not the log scale"
         state = optimum if with_priors(result.model).leaf_indices else "learned"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
     return facts
 
 
 def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
-    state = "which hold the mass" if result.holds_mass else "which do not hold all of the mass"
+    state = "which cover the posterior" if result.holds_mass else "which do not cover all of the posterior"
     points = f"{len(result.shares)}, {state}" + (f", and {result.num_failed} that failed" * bool(result.num_failed))
     facts = [("points", points), ("log evidence", f"{result.log_evidence:.4f} nats")]
     for name, marginal in result.hyperparameters.items():
@@ -139,7 +139,7 @@ def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
 
 @hooks.html.register(Model)
 def model_html(model: Model) -> Html:
-    """A model: its formula, its GPs, and every hyperparameter with whether it is learned."""
+    """A model: its formula, its GPs and its hyperparameters."""
     title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
     return join([title, formula_line(heading_section(model).lines[0]), hyperparameter_table(model)])
 
@@ -161,11 +161,11 @@ def hyperparameter_table(model: Model) -> Html:
     every = ParameterVector(model, lambda parameter: True)
     rows = []
     for name, parameter in zip(every.names, every.parameters, strict=True):
-        said = write_constraint(parameter.support)
+        note = write_constraint(parameter.support)
         if parameter.prior is not None:
-            said = f"prior {write_distribution(parameter.declared_prior)}"
+            note = f"prior {write_distribution(parameter.declared_prior)}"
         value = "from the data" if parameter.value is None else _array(parameter.value)
-        rows.append((name, value, "fixed" if parameter.fixed else f"may be learned, {said}"))
+        rows.append((name, value, "fixed" if parameter.fixed else f"trainable, {note}"))
     return table(["hyperparameter", "value", ""], rows)
 
 
@@ -175,13 +175,13 @@ def _array(value: Any) -> str:
 
 @hooks.html.register(Derivation)
 def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
-    """The sections of a derivation, typeset."""
+    """The sections of a derivation in MathML."""
     sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
     return sections_html(sections, heading)
 
 
 def sections_html(sections: Sequence[Section], heading: str) -> Html:
-    """Sections of a derivation, typeset beneath headings."""
+    """Sections of a derivation in MathML, with headings."""
     return join(
         element("section", element(heading, section.title), *map(formula_line, section.lines)) for section in sections
     )
@@ -189,7 +189,7 @@ def sections_html(sections: Sequence[Section], heading: str) -> Html:
 
 @hooks.html.register(AugmentedGraph)
 def graph_html(graph: AugmentedGraph) -> Html:
-    """An augmented graph, drawn, and as a table of its variables and what their conditionals read."""
+    """A drawing of an augmented graph, and a table of its variables and their parents."""
     from pgmodels.plots.graph import plot_graph
 
     alt = f"Augmented graph of {graph.name}; the table below lists its variables and edges."
@@ -198,6 +198,6 @@ def graph_html(graph: AugmentedGraph) -> Html:
         plates = " and ".join(plate.label for plate in graph.plates_of(node))
         parents = [graph.labels[edge.source] for edge in graph.edges if edge.target == node.id]
         rows.append((node.label, node.kind, plates, ", ".join(parents)))
-    listed = table(["variable", "kind", "for each", "reads"], rows, caption=f"Augmented graph of {graph.name}")
-    caption = element("figcaption", "An arrow leads to what is drawn given its source; a plate repeats what it holds.")
+    listed = table(["variable", "kind", "for each", "parents"], rows, caption=f"Augmented graph of {graph.name}")
+    caption = element("figcaption", "Arrows lead from parents to children; the nodes of a plate are repeated.")
     return join([element("figure", picture(plot_graph(graph), alt), caption), listed])

@@ -1,4 +1,4 @@
-"""The table of a comparison, as text and as HTML."""
+"""The table of a comparison as text and HTML."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from pgmodels.report.html import Html, bullets, element, join, table
 from pgmodels.runtime import hooks
 
 WIDTH = 100
-# What Vehtari et al. 2021 ask of a sampler before its summaries are used, R-hat less strictly: it is one of many.
+# Limits for the reference; Vehtari et al. 2021 recommend 1.01 for a single R-hat, and this is the largest of many.
 _LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
-# A comparison's columns in words.
+# Row headers of the printed table, by column of the comparison.
 _WORDS = {
     "mean_error": "mean |error| of latent means",
     "mean_error_max": "largest |error| of latent means",
@@ -31,12 +31,12 @@ _WORDS = {
     "rhat": "largest R-hat",
     "seconds": "seconds",
 }
-# Longer labels are folded over several lines.
+# Longer labels are wrapped.
 _LABEL = 20
 
 
 class Row(NamedTuple):
-    """A metric in words, the figure of each result, and which of them are best; none is where all print alike."""
+    """A metric in words, the value of each result, and which are best: none if all print the same."""
 
     words: str
     texts: tuple[str, ...]
@@ -51,7 +51,7 @@ def metric_rows(comparison: Comparison) -> list[Row]:
         if values.isna().all():
             continue
         texts = tuple(number_text(value) for value in values)
-        # What prints alike is alike; where all is alike, or alone, nothing is best.
+        # Values that print the same are equally good; with only one distinct value, none is marked.
         best = number_text(METRICS[column](values.dropna())) if len(set(texts) - {"-"}) > 1 else None
         rows.append(Row(_WORDS[column], texts, tuple(text == best for text in texts)))
     return rows
@@ -59,7 +59,7 @@ def metric_rows(comparison: Comparison) -> list[Row]:
 
 @hooks.text.register(Comparison)
 def as_text(comparison: Comparison) -> str:
-    """The table in 100 columns, results that do not fit beside each other in blocks, and notes beneath."""
+    """The table in 100 columns, split into blocks if it is wider, with notes below."""
     rows = metric_rows(comparison)
     first = max(len(row.words) for row in rows)
     columns = []
@@ -84,7 +84,7 @@ def as_text(comparison: Comparison) -> str:
 
 @hooks.html.register(Comparison)
 def as_html(comparison: Comparison) -> Html:
-    """The table with the best of each row marked, and notes beneath."""
+    """The table with the best of each row marked, and notes below."""
     heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
     rows = [[_head(row.words), *(_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
@@ -95,27 +95,27 @@ def as_html(comparison: Comparison) -> Html:
 def _notes(comparison: Comparison) -> list[str]:
     means, variances = number_text(comparison.mcse_mean.mean()), number_text(comparison.mcse_variance.mean())
     return [
-        f"* best of the row. Errors are measured against {comparison.reference}, whose own Monte-Carlo standard errors "
-        f"are {means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
+        f"* best of the row. Errors are differences from {comparison.reference}, whose Monte-Carlo standard errors are "
+        f"{means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
         *_caution(comparison),
         *comparison.notes,
     ]
 
 
 def _caution(comparison: Comparison) -> list[str]:
-    """Whether the reference's own diagnostics allow it to be one."""
-    own = comparison.to_dataframe().loc[comparison.reference]
-    rhat, ess = own["rhat"], min(own["ess_bulk"], own["ess_tail"])
+    """A warning where the reference has not converged."""
+    row = comparison.to_dataframe().loc[comparison.reference]
+    rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
     if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
         return [
-            f"! Do not trust these errors yet: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
-            f"ESS {number_text(ess)} at worst (wanted: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
+            f"! These errors are not reliable: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
+            f"ESS {number_text(ess)} at worst (required: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
         ]
     return []
 
 
 def number_text(value: float) -> str:
-    """A figure with four significant digits, a dash where there is none."""
+    """A number with four significant digits, a dash for NaN."""
     if np.isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
@@ -126,13 +126,13 @@ def _head(words: str) -> Html:
 
 
 def _cell(text: str, best: bool) -> Html:
-    # The star tells what is best where neither colour nor weight is seen.
+    # The star marks the best value for readers without colours or bold type.
     inside = element("b", f"{text} *") if best else text
     return element("td", inside, class_="best" if best else None, style="text-align:right;white-space:nowrap")
 
 
 def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
-    """Columns in groups that fit beside the first column; a single column always does."""
+    """Columns in groups that fit beside the first column, at least one in each."""
     blocks: list[list[list]] = []
     room = 0
     for column in columns:
@@ -146,7 +146,7 @@ def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
 
 
 def _note(note: str) -> list[str]:
-    """A note of at most 100 columns, which hangs by two."""
+    """The lines of a note, at most 100 columns wide, indented by two."""
     marked = note.startswith(("* ", "! "))
     return textwrap.wrap(
         note, WIDTH, break_on_hyphens=False, initial_indent="" if marked else "  ", subsequent_indent="  "

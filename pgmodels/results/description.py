@@ -1,4 +1,4 @@
-"""A model as plain text and numbers: its parts by class name, so that a file holds no code."""
+"""A model as plain text and numbers: its components by class name, so that files hold no code."""
 
 import hashlib
 import inspect
@@ -22,13 +22,14 @@ from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter, Within
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Dense, Representation
+from pgmodels.results.stored_names import field_of, stored_class, stored_field
 from pgmodels.runtime.x64 import as_array
 
-# What JSON holds.
+# Values that JSON can hold.
 Description: TypeAlias = Any
 
 _KERNELS: dict[str, type[Kernel]] = {
-    cls.__name__: cls
+    stored_class(cls): cls
     for cls in (
         RBF,
         Matern12,
@@ -59,16 +60,16 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
         likelihoods.HeteroscedasticGaussian,
     )
 }
-# By the number of classes, which is so many more than there are latents.
+# Likelihoods by number of classes, and how many more classes than latents they have.
 _SIZED: dict[str, tuple[Callable[[int], Likelihood], int]] = {
     "LogisticSoftmax": (likelihoods.LogisticSoftmax, 0),
     "StickBreaking": (likelihoods.StickBreaking, 1),
 }
-_FORMS: dict[str, type[Representation]] = {cls.__name__: cls for cls in (Auto, Dense, Inducing)}
+_REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for cls in (Auto, Dense, Inducing)}
 
 
 def describe(model: Model) -> Description:
-    """A model as JSON holds it. Raises ValueError for a part that has no name in pgmodels or NumPyro."""
+    """A model as values that JSON can hold. Raises ValueError for a component not of pgmodels or NumPyro."""
     return {
         "likelihood": _describe_likelihood(model.likelihood.unweighted, model.num_latents),
         "weighted": model.is_weighted,
@@ -77,7 +78,7 @@ def describe(model: Model) -> Description:
                 "kernel": _describe_kernel(gp.kernel),
                 "mean": _describe_parameter(gp.mean, "mean"),
                 "size": gp.size,
-                "form": _describe_form(gp.form),
+                "form": _describe_representation(gp.form),
             }
             for gp in model.gps
         ],
@@ -85,16 +86,16 @@ def describe(model: Model) -> Description:
 
 
 def build(description: Description, likelihood: Likelihood | LikelihoodFamily | None) -> Model:
-    """The model of a description; ``likelihood`` is that of a formula of one's own.
+    """The model of a description; ``likelihood`` is needed for a custom formula.
 
-    Raises ValueError where it is missing or another.
+    Raises ValueError where it is missing or differs from the saved one.
     """
     gps = [
         GP(
             _build_kernel(entry["kernel"]),
             mean=_build_parameter(entry["mean"]),
             size=entry["size"],
-            form=_FORMS[entry["form"]["class"]](**entry["form"]["fields"]),
+            form=_build_representation(entry["form"]),
         )
         for entry in description["gps"]
     ]
@@ -104,28 +105,28 @@ def build(description: Description, likelihood: Likelihood | LikelihoodFamily | 
 
 
 def _describe_kernel(kernel: Kernel) -> Description:
-    name = type(kernel).__name__
+    name = stored_class(type(kernel))
     if _KERNELS.get(name) is not type(kernel):
         raise _unnamed(f"the kernel {kernel!r}")
-    parts = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
+    values = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
     return {
         "class": name,
-        "fields": {part: _describe_part(value, f"{part} of {name}") for part, value in parts.items()},
+        "fields": {stored_field(n): _describe_field(value, f"{n} of {name}") for n, value in values.items()},
     }
 
 
-def _describe_part(value: Kernel | Parameter | tuple[int, ...], name: str) -> Description:
+def _describe_field(value: Kernel | Parameter | tuple[int, ...], name: str) -> Description:
     if isinstance(value, Kernel):
         return _describe_kernel(value)
     return _describe_parameter(value, name) if isinstance(value, Parameter) else list(value)
 
 
 def _build_kernel(description: Description) -> Kernel:
-    parts = {name: _build_part(value) for name, value in description["fields"].items()}
-    return _KERNELS[description["class"]](**parts)
+    values = {field_of(name): _build_field(value) for name, value in description["fields"].items()}
+    return _KERNELS[description["class"]](**values)
 
 
-def _build_part(description: Description) -> Kernel | Parameter | list[int]:
+def _build_field(description: Description) -> Kernel | Parameter | list[int]:
     if isinstance(description, list):
         return description
     return _build_kernel(description) if "class" in description else _build_parameter(description)
@@ -158,7 +159,7 @@ def _build_parameter(description: Description) -> Parameter:
 
 
 def _describe_constraint(constraint: Constraint, name: str) -> Description:
-    """A constraint by its name, or its class and arguments, among NumPyro's."""
+    """A NumPyro constraint by its name, or by its class and bounds."""
     for known, value in vars(constraints).items():
         if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
             return {"name": known}
@@ -176,9 +177,9 @@ def _build_constraint(description: Description) -> Constraint:
 
 
 def _describe_prior(prior: Hashable, name: str) -> Description:
-    """A prior by its class and arguments, and the precision in which it was made; ValueError where they make another.
+    """A prior by its class, arguments and floating-point precision.
 
-    Some distributions compute from their arguments what they hold.
+    Raises ValueError where these do not rebuild it: some distributions transform their arguments.
     """
     distribution = _describe_argument(prior.distribution, name)
     for double in (True, False):
@@ -189,7 +190,7 @@ def _describe_prior(prior: Hashable, name: str) -> Description:
 
 
 def _describe_argument(value: Any, name: str) -> Description:
-    """A NumPyro distribution by its class and the arguments that made it, or one of these arguments."""
+    """A NumPyro distribution by its class and arguments, or one such argument."""
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         return {"dtype": str(value.dtype), "values": np.asarray(value).tolist()}
     if isinstance(value, tuple):
@@ -225,11 +226,16 @@ def _build_argument(description: Description, double: bool) -> Any:
         return getattr(dist, description["class"])(**arguments)
 
 
-def _describe_form(form: Representation) -> Description:
-    name = type(form).__name__
-    if _FORMS.get(name) is not type(form):
+def _describe_representation(form: Representation) -> Description:
+    name = stored_class(type(form))
+    if _REPRESENTATIONS.get(name) is not type(form):
         raise _unnamed(f"the form {form!r}")
-    return {"class": name, "fields": dict(vars(form))}
+    return {"class": name, "fields": {stored_field(name): value for name, value in vars(form).items()}}
+
+
+def _build_representation(description: Description) -> Representation:
+    arguments = {field_of(name): value for name, value in description["fields"].items()}
+    return _REPRESENTATIONS[description["class"]](**arguments)
 
 
 def _describe_likelihood(likelihood: Likelihood, size: int) -> Description:
@@ -243,7 +249,7 @@ def _describe_likelihood(likelihood: Likelihood, size: int) -> Description:
 
 
 def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
-    """The formulas and the support of a likelihood as texts, with digests, since texts round their numbers."""
+    """The formulas and support of a likelihood as text, with digests, since the text rounds numbers."""
     roles = {
         "formula": likelihood.function,
         "mean": likelihood.conditional_mean,
@@ -251,13 +257,13 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
     }
     traced = {role: trace(function, size, likelihood.symbols) for role, function in roles.items() if function}
     digests = {role: hashlib.sha256(repr(formula.key).encode()).hexdigest() for role, formula in traced.items()}
-    found = {role: [formula.text(), digests[role]] for role, formula in traced.items()}
+    texts = {role: [formula.text(), digests[role]] for role, formula in traced.items()}
     support = likelihood.declared_support
-    return found if support is None else found | {"support": [repr(support), ""]}
+    return texts if support is None else texts | {"support": [repr(support), ""]}
 
 
 def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood | None:
-    """The likelihood of pgmodels with a name and parameters, None where there is none."""
+    """The likelihood of pgmodels with this name and these parameters, None if there is none."""
     if name in _SIZED:
         num_classes = size + _SIZED[name][1]
         return _SIZED[name][0](num_classes) if num_classes > 1 else None
@@ -267,37 +273,37 @@ def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood
     return family(**parameters)
 
 
-def _build_likelihood(description: Description, given: Any, size: int) -> Likelihood:
+def _build_likelihood(description: Description, argument: Any, size: int) -> Likelihood:
     name, saved = description["name"], description["formulas"]
     parameters = {p: _build_parameter(value) for p, value in description["parameters"].items()}
-    likelihood = _named(name, parameters, size) if given is None and description["named"] else given
+    likelihood = _named(name, parameters, size) if argument is None and description["named"] else argument
     if not isinstance(likelihood, (Likelihood, LikelihoodFamily)):
-        fault = f"got {given!r}" if given is not None else "a file holds no code"
+        fault = f"got {argument!r}" if argument is not None else "files hold no code"
         raise ValueError(
-            f"the likelihood {name} is a formula of your own, {saved['formula'][0]}, and {fault}: give the likelihood "
+            f"the likelihood {name} has a custom formula, {saved['formula'][0]}, and {fault}: pass the likelihood "
             f"or its family, as in pgm.load(path, likelihood={name})."
         )
     if _arguments(likelihood) != sorted(parameters):
         raise ValueError(
-            f"the likelihood given has the parameters {_arguments(likelihood)}, and the one saved, {name}, has "
-            f"{sorted(parameters)}: give the likelihood as it was when the result was saved."
+            f"likelihood has the parameters {_arguments(likelihood)}, but the saved one, {name}, has "
+            f"{sorted(parameters)}: pass the likelihood as it was when the result was saved."
         )
     if isinstance(likelihood, LikelihoodFamily):
         likelihood = likelihood(**parameters)
     likelihood = replace(likelihood, parameters=parameters)
-    found = _formulas(likelihood, size)
-    for role in [role for role in {**saved, **found} if saved.get(role) != found.get(role)]:
-        texts = [formulas[role][0] if role in formulas else "none" for formulas in (found, saved)]
+    passed = _formulas(likelihood, size)
+    for role in [role for role in {**saved, **passed} if saved.get(role) != passed.get(role)]:
+        texts = [formulas[role][0] if role in formulas else "none" for formulas in (passed, saved)]
         digits = ", in digits that are not shown" if texts[0] == texts[1] else ""
         raise ValueError(
-            f"the {role} of the likelihood given is {texts[0]}, and the one saved is {texts[1]}{digits}: give the "
-            f"likelihood {name} as it was when the result was saved."
+            f"the {role} of likelihood is {texts[0]}, but the saved one is {texts[1]}{digits}: pass the likelihood "
+            f"{name} as it was when the result was saved."
         )
     return likelihood
 
 
 def _arguments(likelihood: Likelihood | LikelihoodFamily) -> list[str]:
-    """The names of the parameters, sorted."""
+    """The names of the likelihood's parameters, sorted."""
     if isinstance(likelihood, Likelihood):
         return sorted(likelihood.parameters)
     return sorted(argument.name for argument in likelihood.arguments)
@@ -305,6 +311,6 @@ def _arguments(likelihood: Likelihood | LikelihoodFamily) -> list[str]:
 
 def _unnamed(what: str) -> ValueError:
     return ValueError(
-        f"save names the parts of a model by class, and {what} is not one of pgmodels or NumPyro by itself: use pickle "
-        "(pickle.dump), which takes such parts too."
+        f"save stores the components of a model by class name, and {what} is not a class of pgmodels or NumPyro: use "
+        "pickle (pickle.dump), which takes custom classes too."
     )

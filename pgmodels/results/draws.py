@@ -28,12 +28,12 @@ class Draws(Result):
     """Draws from the posterior.
 
     ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
-    ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of values that were
-    sampled, by name, (chains, draws, ...); the values of ``model`` are then their posterior medians. ``statistics`` are
-    the sampler's own figures by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` follow
-    from ``whitened`` and one prior. Where not all latents were kept, ``whitened`` is None, ``rows`` are those of X that
-    were, and ``moments`` holds running means and variances, (n, latents) each. ``tuning`` is what warm-up chose, and
-    ``run`` what ``extend`` goes on from.
+    ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of sampled
+    hyperparameters by name, (chains, draws, ...); ``model`` then has their posterior medians. ``statistics`` are the
+    sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` are computed
+    from ``whitened`` and one prior. If only some latents were stored, ``whitened`` is None, ``rows`` are their rows of
+    X, and ``moments`` holds running means and variances of all, (n, latents) each. ``tuning`` are the settings chosen
+    in warm-up, and ``run`` is the state that ``extend`` continues from.
     """
 
     prior: PriorCollection
@@ -50,28 +50,28 @@ class Draws(Result):
 
     @cached_property
     def latents(self) -> np.ndarray:
-        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were kept.
+        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were stored.
 
-        Raises ValueError where only running moments were kept.
+        Raises ValueError where only running moments were stored.
         """
         if self.stored_latents is not None:
             return self.stored_latents
         if self.whitened is None:
-            raise ValueError('the draws of the latents were not kept: run gibbs with keep="all" or keep=[rows].')
+            raise ValueError('the draws of the latents were not stored: run gibbs with keep="all" or keep=[rows].')
         return _colour(self.prior.padded(), self.whitened)[..., : len(self.X), :]
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
-        """Draws of likelihood parameters by their own names, (chains, draws, 1, entries), where they were sampled."""
+        """Draws of the sampled likelihood parameters by name, (chains, draws, 1, entries)."""
         if not self.hyperparameters:
             return {}
         pairs = with_priors(self.model).of_likelihood.items()
-        drawn = {own: self.hyperparameters[name] for own, name in pairs}
-        return {own: values.reshape(*values.shape[:2], 1, -1) for own, values in drawn.items()}
+        drawn = {parameter: self.hyperparameters[name] for parameter, name in pairs}
+        return {parameter: values.reshape(*values.shape[:2], 1, -1) for parameter, values in drawn.items()}
 
     @property
     def flat_likelihood_values(self) -> dict[str, np.ndarray]:
-        """The same over all chains, (chains * draws, 1, entries), to broadcast against latents (draws, n, latents)."""
+        """``likelihood_values`` of all chains, (chains * draws, 1, entries), to broadcast with (draws, n, latents)."""
         return {name: v.reshape(-1, 1, v.shape[-1]) for name, v in self.likelihood_values.items()}
 
     @property
@@ -100,30 +100,30 @@ class Draws(Result):
 
     @cached_property
     def _varies(self) -> np.ndarray:
-        """Whether draws of a latent differ, (n, latents): of one that the prior knows sums have rounding alone."""
+        """Whether draws of a latent differ, (n, latents); for a prior variance of 0, sums differ by rounding only."""
         return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
-        """Draws that go on from here: these and ``num_samples`` more of each chain, as one longer run would give.
+        """These draws and ``num_samples`` more of each chain, the same as one longer run would give.
 
-        These stay as they are. Raises ValueError for draws of another engine than gibbs.
+        This result is not changed. Raises ValueError for draws that gibbs did not make.
         """
         return hooks.extend(self, num_samples, progress)
 
     @double_precision
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        parts = self._at(X_new)
-        means = [centre.mean(axis=0) for centre, _ in parts]
-        variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in parts]
+        conditionals = self._at(X_new)
+        means = [centre.mean(axis=0) for centre, _ in conditionals]
+        variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+        """Joint draws of the latent functions at X_new (m, d), (num_draws, m, latents).
 
-        Each goes with a draw of this result, each as often as every other. O(m^3), for each draw where
-        hyperparameters were sampled. Raises ValueError where a GP's form has no factor.
+        Each is conditional on one draw of this result; these are used equally often. O(m^3), for each draw where
+        hyperparameters were sampled. Raises ValueError for a prior without a factor.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -133,32 +133,32 @@ class Draws(Result):
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
         if not self.hyperparameters:
             prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
-            padded = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
+            padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
             return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
-        places = with_priors(self.model).leaf_indices
+        leaf_indices = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
         inputs = self.model.inputs(self.X)
-        padded = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
-        return np.asarray(_draw_each(bare(self.model), places, values, padded, noise, inputs, X_new))
+        padded = tuple(_pad_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
+        return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
-        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
 
-        ``common_noise`` gives all points of a draw one standard normal, so that what is averaged or ranked over draws
-        is smooth in X_new.
+        ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
+        are smooth in X_new.
         """
         rng = np.random.default_rng(as_seed(seed))
-        parts = []
+        latents = []
         for centre, residual in self._at(X_new):
             shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape
-            parts.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
-        return np.concatenate(parts, axis=-1)
+            latents.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
+        return np.concatenate(latents, axis=-1)
 
     def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the draws.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
-        depends on them raises ValueError where they are left out.
+        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure; without
+        them, any figure that depends on them raises ValueError.
         """
         values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
@@ -166,20 +166,23 @@ class Draws(Result):
 
     @double_precision
     def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), a group each."""
+        """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), one pair for each group."""
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
         prior = self.prior.padded() if self.model.can_pad else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
         if self.hyperparameters:
-            places = with_priors(self.model).leaf_indices
+            leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
-            padded = [_with_rank(v, group.rank) for group, v in pairs]
-            projected = _project(bare(self.model), places, values, padded, self.model.padded(self.X)[0], inputs)
+            padded = [_pad_rank(v, group.rank) for group, v in pairs]
+            projected = _project(bare(self.model), leaf_indices, values, padded, self.model.padded(self.X)[0], inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
-        parts = [_at(group, inputs, _filled_up(v, group.rank)) for group, v in pairs]
+        conditionals = [_at(group, inputs, _pad_draws(v, group.rank)) for group, v in pairs]
         draws = len(whitened[0])
-        return [(np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count]) for centre, residual in parts]
+        return [
+            (np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count])
+            for centre, residual in conditionals
+        ]
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
@@ -193,25 +196,25 @@ def _draw_given(prior: PriorCollection, X_new: Any, whitened: Any, noise: Any) -
     return draw_given(prior, X_new, whitened, noise)
 
 
-@partial(compiled, static_argnames="places")
+@partial(compiled, static_argnames="leaf_indices")
 def _draw_each(
-    model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, X_new: Any
+    model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, X_new: Any
 ) -> Any:
-    """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
+    """Joint draws at new inputs, one for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
 
 
-@partial(compiled, static_argnames="places")
-def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, inputs: Any, X_new: Any) -> Any:
+@partial(compiled, static_argnames="leaf_indices")
+def _project(model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, inputs: Any, X_new: Any) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs).for_sampling()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
@@ -225,18 +228,18 @@ def _at(group: Any, X_new: Any, whitened: Any) -> Any:
 @double_precision
 def _colour(prior: PriorCollection, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
     flat = [v.reshape(-1, *v.shape[-2:]) for v in whitened]
-    padded = tuple(_filled_up(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
+    padded = tuple(_pad_draws(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
     f = np.asarray(_latents(prior, padded))[: len(flat[0])]
     return f.reshape(*whitened[0].shape[:-2], *f.shape[1:])
 
 
-def _filled_up(draws: np.ndarray, rank: int) -> np.ndarray:
-    """Draws (draws, coordinates, latents) with zeros after them, up to a power of two: few programs are shared."""
-    return pad_zeros(_with_rank(draws, rank), power_of_two(len(draws)))
+def _pad_draws(draws: np.ndarray, rank: int) -> np.ndarray:
+    """Draws (draws, coordinates, latents), padded with zeros to a power of two, so that few programs are compiled."""
+    return pad_zeros(_pad_rank(draws, rank), power_of_two(len(draws)))
 
 
-def _with_rank(draws: np.ndarray, rank: int) -> np.ndarray:
-    """Draws with zeros for the coordinates of rows that fill up the data."""
+def _pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
+    """Draws with zeros for the coordinates of padding rows."""
     return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 

@@ -1,4 +1,4 @@
-"""The marginal of a hyperparameter, by points and their mass."""
+"""The posterior marginal of a hyperparameter, as weighted points."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from pgmodels.data.arrays import as_numbers
 
-# Deviations of the normal that each point is spread by: it adds 2 % to the variance of a density that is shown.
+# Bandwidth of the density, in standard deviations of the marginal: smoothing adds 2 % to the variance.
 _BANDWIDTH = 0.15
 
 
@@ -15,7 +15,7 @@ _BANDWIDTH = 0.15
 class Marginal:
     """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
 
-    What is computed of it is for each entry of the hyperparameter by itself.
+    All figures are by entry of the hyperparameter.
     """
 
     values: np.ndarray
@@ -33,22 +33,22 @@ class Marginal:
 
     @property
     def logarithm(self) -> "Marginal":
-        """The marginal of the logarithm."""
+        """The marginal of the hyperparameter's logarithm."""
         return Marginal(np.log(self.values), self.mass)
 
     def quantiles(self, levels: Any) -> np.ndarray:
         """Quantiles at levels between 0 and 1, (levels, ...)."""
-        given = check_levels(levels)
+        levels_checked = check_levels(levels)
         flat = self.values.reshape(len(self.values), -1)
-        found = np.empty((len(given), flat.shape[1]))
+        quantiles = np.empty((len(levels_checked), flat.shape[1]))
         for entry, values in enumerate(flat.T):
             order = np.argsort(values)
             mass = self.mass[order]
-            found[:, entry] = np.interp(given, np.cumsum(mass) - 0.5 * mass, values[order])
-        return found.reshape(len(given), *self.values.shape[1:])
+            quantiles[:, entry] = np.interp(levels_checked, np.cumsum(mass) - 0.5 * mass, values[order])
+        return quantiles.reshape(len(levels_checked), *self.values.shape[1:])
 
     def density(self, at: Any) -> np.ndarray:
-        """The density of a hyperparameter of one number at given values, smoothed in logarithms where it is positive.
+        """The density of a scalar hyperparameter at the values ``at``, smoothed on the log scale if it is positive.
 
         Raises ValueError for a hyperparameter with several entries: take one, as in
         ``pgm.Marginal(marginal.values[:, 0], marginal.mass)``.
@@ -56,8 +56,8 @@ class Marginal:
         at = as_numbers(at, "at")
         if self.values.size != len(self.values):
             raise ValueError(
-                f"density is of one number; this hyperparameter has shape {self.values.shape[1:]}: take an entry, as "
-                "in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
+                f"density needs a scalar hyperparameter; this one has shape {self.values.shape[1:]}: take one entry, "
+                "as in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
             )
         values, is_positive = self.values.ravel(), bool(np.all(self.values > 0))
         inside = at > 0 if is_positive else np.full(at.shape, True)
@@ -70,8 +70,8 @@ class Marginal:
 
 
 def check_levels(levels: Any) -> np.ndarray:
-    """Levels of quantiles as numbers (levels,), or ValueError."""
-    given = np.atleast_1d(as_numbers(levels, "levels"))
-    if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
+    """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
+    checked = np.atleast_1d(as_numbers(levels, "levels"))
+    if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
         raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
-    return given
+    return checked

@@ -1,4 +1,4 @@
-"""Draws from a model before data."""
+"""Draws from the prior predictive distribution of a model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,11 @@ from pgmodels.runtime.pickling import Picklable
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class PriorPredictive(Picklable):
-    """Draws from a model before data, at inputs X (n, d).
+    """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
 
-    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are of the first column
-    of y, given ``covariates`` (n, columns - 1), None where there are none; ``hyperparameters`` holds draws of what has
-    a prior, by name, (draws, ...). Those of one draw belong together.
+    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are the first column
+    of y given ``covariates`` (n, columns - 1), which is None if y has one column; ``hyperparameters`` holds draws of
+    those with a prior, by name, (draws, ...).
     """
 
     model: Model

@@ -1,4 +1,4 @@
-"""What every result holds."""
+"""The base class of results of inference."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,10 @@ from pgmodels.runtime.pickling import Picklable
 
 @dataclass(eq=False, repr=False)
 class Result(Picklable):
-    """What every result holds: the model with its hyperparameters resolved, and the data.
+    """Base class of results: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns where it was a data frame. Where rows have weights, they are the last
-    column of y, and ``model`` is the model of such rows.
+    ``columns`` are the names of X's columns if it was a data frame. Row weights, if any, are the last column of y, and
+    ``model`` is then the weighted model.
     """
 
     model: Model
@@ -33,28 +33,28 @@ class Result(Picklable):
 
     @property
     def weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), None where none were given."""
+        """The weight of each row (n,), None without weights."""
         return self.y[:, -1] if self.model.is_weighted else None
 
     @property
     def observations(self) -> np.ndarray:
-        """y as it was given, without weights."""
+        """y as passed by the user, without weights."""
         if not self.model.is_weighted:
             return self.y
         return self.y[:, 0] if self.y.shape[1] == 2 else self.y[:, :-1]
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood of a row by itself, which predictions are by."""
+        """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood.unweighted
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
+        """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
 
     def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
-        """Checked inputs to predict at, by rows or jointly, where the kernels are covariances too."""
+        """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
@@ -63,18 +63,18 @@ class Result(Picklable):
 
         @property
         def prior(self) -> PriorCollection:
-            """The latents' prior at the data."""
+            """The prior of the latents at the data."""
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
         return hooks.arviz(self, **options)
 
     def save(self, path: Any) -> Path:
-        """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path.
+        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; returns its path.
 
-        Arrays and text, no pickle: data, values, factors and draws. A formula of one's own is saved by its text, to be
-        given again at load; draws lose the chains that ``extend`` goes on from. Raises ValueError for kernels, forms
-        and priors of one's own, which pickle takes.
+        The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
+        likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
+        work on loaded draws. Raises ValueError for custom kernels, forms and priors: pickle such results.
         """
         return hooks.save(self, path)
 
@@ -89,12 +89,12 @@ class Result(Picklable):
 
     @property
     def jitter(self) -> tuple[float, ...]:
-        """What was added to the diagonal of each group's covariance to factorise it; 0 where nothing was."""
+        """Jitter added to the diagonal of each group's covariance to factorise it; 0 where none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:
-    """Whether two results hold the same hyperparameters at the same values, or sample the same ones."""
+    """Whether two results have the same hyperparameter values, or sample the same hyperparameters."""
     sampled = [list(getattr(result, "hyperparameters", {})) for result in (one, other)]
     if any(sampled):
         return sampled[0] == sampled[1]

@@ -1,4 +1,4 @@
-"""Results in one file: arrays and a JSON document in NumPy's npz format, without pickles and without code."""
+"""Saving a result to one npz file of arrays and a JSON document, without pickles or code."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -29,12 +29,13 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.results.stored_names import field_of, stored_class, stored_field
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Of a file: one more for every change of what it holds.
+# The version of the file format, increased by each incompatible change.
 _FORMAT = 3
 _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     cls.__name__: cls
@@ -48,12 +49,12 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
-    cls.__name__: cls for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior)
+    stored_class(cls): cls for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior)
 }
-# How engines make a prior: as the model binds it, as compiled code does, or as what is sampled from.
+# How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
-# What is rebuilt, and what cannot be saved: the chains themselves.
-_REBUILT = ("model", "prior", "posterior", "run")
+# Fields stored elsewhere in the file or rebuilt, and the state of Gibbs chains, which is not saved.
+_OTHER_FIELDS = ("model", "prior", "posterior", "run")
 
 Arrays = dict[str, np.ndarray]
 Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
@@ -66,11 +67,11 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
     """See ``Result.save``."""
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
-        fault = "is a folder" if path.is_dir() else f"is to be in {path.parent}, which is no folder"
-        raise ValueError(f"save: {path} {fault}. Name a file in a folder that there is, as in save('fit.npz').")
+        fault = "is a folder" if path.is_dir() else f"is in {path.parent}, which is not a folder"
+        raise ValueError(f"save: {path} {fault}. Name a file in an existing folder, as in save('fit.npz').")
     kind = type(result).__name__
     if _RESULTS.get(kind) is not type(result):
-        raise ValueError(f"save knows results of {', '.join(_RESULTS)}; got a {kind}: use pickle.")
+        raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
     document = {
         "format": _FORMAT,
@@ -81,7 +82,7 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
         "fields": {
             field.name: _encode(getattr(result, field.name), field.name, arrays)
             for field in fields(result)
-            if field.name not in _REBUILT
+            if field.name not in _OTHER_FIELDS
         },
     }
     if isinstance(result, Approximation):
@@ -94,11 +95,11 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
 
 @double_precision
 def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
-    """The result in a file that ``save`` wrote, with the same predictions.
+    """Load a result from a file written by ``save``, with the same predictions.
 
-    ``likelihood`` is the likelihood, or its family, where the formula is one's own: a file holds no code. What is not
-    in the file, the prior and its factorisations, is computed again. Raises ValueError for a file that is no result, is
-    damaged or of a later format, and for another likelihood than the one saved.
+    ``likelihood`` is the likelihood or its family, needed for a custom formula, since files hold no code. The prior and
+    its factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved
+    result, is damaged or has another format, and for a likelihood that differs from the saved one.
     """
     path = Path(path)
     document, arrays = _read(path)
@@ -106,45 +107,45 @@ def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> 
         return _built(document, arrays, likelihood)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is damaged: what it holds makes no {document['kind']} ({type(error).__name__}: {error}). Give a "
-            "file as save wrote it, and save the result again where it is still there."
+            f"{path} is damaged: its contents are not a valid {document['kind']} ({type(error).__name__}: {error}). "
+            "Pass an unchanged file written by save, or save the result again if you still have it."
         ) from error
 
 
 def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
     model = build(document["model"], likelihood)
-    parts = {name: _decode(value, arrays) for name, value in document["fields"].items()}
-    parts = _renamed(parts, model)
+    stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
+    stored = _renamed(stored, model)
     cls: Any = _RESULTS[document["kind"]]
     if cls is IntegratedApproximation:
-        return cls(model=model, **parts)
+        return cls(model=model, **stored)
     if cls is SparseApproximation:
-        parts["scaling"] = Scaling(*parts["scaling"])
+        stored["scaling"] = Scaling(*stored["scaling"])
         posterior = saving_sparse.decode_posterior(document["blocks"], model, arrays)
-        return cls(model=model, posterior=posterior, **parts)
-    prior = _decode_prior(document["prior"], model, parts["X"], arrays)
-    _check_ranks(prior, parts)
+        return cls(model=model, posterior=posterior, **stored)
+    prior = _decode_prior(document["prior"], model, stored["X"], arrays)
+    _check_ranks(prior, stored)
     if issubclass(cls, Draws):
-        return cls(model=model, prior=prior, **parts)
-    return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **parts)
+        return cls(model=model, prior=prior, **stored)
+    return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **stored)
 
 
-def _renamed(parts: dict[str, Any], model: Model) -> dict[str, Any]:
-    """Fields with the names that the model's parameters have; older files have their paths."""
+def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
+    """Fields with hyperparameters by name; older files have their pytree paths."""
     names = names_by_path(model)
 
     def rename(values: dict[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in values.items()}
 
-    if parts.get("hyperparameters"):
-        parts = parts | {"hyperparameters": rename(parts["hyperparameters"])}
-    if parts.get("fit") is not None:
-        parts = parts | {"fit": replace(parts["fit"], values=rename(parts["fit"].values))}
-    return parts
+    if stored.get("hyperparameters"):
+        stored = stored | {"hyperparameters": rename(stored["hyperparameters"])}
+    if stored.get("fit") is not None:
+        stored = stored | {"fit": replace(stored["fit"], values=rename(stored["fit"].values))}
+    return stored
 
 
 def _encode(value: Any, name: str, arrays: Arrays) -> Any:
-    """A field as JSON; its arrays are added to ``arrays`` under their places."""
+    """A field as JSON; its arrays are added to ``arrays`` under their paths."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -158,70 +159,71 @@ def _encode(value: Any, name: str, arrays: Arrays) -> Any:
         return {"fit": _encode(dict(vars(value)), name, arrays)}
     if isinstance(value, dict):
         return {"dict": {key: _encode(part, f"{name}.{key}", arrays) for key, part in value.items()}}
-    raise ValueError(f"save: {name} is a {type(value).__name__}, which a file of arrays does not hold: use pickle.")
+    raise ValueError(f"save: {name} is a {type(value).__name__}, which cannot be saved as arrays: use pickle.")
 
 
 def _decode(value: Any, arrays: Arrays) -> Any:
     match value:
         case {"array": name}:
             return arrays[name]
-        case {"tuple": parts}:
-            return tuple(_decode(part, arrays) for part in parts)
+        case {"tuple": entries}:
+            return tuple(_decode(part, arrays) for part in entries)
         case {"fit": report}:
             return FitReport(**_decode(report, arrays))
-        case {"dict": parts}:
-            return {key: _decode(part, arrays) for key, part in parts.items()}
+        case {"dict": entries}:
+            return {key: _decode(part, arrays) for key, part in entries.items()}
     return value
 
 
 def _encode_prior(result: Result, arrays: Arrays) -> Any:
-    """How the prior is made again: each group as the model binds it, as compiled code does, or by its arrays.
+    """How to rebuild the prior: one of ``_WAYS`` for all groups, and the arrays of each group that this does not give.
 
-    Engines may have asked for more digits than the model's own form has: what comes out otherwise is kept.
+    Engines may have used a more accurate prior than ``Model.prior`` returns by default; its arrays are then saved.
     """
-    held = result.prior.groups
-    unknown = [type(group).__name__ for group in held if _PRIORS.get(type(group).__name__) is not type(group)]
+    priors = result.prior.groups
+    unknown = [type(group).__name__ for group in priors if _PRIORS.get(stored_class(type(group))) is not type(group)]
     if unknown:
-        raise ValueError(f"save knows no prior of class {unknown[0]}: use pickle.")
+        raise ValueError(f"save cannot write a prior of class {unknown[0]}: use pickle.")
     for way in _WAYS:
         groups = _priors(result.model, result.X, way).groups
-        same = [_same(*pair) for pair in zip(held, groups, strict=True)]
+        same = [_same(*pair) for pair in zip(priors, groups, strict=True)]
         if all(same):
-            return {"way": way, "groups": [None] * len(held)}
+            return {"way": way, "groups": [None] * len(priors)}
     groups = _priors(result.model, result.X, "bound").groups
-    kept = []
-    for i, (group, own) in enumerate(zip(held, groups, strict=True)):
-        names = [] if _same(group, own) else _array_fields(group)
-        arrays |= {f"prior.{i}.{name}": np.asarray(getattr(group, name)) for name in names}
-        kept.append({"class": type(group).__name__, "arrays": names} if names else None)
-    return {"way": "bound", "groups": kept}
+    saved = []
+    for i, (group, bound) in enumerate(zip(priors, groups, strict=True)):
+        values = {} if _same(group, bound) else {stored_field(n): getattr(group, n) for n in _array_fields(group)}
+        arrays |= {f"prior.{i}.{name}": np.asarray(value) for name, value in values.items()}
+        saved.append({"class": stored_class(type(group)), "arrays": list(values)} if values else None)
+    return {"way": "bound", "groups": saved}
 
 
 def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) -> PriorCollection:
     prior = _priors(model, X, document["way"])
     groups: list[Any] = list(prior.groups)
-    for i, kept in enumerate(document["groups"]):
-        if kept is not None:
-            own = groups[i]
-            stored = {name: as_array(arrays[f"prior.{i}.{name}"]) for name in kept["arrays"]}
-            cls: Any = _PRIORS[kept["class"]]
+    for i, saved in enumerate(document["groups"]):
+        if saved is not None:
+            group = groups[i]
+            stored = {field_of(name): as_array(arrays[f"prior.{i}.{name}"]) for name in saved["arrays"]}
+            cls: Any = _PRIORS[saved["class"]]
+            # Older files have no mask.
             if cls is DensePrior:
-                stored.setdefault("row_mask", as_array(np.ones(len(own.X))))
-            groups[i] = cls(kernel=own.kernel, mean=own.mean, X=own.X, size=own.size, **stored)
+                stored.setdefault("row_mask", as_array(np.ones(len(group.X))))
+            groups[i] = cls(kernel=group.kernel, mean=group.mean, X=group.X, size=group.size, **stored)
     return PriorCollection(tuple(groups), prior.copies)
 
 
-def _check_ranks(prior: PriorCollection, parts: dict[str, Any]) -> None:
-    """ValueError where what is held of coordinates is of more than the prior has."""
-    whitened, response = parts.get("whitened"), parts.get("response")
+def _check_ranks(prior: PriorCollection, stored: dict[str, Any]) -> None:
+    """Raise ValueError where the stored coordinates are more than the prior's rank."""
+    whitened, response = stored.get("whitened"), stored.get("response")
     more = response is not None and len(response) != sum(prior.ranks)
     if whitened is not None:
         pairs = zip(whitened, prior.groups, strict=True)
         more = more or any(v.shape[-2] > group.rank for v, group in pairs)
     if more:
         raise ValueError(
-            "the file holds a latent for each of several rows with equal inputs, which have one since: load it with "
-            "the version of pgmodels that saved it, or run the engine again."
+            "the file stores one latent per row, and rows with equal inputs now share one: load it with the version "
+            "of pgmodels that saved it, or run the engine again."
         )
 
 
@@ -231,7 +233,7 @@ def _priors(model: Model, X: np.ndarray, way: str) -> PriorCollection:
 
 
 def _same(one: LatentPrior, other: LatentPrior) -> bool:
-    """Whether two priors are of one class and hold the same arrays."""
+    """Whether two priors have the same class and the same arrays."""
     names = _array_fields(one)
     return type(one) is type(other) and all(eqx.tree_equal(getattr(one, n), getattr(other, n)) for n in names)
 
@@ -241,7 +243,7 @@ def _array_fields(group: LatentPrior) -> list[str]:
 
 
 def _encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
-    """The Gaussian factors of the data, as arrays; which latents they couple, None where they couple none."""
+    """Add the sites to ``arrays``; returns the blocks of coupled latents, None if latents are independent."""
     sites = posterior if isinstance(posterior, BlockPosterior) else posterior.sites
     arrays["potential"], arrays["precision"] = np.asarray(sites.potential), np.asarray(sites.precision)
     return [list(block) for block in posterior.blocks] if isinstance(posterior, BlockPosterior) else None
@@ -249,7 +251,7 @@ def _encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: 
 
 def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
     potential, precision = as_array(arrays["potential"]), as_array(arrays["precision"])
-    # By the program that the engines ran.
+    # Padded, as in the engines, so that the result is the same to the last bit.
     padded = prior.padded()
     sites = resized_sites(Sites(potential, precision), padded.num_rows)
     if blocks is None:
@@ -257,8 +259,8 @@ def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> In
     return _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
 
 
-# Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
-# read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
+# Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
+# The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
 @partial(compiled, optimise=False)
 def _condition(prior: PriorCollection, sites: Sites) -> IndependentPosterior:
     return prior.condition(sites)
@@ -270,23 +272,23 @@ def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, b
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of a result, or ValueError."""
+    """The document and the arrays of a file; raises ValueError unless it is a result of this format."""
     try:
         document, arrays = read_arrays(path)
     except ValueError as error:
         raise ValueError(
-            f"{error}: it is no result that pgmodels saved. Give a file that result.save(path) wrote, and save the "
-            "result again where it is still there."
+            f"{error}: it is not a result saved by pgmodels. Pass a file written by result.save(path), or save the "
+            "result again if you still have it."
         ) from error
     kind = document.get("kind")
     if kind not in _RESULTS:
         raise ValueError(
-            f"{path} is no result that pgmodels saved, but {kind or 'something else'}: give a file that "
-            "result.save(path) wrote."
+            f"{path} is not a result saved by pgmodels; it contains {kind or 'something else'}: pass a file written by "
+            "result.save(path)."
         )
     if document.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} has format {document.get('format')}, of pgmodels {document.get('version')}; this is pgmodels "
-            f"{version('pgmodels')}, which reads format {_FORMAT}: load it with that version."
+            f"{path} has format {document.get('format')}, written by pgmodels {document.get('version')}; this is "
+            f"pgmodels {version('pgmodels')}, which reads format {_FORMAT}: load it with that version."
         )
     return document, arrays

@@ -1,4 +1,4 @@
-"""A posterior at inducing inputs, of no data, as arrays of a file."""
+"""Saving the posterior of a ``SparseApproximation``: arrays at inducing inputs, without data."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,31 +12,32 @@ from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
 from pgmodels.priors.factored import FactoredPosterior
 from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.results.stored_names import stored_field
 from pgmodels.runtime.x64 import as_array
 
-# What a prior without rows holds.
-_PRIOR = ("Z", "root", "active", "truncation")
+# The fields of an inducing-point prior that do not depend on the data.
+_FIELDS = ("Z", "root", "active", "truncation")
 
 Arrays = dict[str, np.ndarray]
 
 
 def encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
-    """The arrays of a posterior at inducing inputs, into ``arrays``; which latents are coupled, None where none are."""
-    for i, group in enumerate(posterior.prior.groups):
-        arrays |= {f"prior.{i}.{name}": np.asarray(getattr(group, name)) for name in _PRIOR}
+    """Add the posterior's arrays to ``arrays``; returns the blocks of coupled latents, None if independent."""
+    for i, prior in enumerate(posterior.prior.groups):
+        arrays |= {f"prior.{i}.{stored_field(name)}": np.asarray(getattr(prior, name)) for name in _FIELDS}
     if isinstance(posterior, BlockPosterior):
         arrays["centre"] = np.asarray(posterior.centre)
         arrays |= {f"root.{i}": np.asarray(root) for i, root in enumerate(posterior.roots)}
         return [list(block) for block in posterior.blocks]
-    for i, own in enumerate(posterior.groups):
-        if isinstance(own, FactoredPosterior):
-            roots, centres = own.states.span
+    for i, group in enumerate(posterior.groups):
+        if isinstance(group, FactoredPosterior):
+            roots, centres = group.states.span
             arrays |= {f"root.{i}": np.asarray(roots), f"centre.{i}": np.asarray(centres)}
     return None
 
 
 def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
-    """The posterior of a model that ``encode_posterior`` gave the arrays of."""
+    """The posterior of a model from the arrays of ``encode_posterior``."""
     prior = _prior(model, arrays)
     h = jnp.zeros((0, model.num_latents))
     if blocks is not None:
@@ -53,17 +54,17 @@ def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> IndependentPo
 
 
 def _prior(model: Model, arrays: Arrays) -> PriorCollection:
-    """The model's prior at its inducing inputs, of no rows."""
+    """The model's prior at its inducing inputs, with no data rows."""
     width = arrays["prior.0.Z"].shape[1]
     groups = model.prior(np.zeros((1, width))).resized(0).groups
     stored: list[dict[str, Any]] = [
-        {name: as_array(arrays[f"prior.{i}.{name}"]) for name in _PRIOR} for i in range(len(groups))
+        {name: as_array(arrays[f"prior.{i}.{stored_field(name)}"]) for name in _FIELDS} for i in range(len(groups))
     ]
     pairs = zip(groups, stored, strict=True)
     return PriorCollection(
         tuple(
-            replace(group, A=jnp.zeros((len(own["Z"]), 0)), **own)
-            for group, own in pairs
+            replace(group, A=jnp.zeros((len(arrays_of_group["Z"]), 0)), **arrays_of_group)
+            for group, arrays_of_group in pairs
             if isinstance(group, InducingPrior)
         )
     )

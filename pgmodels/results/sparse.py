@@ -1,4 +1,4 @@
-"""Gaussian approximations of which nothing is held but what is known at inducing inputs."""
+"""Gaussian approximations at inducing inputs, which do not store the data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,11 @@ from pgmodels.runtime.pickling import Picklable
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class SparseApproximation(Picklable, GaussianPredictions):
-    """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not hold.
+    """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
 
-    It predicts, at raw inputs: ``scaling`` is what the data's were standardised by. It has no marginals at the data,
-    so that corrections, diagnoses and comparisons, which go through the data, do not take it. ``elbo_trace`` holds the
-    bound of each window of steps, averaged over its batches, an estimate that has their noise, and after these that of
-    each pass over all rows, which has none.
+    It predicts at inputs on their original scale; ``scaling`` standardised those of the data. Corrections, diagnoses
+    and comparisons need the data and do not accept it. ``elbo_trace`` holds the ELBO of each window of steps, a noisy
+    estimate averaged over its batches, followed by the exact ELBO of each pass over all rows.
     """
 
     model: Model
@@ -43,16 +42,16 @@ class SparseApproximation(Picklable, GaussianPredictions):
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood of a row by itself, which predictions are by."""
+        """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood.unweighted
 
     @property
     def elbo(self) -> float:
-        """The last bound of ``elbo_trace``."""
+        """The last entry of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of the data."""
+        """New inputs as a float64 array (m, d); raises ValueError where their columns do not match the data's."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, len(self.scaling.location))
 
@@ -62,7 +61,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
         return inputs
 
     def save(self, path: Any) -> Path:
-        """Write the result to one file, ``fit.npz`` say, which ``pgm.load`` reads; its path. See ``Result.save``."""
+        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
         return hooks.save(self, path)
 
     def __repr__(self) -> str:

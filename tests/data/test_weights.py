@@ -213,7 +213,7 @@ def test_what_weights_cannot_do_is_refused():
         pgm.cavi(result.model, X, LABELS)
     again = pgm.cavi(result.model, X, LABELS, weights=WEIGHTS, tolerance=1e-13)
     assert again.elbo == result.elbo
-    with pytest.raises(ValueError, match="rows have weights, which data simulated from the model do not"):
+    with pytest.raises(ValueError, match="rows have weights, and data simulated from the model have none"):
         simulate_calibration(result, 2)
 
 

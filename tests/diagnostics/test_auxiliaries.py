@@ -30,25 +30,25 @@ def data(name):
 
 def approximation(name):
     """Any Gaussian marginals: the auxiliaries' optimal q is defined for all."""
-    given, rng = data(name), np.random.default_rng(7)
-    shape = (12, given["model"].num_latents)
+    arguments, rng = data(name), np.random.default_rng(7)
+    shape = (12, arguments["model"].num_latents)
     with jax.enable_x64(True):
-        posterior = conditioned(given["prior"], Sites(jnp.zeros(shape), jnp.zeros(shape)))[0]
+        posterior = conditioned(arguments["prior"], Sites(jnp.zeros(shape), jnp.zeros(shape)))[0]
     moments = {"mean": rng.normal(0.4, 1.2, shape), "variance": rng.gamma(2.0, 0.4, shape)}
     rest = {"elbo_trace": np.zeros(2), "converged": True, "tolerance": 1e-6}
-    given = {name: value for name, value in given.items() if name != "prior"}
-    return Approximation(**given, **moments, posterior=posterior, **rest, method="cavi")
+    arguments = {name: value for name, value in arguments.items() if name != "prior"}
+    return Approximation(**arguments, **moments, posterior=posterior, **rest, method="cavi")
 
 
 def draws(name):
     """Draws of the prior: the average of E[a | f, y] is over whatever the draws are."""
-    given, rng = data(name), np.random.default_rng(8)
+    arguments, rng = data(name), np.random.default_rng(8)
     whitened = tuple(
         rng.normal(size=(2, 30, group.rank, size))
-        for group, size in zip(given["prior"].groups, given["prior"].sizes, strict=True)
+        for group, size in zip(arguments["prior"].groups, arguments["prior"].sizes, strict=True)
     )
     trace = np.zeros((2, 30))
-    return Draws(**given, whitened=whitened, log_likelihood_trace=trace, num_warmup=0, method="gibbs")
+    return Draws(**arguments, whitened=whitened, log_likelihood_trace=trace, num_warmup=0, method="gibbs")
 
 
 def tilted_mean(c):
@@ -85,10 +85,10 @@ def test_logistic_softmax_chain():
     means = auxiliary_means(vi)
     rate = 1.0 / np.sum(1.0 - thinned(m, v), axis=1)
     counts = rate[:, None] * thinned(m, v)
-    own = np.arange(3) == vi.y[:, None]
+    is_label = np.arange(3) == vi.y[:, None]
     np.testing.assert_allclose(means["λ"], rate, rtol=1e-10)
     np.testing.assert_allclose(means["k"], counts, rtol=1e-10)
-    np.testing.assert_allclose(means["ω"], (own + counts) * tilted_mean(np.sqrt(m**2 + v)), rtol=1e-10)
+    np.testing.assert_allclose(means["ω"], (is_label + counts) * tilted_mean(np.sqrt(m**2 + v)), rtol=1e-10)
 
 
 def test_two_blocks():
@@ -161,9 +161,9 @@ def test_averages_take_the_spread_of_the_latents():
 
 def test_what_has_no_auxiliaries_is_refused():
     vi = approximation("bernoulli")
-    own = {"shift": vi.mean, "curvature": vi.mean, "num_nonpositive": 0}
-    corrected = PerturbativeApproximation(**{field.name: getattr(vi, field.name) for field in fields(vi)}, **own)
-    with pytest.raises(ValueError, match="take the result that was corrected"):
+    correction = {"shift": vi.mean, "curvature": vi.mean, "num_nonpositive": 0}
+    corrected = PerturbativeApproximation(**{field.name: getattr(vi, field.name) for field in fields(vi)}, **correction)
+    with pytest.raises(ValueError, match="pass the uncorrected result"):
         auxiliary_means(corrected)
-    with pytest.raises(ValueError, match="result must be what cavi, fit or gibbs return; got str"):
+    with pytest.raises(ValueError, match="result must be a result of cavi, fit or gibbs; got str"):
         auxiliary_means("cavi")

@@ -1,4 +1,4 @@
-"""A diagnosis puts its parts together, says what they mean, and says what was left out."""
+"""A diagnosis: its figures, the sentences that interpret them, and notes on what was left out."""
 
 from dataclasses import replace
 from functools import cache
@@ -43,27 +43,27 @@ def four_classes():
     return pgm.diagnose(pgm.cavi(model, X, np.arange(12) // 3), num_replicates=5, num_draws=300)
 
 
-def test_parts_are_those_of_their_modules():
-    found, gap = diagnosis(), augmentation_gap(result())
-    np.testing.assert_array_equal(found.gap, gap.value)
-    np.testing.assert_array_equal(found.gap_error, gap.error)
+def test_figures_are_those_of_their_modules():
+    diagnosed, gap = diagnosis(), augmentation_gap(result())
+    np.testing.assert_array_equal(diagnosed.gap, gap.value)
+    np.testing.assert_array_equal(diagnosed.gap_error, gap.error)
     expected = importance_estimate(result(), 500, seed=3)
-    assert found.pareto_k == expected.pareto_k
-    np.testing.assert_array_equal(found.importance.mean, expected.mean)
-    np.testing.assert_array_equal(found.vsbc.z, simulate_calibration(result(), 12, seed=3).z)
-    assert found.notes == ()
+    assert diagnosed.pareto_k == expected.pareto_k
+    np.testing.assert_array_equal(diagnosed.importance.mean, expected.mean)
+    np.testing.assert_array_equal(diagnosed.vsbc.z, simulate_calibration(result(), 12, seed=3).z)
+    assert diagnosed.notes == ()
 
 
 @pytest.mark.slow
 def test_a_corrected_result_is_another_gaussian_with_the_gap_of_its_bound():
-    found = pgm.diagnose(corrected(), num_replicates=3, num_draws=4000, seed=3, progress=False)
-    # Moments from the same sites, of rows filled up or not.
-    np.testing.assert_allclose(found.gap, diagnosis().gap, rtol=0.0, atol=1e-12)
+    diagnosed = pgm.diagnose(corrected(), num_replicates=3, num_draws=4000, seed=3, progress=False)
+    # Moments from the same sites, with and without padding.
+    np.testing.assert_allclose(diagnosed.gap, diagnosis().gap, rtol=0.0, atol=1e-12)
     for name in ("mean", "variance", "elbo", "method"):
         ours, theirs = (getattr(one, name) for one in (corrected().uncorrected, result()))
         assert ours == theirs if name in ("elbo", "method") else np.allclose(ours, theirs, rtol=0.0, atol=1e-12)
     # Of the same posterior: its mean, variance and normaliser by weights of other draws.
-    ours, theirs = found.importance, importance_estimate(result(), 4000, seed=8)
+    ours, theirs = diagnosed.importance, importance_estimate(result(), 4000, seed=8)
     for name in ("mean", "variance", "log_evidence"):
         error = np.hypot(*(getattr(one, f"{name}_error") for one in (ours, theirs)))
         assert np.all(np.abs(getattr(ours, name) - getattr(theirs, name)) < 5.0 * error)
@@ -72,25 +72,25 @@ def test_a_corrected_result_is_another_gaussian_with_the_gap_of_its_bound():
     # Nearer to it than q is.
     assert ours.divergence + 2.0 * ours.divergence_error < theirs.divergence - 2.0 * theirs.divergence_error
     assert np.all(np.abs(corrected().variance - ours.variance) < np.abs(result().variance - ours.variance))
-    text = " ".join(sentences(found))
+    text = " ".join(sentences(diagnosed))
     assert "with the uncorrected q, the ELBO" in text
     assert "Of the" not in text
-    assert "before the correction" in found.notes[0]
+    assert "before the correction" in diagnosed.notes[0]
 
 
 def test_simulated_data_meet_the_corrected_gaussian_of_each():
     with jax.enable_x64(True):
         latents, _ = draw_latents(result().prior, 3, 5, 0)
     y = draw_observations(result().likelihood, latents, None, np.random.default_rng(5))
-    found = simulate_calibration(corrected(), 3, seed=5)
-    for replicate, (f, labels, z) in enumerate(zip(latents, y, found.z, strict=True)):
-        own = pgm.correct(pgm.cavi(result().model, result().X, labels))
-        np.testing.assert_allclose(z, (f - own.mean) / np.sqrt(own.variance), atol=1e-8)
-        # In place of the truth, draws of each corrected Gaussian, whose moments its own tests know.
+    calibration = simulate_calibration(corrected(), 3, seed=5)
+    for replicate, (f, labels, z) in enumerate(zip(latents, y, calibration.z, strict=True)):
+        refitted = pgm.correct(pgm.cavi(result().model, result().X, labels))
+        np.testing.assert_allclose(z, (f - refitted.mean) / np.sqrt(refitted.variance), atol=1e-8)
+        # Draws of each corrected Gaussian replace the true latents.
         with jax.enable_x64(True):
-            drawn, _ = draw_latents(own.gaussian(), 8, 5, 1, replicate)
-        expected = (drawn[:, : len(f)] - own.mean) / np.sqrt(own.variance)
-        np.testing.assert_allclose(found.exact[replicate], expected, atol=1e-8)
+            drawn, _ = draw_latents(refitted.gaussian(), 8, 5, 1, replicate)
+        expected = (drawn[:, : len(f)] - refitted.mean) / np.sqrt(refitted.variance)
+        np.testing.assert_allclose(calibration.exact[replicate], expected, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -110,14 +110,14 @@ def test_dataframe_has_a_row_a_datum_and_latent():
 
 
 def test_without_replicates_the_rest_stands():
-    found = pgm.diagnose(result(), num_replicates=0, num_draws=200)
-    assert found.vsbc is None
-    assert "num_replicates is 0" in found.notes[0]
-    assert found.notes[0] in " ".join(str(found).split())
-    frame = found.to_dataframe()
+    diagnosed = pgm.diagnose(result(), num_replicates=0, num_draws=200)
+    assert diagnosed.vsbc is None
+    assert "num_replicates is 0" in diagnosed.notes[0]
+    assert diagnosed.notes[0] in " ".join(str(diagnosed).split())
+    frame = diagnosed.to_dataframe()
     assert frame[["coverage_50", "coverage_90", "symmetry_p"]].isna().all(axis=None)
     assert frame.drop(columns=["coverage_50", "coverage_90", "symmetry_p"]).notna().all(axis=None)
-    assert len(found.plot().axes) == 4
+    assert len(diagnosed.plot().axes) == 4
 
 
 def test_a_likelihood_that_cannot_be_drawn_from_is_said():
@@ -126,12 +126,12 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
 
     model = pgm.Model(unknown(), pgm.GP(pgm.RBF(2.0, 1.0), mean=0.5))
-    found = pgm.diagnose(pgm.cavi(model, result().X, result().y), num_draws=500, seed=3)
-    assert found.vsbc is None
-    assert "has no declared support of y" in found.notes[0]
+    diagnosed = pgm.diagnose(pgm.cavi(model, result().X, result().y), num_draws=500, seed=3)
+    assert diagnosed.vsbc is None
+    assert "does not say what y can be" in diagnosed.notes[0]
     # The formula is Bernoulli's: everything else is as it was.
-    np.testing.assert_allclose(found.gap, diagnosis().gap, rtol=1e-9)
-    np.testing.assert_allclose(found.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)
+    np.testing.assert_allclose(diagnosed.gap, diagnosis().gap, rtol=1e-9)
+    np.testing.assert_allclose(diagnosed.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_qualifications_are_noted(monkeypatch):
     planted = Calibration(z, z[:, None], num_failed=2, num_unconverged=3)
     monkeypatch.setattr(module, "simulate_calibration", lambda *args: planted)
     notes = " ".join(pgm.diagnose(replace(learned, converged=early.converged), num_replicates=10, num_draws=200).notes)
-    for words in ("had not converged", "values that were learned", "2 of 10 simulated", "on 3 of 10 simulated"):
+    for words in ("has not converged", "learned values", "2 of 10 simulated", "On 3 of 10 simulated"):
         assert words in notes
 
 
@@ -155,14 +155,14 @@ def text_of(change_vsbc=None, **importance):
     if change_vsbc is not None:
         rng = np.random.default_rng(5)
         vsbc = Calibration(change_vsbc(rng.normal(size=(100, 20, 2))), rng.normal(size=(100, 8, 20, 2)), 0, 0)
-    found = replace(base, vsbc=vsbc, importance=replace(base.importance, **importance))
-    return " ".join(sentences(found))
+    changed = replace(base, vsbc=vsbc, importance=replace(base.importance, **importance))
+    return " ".join(sentences(changed))
 
 
 def test_sentences_say_which_way_q_is_off():
     exact = text_of(lambda z: z)
     assert "no bias" in exact
-    assert "the coverage of q's intervals is right" in exact
+    assert "the coverage of q's intervals is correct" in exact
     # Of two latents, the first changed: the truth lies above q's mean, so the mean is too low.
     first = np.array([1.0, 0.0])
     assert "q's means are too low for latent 0;" in text_of(lambda z: z + 0.5 * first)
@@ -170,7 +170,7 @@ def test_sentences_say_which_way_q_is_off():
     assert "q is too narrow for latent 0." in text_of(lambda z: z * (1 + 0.4 * first))
     assert "q is too wide for all latents." in text_of(lambda z: 0.6 * z)
 
-    # A few values far out: the mean of z^2 says nothing beside its standard error, and the intervals miss the truth.
+    # A few outliers: the mean of z^2 is within its standard error, but the intervals miss the truth.
     heavy = np.random.default_rng(6).standard_cauchy((10, 20, 2)) ** 3
     assert "q is too narrow for all latents." in text_of(lambda z: heavy)
     assert (np.abs(heavy) < 1.645).mean() < 0.8
@@ -187,17 +187,19 @@ def test_sentences_say_which_way_q_is_off():
 def test_sentences_follow_pareto_k():
     assert "close to the posterior" in text_of(pareto_k=0.31)
     assert "not far from the posterior" in text_of(pareto_k=0.62)
-    assert "times two" in text_of(proposal_k=0.52)
-    assert "times two" not in text_of(proposal_k=0.48)
+    assert "double the standard errors" in text_of(proposal_k=0.52)
+    assert "double the standard errors" not in text_of(proposal_k=0.48)
     far = text_of(pareto_k=1.3)
-    assert "far from the posterior. Of the" in far
-    assert "No moments" not in far
-    assert "too far. No moments" in text_of(pareto_k=1.3, reason="Pareto k-hat of the weights is 1.30: too far.")
+    assert "far from the posterior. The ELBO is" in far
+    assert "omitted" not in far
+    assert "too far. Moments and log p(y) are therefore omitted." in text_of(
+        pareto_k=1.3, reason="Pareto k-hat of the weights is 1.30: too far."
+    )
     assert "sites times 0.35" in text_of(widening=0.35)
     X, y = result().X, np.sin(result().X[:, 0])
     gaussian = pgm.cavi(pgm.Model(pgm.Gaussian(0.4), pgm.GP(pgm.RBF(2.0, 1.0))), X, y)
     text = str(pgm.diagnose(gaussian, num_replicates=0, num_draws=200))
-    assert "the augmentation costs nothing" in text
+    assert "needs no augmentation" in text
     assert "q is the exact posterior" in text
 
 
@@ -248,9 +250,9 @@ def test_silent_where_progress_is_off(capsys):
 
 def test_what_makes_no_sense_is_refused():
     draws = pgm.gibbs(result().model, result().X, result().y, num_samples=5, num_warmup=1, num_chains=2)
-    with pytest.raises(ValueError, match="judged by R-hat"):
+    with pytest.raises(ValueError, match="diagnostics are R-hat"):
         pgm.diagnose(draws)
-    with pytest.raises(ValueError, match=r"corrected to second order.*diagnose pgm.correct"):
+    with pytest.raises(ValueError, match=r"second-order correction.*pgm.correct\(result\)"):
         pgm.diagnose(pgm.correct(result(), method="perturbative"))
     with pytest.raises(ValueError, match="not positive definite"):
         pgm.diagnose(replace(corrected(), is_positive=False))

@@ -25,7 +25,7 @@ VARIANCE = np.array([[0.8], [3.5], [0.05], [1.6]])
 
 
 def at_marginals(likelihood, y, mean=MEAN, variance=VARIANCE):
-    """An approximation of some data with the given marginals in place of its own."""
+    """An approximation of some data with other marginals."""
     X = np.linspace(-1.0, 1.0, len(mean))[:, None]
     result = cavi(Model(likelihood, GP(RBF(1.0, 0.7), size=mean.shape[1])), X, y)
     return replace(result, mean=mean, variance=variance)

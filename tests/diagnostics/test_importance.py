@@ -58,14 +58,14 @@ def test_a_shifted_gaussian_is_moved_back():
     assert estimate.pareto_k < 0.5
     np.testing.assert_array_less(np.abs(estimate.mean - exact.mean), 4.5 * estimate.mean_error)
     np.testing.assert_array_less(np.abs(estimate.variance - exact.variance), 4.5 * estimate.variance_error)
-    # The errors are smaller than what there is to find.
+    # The errors are smaller than the shift.
     assert estimate.mean_error.max() < 0.1 * np.abs(shift).max()
     assert abs(estimate.log_evidence - log_evidence) < 4 * estimate.log_evidence_error
     assert abs(estimate.divergence - 0.5 * squared) < 4 * estimate.divergence_error
     # Weights exp(d u - d^2 / 2) of a standard normal u, d^2 the squared shift: E w^2 = exp(d^2). Widening adds to that.
-    own = _weigh(moved, 1.0, 20_000, seed=1)
-    np.testing.assert_allclose(own.weights.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
-    assert estimate.effective_size > 0.95 * own.weights.effective_size
+    from_q = _weigh(moved, 1.0, 20_000, seed=1)
+    np.testing.assert_allclose(from_q.weights.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
+    assert estimate.effective_size > 0.95 * from_q.weights.effective_size
 
 
 def test_widening_keeps_the_mean_and_scales_the_sites():
@@ -142,7 +142,7 @@ def test_labels_against_quadrature(y):
     np.testing.assert_array_less(np.abs(estimate.mean[:, 0] - mean), 4 * estimate.mean_error[:, 0])
     np.testing.assert_array_less(np.abs(estimate.variance[:, 0] - variance), 4 * estimate.variance_error[:, 0])
     assert abs(estimate.log_evidence - np.log(p.sum())) < 4 * estimate.log_evidence_error
-    # CAVI's own variance is off by far more than the error of the estimate: there is something to mend.
+    # The error of CAVI's variance is far larger than that of the estimate.
     assert (np.abs(result.variance[:, 0] - variance) > 5 * estimate.variance_error[:, 0]).all()
 
 

@@ -1,4 +1,4 @@
-"""Verdicts: a planted error is called out, an exact or a close result is not."""
+"""Verdicts: a planted error is reported, an exact or a close result is not."""
 
 from dataclasses import replace
 from functools import cache
@@ -44,20 +44,20 @@ def judge(**results):
 @pytest.mark.slow
 def test_an_exact_approximation_and_a_second_run_are_trusted():
     vi, one, two = gaussian()
-    found = judge(gibbs=one, cavi=vi, second=two)
-    assert {label: verdict.level for label, verdict in found.items()} == dict.fromkeys(found, "trust")
-    assert any("none of 30 is beyond Monte-Carlo error" in sentence for sentence in found["cavi"].sentences)
-    assert any("agrees with gibbs within Monte-Carlo error" in sentence for sentence in found["second"].sentences)
-    assert all(len(verdict.latents) == 0 for verdict in found.values())
+    verdicts = judge(gibbs=one, cavi=vi, second=two)
+    assert {label: verdict.level for label, verdict in verdicts.items()} == dict.fromkeys(verdicts, "trust")
+    assert any("none of 30 is off beyond Monte-Carlo error" in sentence for sentence in verdicts["cavi"].sentences)
+    assert any("agrees with gibbs within Monte-Carlo error" in sentence for sentence in verdicts["second"].sentences)
+    assert all(len(verdict.latents) == 0 for verdict in verdicts.values())
 
 
 def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not():
     _, fixed, draws = bernoulli()
-    found = judge(gibbs=draws, corrected=fixed, halved=replace(fixed, variance=0.5 * fixed.variance))
-    assert found["corrected"].level == "trust"
-    assert found["halved"].level == "distrust"
-    assert "too narrow" in str(found["halved"])
-    assert len(found["halved"].latents) > 15
+    verdicts = judge(gibbs=draws, corrected=fixed, halved=replace(fixed, variance=0.5 * fixed.variance))
+    assert verdicts["corrected"].level == "trust"
+    assert verdicts["halved"].level == "distrust"
+    assert "too narrow" in str(verdicts["halved"])
+    assert len(verdicts["halved"].latents) > 15
     # Variance doubled is as wrong the other way.
     assert "too wide" in str(judge(gibbs=draws, doubled=replace(fixed, variance=2.0 * fixed.variance))["doubled"])
 
@@ -87,13 +87,15 @@ def test_a_biased_sampler_is_called_out():
 def test_errors_against_an_unmixed_reference_are_provisional():
     vi, draws, _ = gaussian()
     stuck = [v + np.array([0.0, 0.0, 3.0, 3.0])[:, None, None, None] for v in draws.whitened]
-    found = judge(gibbs=replace(draws, whitened=tuple(stuck)), cavi=vi)
-    assert found["gibbs"].level == "distrust"
-    assert "the chains disagree" in str(found["gibbs"])
-    assert found["cavi"].sentences[0] == "gibbs itself is not to be trusted, so these figures are provisional."
+    verdicts = judge(gibbs=replace(draws, whitened=tuple(stuck)), cavi=vi)
+    assert verdicts["gibbs"].level == "distrust"
+    assert "the chains disagree" in str(verdicts["gibbs"])
+    assert verdicts["cavi"].sentences[0] == "The reference, gibbs, is not reliable, so these figures are provisional."
 
 
-@pytest.mark.parametrize(("num_samples", "words"), [(3, "too few to say"), (30, "too few to read anything from")])
+@pytest.mark.parametrize(
+    ("num_samples", "words"), [(3, "too few to assess convergence"), (30, "too low to use the draws")]
+)
 def test_short_runs_are_not_trusted(num_samples, words):
     _, _, draws = bernoulli()
     short = replace(

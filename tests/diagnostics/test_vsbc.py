@@ -84,9 +84,9 @@ def test_errors_count_replicates_and_not_data():
     batches = split(exact())
     # The standard deviation of 100 values is within 25 % of its own; the data of a replicate are correlated.
     for name in ("bias", "dispersion", "coverage"):
-        found = [getattr(batch, name) for batch in batches]
-        scatter = np.std([value for value, _ in found], axis=0)
-        np.testing.assert_allclose(np.mean([error for _, error in found], axis=0), scatter, rtol=0.25)
+        estimates = [getattr(batch, name) for batch in batches]
+        scatter = np.std([value for value, _ in estimates], axis=0)
+        np.testing.assert_allclose(np.mean([error for _, error in estimates], axis=0), scatter, rtol=0.25)
     shares, errors = zip(*(batch.histogram(5) for batch in batches), strict=True)
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shares, axis=0), rtol=0.25)
     np.testing.assert_allclose(np.mean(shares, axis=0), 0.2, atol=0.02)
@@ -95,18 +95,18 @@ def test_errors_count_replicates_and_not_data():
 
 def split(result):
     """The replicates in 100 batches."""
-    parts = zip(np.split(result.z, 100), np.split(result.exact, 100), strict=True)
-    return [Calibration(z, exact, 0, 0) for z, exact in parts]
+    pairs = zip(np.split(result.z, 100), np.split(result.exact, 100), strict=True)
+    return [Calibration(z, exact, 0, 0) for z, exact in pairs]
 
 
 def planted(monkeypatch, change):
-    original = vsbc._find
+    original = vsbc._refit
 
     def wrong(*args):
         posterior, mean, variance, done = original(*args)
         return posterior, *change(mean, variance), done
 
-    monkeypatch.setattr(vsbc, "_find", wrong)
+    monkeypatch.setattr(vsbc, "_refit", wrong)
     return simulate_calibration(gaussian(), 100, seed=2)
 
 
@@ -207,14 +207,14 @@ def found_on(monkeypatch, cores, approximation):
 
 
 def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
-    original, numbers = vsbc._find, count(1)
+    original, numbers = vsbc._refit, count(1)
 
     def failing(*args):
         number = next(numbers)
         posterior, mean, variance, done = original(*args)
         return posterior, mean * np.nan if number == 2 else mean, variance, done and number != 4
 
-    monkeypatch.setattr(vsbc, "_find", failing)
+    monkeypatch.setattr(vsbc, "_refit", failing)
     result = simulate_calibration(gaussian(), 6)
     assert (result.num_replicates, result.num_failed, result.num_unconverged) == (5, 1, 1)
 
@@ -222,7 +222,7 @@ def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
         posterior, mean, variance, done = original(*args)
         return posterior, mean * np.nan, variance, done
 
-    monkeypatch.setattr(vsbc, "_find", all_failing)
+    monkeypatch.setattr(vsbc, "_refit", all_failing)
     with pytest.raises(ValueError, match="6 of 6 simulated data sets"):
         simulate_calibration(gaussian(), 6)
 

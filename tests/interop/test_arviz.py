@@ -1,4 +1,4 @@
-"""Results as ArviZ reads them."""
+"""Export of results to ArviZ."""
 
 import warnings
 from functools import cache
@@ -159,7 +159,7 @@ def test_what_cannot_be_exported():
 
     with pytest.raises(ValueError, match="num_draws"):
         to_arviz(results()["cavi"], num_draws=0)
-    with pytest.raises(ValueError, match="must be what cavi"):
+    with pytest.raises(ValueError, match="must be a result of cavi"):
         to_arviz("cavi")
     fixed = results()["corrected"]
     negative = np.where(np.arange(12)[:, None] == 4, -0.1, fixed.variance)
@@ -177,7 +177,7 @@ def test_what_cannot_be_exported():
 
     vi = results()["cavi"]
     with (
-        pytest.warns(InteropWarning, match="posterior_predictive is left out"),
+        pytest.warns(InteropWarning, match="posterior_predictive is omitted"),
         pytest.warns(PredictionWarning, match="undeclared is not known to be a normalised density of y"),
     ):
         tree = to_arviz(replace(vi, model=Model(undeclared(), vi.model.gps)), num_draws=5)

@@ -1,4 +1,4 @@
-"""The drawn graph: nodes in their plates, arrows clear of everything else, text that can be read."""
+"""The drawn graph: nodes in their plates, arrows that cross no node or label, readable text."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 import pgmodels as pgm
-from pgmodels.plots.geometry import Box, Segment, passes
+from pgmodels.plots.geometry import Box, Segment, enters
 from pgmodels.plots.layout import RADIUS, is_dot, label_box, lay_out
 from tests.covering import some
 from tests.plots.test_plots import boxes
@@ -35,29 +35,29 @@ MODELS = {
     "HeteroscedasticGaussian": pgm.HeteroscedasticGaussian(4.0),
     "26 GPs": pgm.Model(pgm.LogisticSoftmax(26), gps(26)),
     "two GPs": pgm.Model(pgm.HeteroscedasticGaussian(4.0), gps(2)),
-    "own": pgm.Model(weighted(2.0), gps(2)),
+    "custom": pgm.Model(weighted(2.0), gps(2)),
 }
 
 
 @pytest.mark.parametrize(
-    "name", some(MODELS, "Bernoulli", "LogisticSoftmax", "HeteroscedasticGaussian", "two GPs", "own")
+    "name", some(MODELS, "Bernoulli", "LogisticSoftmax", "HeteroscedasticGaussian", "two GPs", "custom")
 )
 def test_graph(name):
     graph = pgm.derive(MODELS[name]).graph
     figure = pgm.plot_graph(MODELS[name])
-    found = boxes(figure)
+    texts = boxes(figure)
     width, height = figure.bbox.width, figure.bbox.height
-    for i, (text, box) in enumerate(found):
+    for i, (text, box) in enumerate(texts):
         inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
         assert inside, f"{text.get_text()!r} is clipped"
-        for other, second in found[:i]:
+        for other, second in texts[:i]:
             assert not box.overlaps(second), f"{text.get_text()!r} and {other.get_text()!r} overlap"
     axes = figure.axes[0]
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == len(graph.edges)
     layout = lay_out(graph)
     inverted = axes.transData.inverted()
-    labels = [inverted.transform(box) for text, box in found if text.axes is axes and text is not axes.title]
+    labels = [inverted.transform(box) for text, box in texts if text.axes is axes and text is not axes.title]
     for edge, arrow in zip(graph.edges, arrows, strict=True):
         path = inverted.transform(arrow.get_transform().transform_path(arrow.get_path()).vertices)
         line = path[0] + np.linspace(0, 1, 200)[:, None] * (layout.nodes[edge.target] - path[0])
@@ -66,10 +66,10 @@ def test_graph(name):
                 nearest = np.hypot(*(line - layout.nodes[node.id]).T).min()
                 assert nearest > (0.05 if is_dot(node) else RADIUS), f"an arrow crosses {node.label}"
         ends = [layout.nodes[edge.source], layout.nodes[edge.target]]
-        for (left, bottom), (right, top) in labels:
-            own = any(left - RADIUS < x < right + RADIUS and bottom - RADIUS < y < top + RADIUS for x, y in ends)
-            hidden = (line[:, 0] > left) & (line[:, 0] < right) & (line[:, 1] > bottom) & (line[:, 1] < top)
-            assert own or not hidden.any(), "an arrow crosses a label"
+        for (x_min, y_min), (x_max, y_max) in labels:
+            is_end = any(x_min - RADIUS < x < x_max + RADIUS and y_min - RADIUS < y < y_max + RADIUS for x, y in ends)
+            hidden = (line[:, 0] > x_min) & (line[:, 0] < x_max) & (line[:, 1] > y_min) & (line[:, 1] < y_max)
+            assert is_end or not hidden.any(), "an arrow crosses a label"
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -81,15 +81,15 @@ def test_plates_hold_their_own_nodes_and_no_others(name):
         for node in graph.nodes:
             x, y = layout.nodes[node.id]
             if plate in graph.plates_of(node):
-                assert box.left < x - RADIUS / 2 < x + RADIUS / 2 < box.right
-                assert box.bottom < y - RADIUS / 2 < y + RADIUS / 2 < box.top
+                assert box.x_min < x - RADIUS / 2 < x + RADIUS / 2 < box.x_max
+                assert box.y_min < y - RADIUS / 2 < y + RADIUS / 2 < box.y_max
             else:
                 assert not box.overlaps(Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS))
         for other in graph.plates:
             second = layout.plates[other.id]
             if other.parent == plate.id:
-                assert box.left <= second.left < second.right <= box.right
-                assert box.bottom <= second.bottom < second.top <= box.top
+                assert box.x_min <= second.x_min < second.x_max <= box.x_max
+                assert box.y_min <= second.y_min < second.y_max <= box.y_max
             elif other.parent == plate.parent and other is not plate:
                 assert not box.overlaps(second)
     # Arrows point down.
@@ -113,7 +113,7 @@ def test_kinds_are_told_apart():
 
 
 def test_indices_are_subscripts_and_names_are_as_they_are():
-    figure = pgm.plot_graph(MODELS["own"])
+    figure = pgm.plot_graph(MODELS["custom"])
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"$f_{c}$", "$k_{c}$", r"$\omega_{2}$", r"$\omega_{3,c}$", "observation_scale"} <= texts
     assert r"$f_{1}$" in {text.get_text() for text in pgm.plot_graph(MODELS["two GPs"]).axes[0].texts}
@@ -123,8 +123,8 @@ def test_geometry():
     box = Box(0.0, 0.0, 2.0, 1.0)
     entering = [(-1.0, 0.5, 3.0, 0.5), (1.0, 2.0, 1.0, 0.9), (0.5, 0.5, 0.5, 0.5)]
     passing = [(-1.0, 0.5, 0.5, 3.0), (-1.0, 2.0, 3.0, 2.0), (-1.0, 0.5, -0.2, 0.5), (2.5, -1.0, 2.5, 3.0)]
-    assert passes(Segment(*np.array(entering).T), box).all()
-    assert not passes(Segment(*np.array(passing).T), box).any()
+    assert enters(Segment(*np.array(entering).T), box).all()
+    assert not enters(Segment(*np.array(passing).T), box).any()
     rising = Segment(0.0, 0.0, 2.0, 2.0)
     assert rising.crosses(Segment(0.0, 2.0, 2.0, 0.0))
     assert not rising.crosses(Segment(3.0, 0.0, 3.0, 2.0))
@@ -132,7 +132,7 @@ def test_geometry():
     assert box.overlaps(Box(1.9, 0.9, 5.0, 5.0))
     assert not box.overlaps(Box(2.0, 0.0, 5.0, 5.0))
     plate = pgm.derive(pgm.Bernoulli()).graph.plates[0]
-    assert label_box(plate, box).right == box.right
+    assert label_box(plate, box).x_max == box.x_max
 
 
 def test_what_is_no_model_is_refused():

@@ -1,4 +1,4 @@
-"""Latents along an input and maps over two, against the results they are of."""
+"""Plots of latents along an input and maps over two, against the results they show."""
 
 import jax
 import numpy as np
@@ -7,33 +7,33 @@ from scipy import stats
 
 import pgmodels as pgm
 from tests.covering import some
-from tests.made_results import approximation, comparison, dataset, results
+from tests.made_results import approximation, comparison, problem, results
 
 
 @pytest.mark.parametrize("name", some(["negative_binomial", "heteroscedastic"], "heteroscedastic"))
 def test_bands_hold_the_stated_mass(name):
-    found = results(name)
+    by_label = results(name)
     x = np.linspace(-2.5, 2.5, 31)[:, None]
-    figure = pgm.plot_latent({"gibbs": found["gibbs"], "cavi": found["cavi"]}, x)
-    size = found["cavi"].model.num_latents
+    figure = pgm.plot_latent({"gibbs": by_label["gibbs"], "cavi": by_label["cavi"]}, x)
+    size = by_label["cavi"].model.num_latents
     for latent, axes in enumerate(figure.axes[:size]):
         outer, inner = ([c.get_paths()[0].vertices for c in axes.collections[k::2]] for k in (0, 1))
-        mean, variance = (part[:, latent] for part in found["cavi"].predict_latent(x))
+        mean, variance = (part[:, latent] for part in by_label["cavi"].predict_latent(x))
         for vertices, mass in ((outer[1], 0.9), (inner[1], 0.5)):
             low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
             scale = np.sqrt(variance)
-            held = stats.norm.cdf(high, mean, scale) - stats.norm.cdf(low, mean, scale)
-            np.testing.assert_allclose(held, mass, atol=1e-6)
+            covered = stats.norm.cdf(high, mean, scale) - stats.norm.cdf(low, mean, scale)
+            np.testing.assert_allclose(covered, mass, atol=1e-6)
         # Draws by themselves, with noise of their own: the share of 400 in a band is 0.9 to within 4 * 0.015, 0.5 to
         # within 4 * 0.025, and so are the band's own ends.
-        f = found["gibbs"].draw_marginals(x, seed=9)[..., latent]
+        f = by_label["gibbs"].draw_marginals(x, seed=9)[..., latent]
         for vertices, mass, within in ((outer[0], 0.9, 0.09), (inner[0], 0.5, 0.15)):
             low, high = (edge(vertices, x[:, 0], side) for side in (min, max))
             np.testing.assert_allclose(((low < f) & (f < high)).mean(axis=0), mass, atol=within)
     predicted = next(line for line in figure.axes[size].lines if line.get_label() == "cavi")
-    np.testing.assert_allclose(predicted.get_ydata(), found["cavi"].predict(x).mean, rtol=1e-9)
+    np.testing.assert_allclose(predicted.get_ydata(), by_label["cavi"].predict(x).mean, rtol=1e-9)
     data = next(line for line in figure.axes[size].lines if line.get_label() == "data")
-    np.testing.assert_array_equal(data.get_ydata(), found["cavi"].y)
+    np.testing.assert_array_equal(data.get_ydata(), by_label["cavi"].y)
 
 
 def edge(vertices, x, side):
@@ -42,7 +42,7 @@ def edge(vertices, x, side):
 
 
 def test_latents_need_one_column():
-    with pytest.raises(ValueError, match="X of bernoulli has 2 columns; plot_latent draws functions of one"):
+    with pytest.raises(ValueError, match="X of bernoulli has 2 columns; plot_latent needs one"):
         pgm.plot_latent({"bernoulli": results("bernoulli")["cavi"]})
     with pytest.raises(ValueError, match=r"X_new must have the 1 column"):
         pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
@@ -70,7 +70,7 @@ def test_the_contour_is_where_the_probability_is_one_half(name, label, within):
 
 
 def test_a_map_shows_the_data_and_the_inducing_inputs():
-    common, _, _ = dataset("bernoulli")
+    common, _, _ = problem("bernoulli")
     figure = pgm.plot_probability_map(results("bernoulli")["cavi"])
     points = [c.get_offsets() for c in figure.axes[0].collections if not hasattr(c, "levels")]
     for label, drawn in zip((0, 1), points, strict=True):
@@ -111,7 +111,7 @@ def test_a_map_of_means_is_of_means():
 
 
 def test_maps_of_what_is_not_there_are_refused():
-    with pytest.raises(ValueError, match="X has 1 columns; plot_probability_map draws over two"):
+    with pytest.raises(ValueError, match="X has 1 columns; plot_probability_map needs two"):
         pgm.plot_probability_map(results("student_t")["cavi"])
     with pytest.raises(ValueError, match="from 0 to 2; got 3"):
         pgm.plot_probability_map(results("logistic_softmax")["cavi"], 3)

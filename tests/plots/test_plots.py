@@ -1,4 +1,4 @@
-"""What figures show, against the results they are of, and that everything in them can be read."""
+"""Figures against the results they show, and that all their text is readable."""
 
 import re
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.made_results import (
     among,
     approximation,
     comparison,
-    dataset,
+    problem,
     results,
 )
 
@@ -55,12 +55,12 @@ FIGURES |= {
 
 
 def relabelled(label):
-    found = results("bernoulli")
-    return among({"gibbs": found["gibbs"], label: found["cavi"]})
+    by_label = results("bernoulli")
+    return among({"gibbs": by_label["gibbs"], label: by_label["cavi"]})
 
 
 def boxes(figure):
-    """Every text that is drawn and where, in pixels."""
+    """Every visible text and its box, in pixels."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
@@ -99,13 +99,13 @@ def boxes(figure):
 def test_everything_can_be_read(name):
     figure = FIGURES[name]()
     assert isinstance(figure, Figure)
-    found = boxes(figure)
+    placed = boxes(figure)
     width, height = figure.bbox.width, figure.bbox.height
-    for text, box in found:
+    for text, box in placed:
         inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
         assert inside, f"{text.get_text()!r} is clipped"
-    for i, (text, box) in enumerate(found):
-        for other, second in found[:i]:
+    for i, (text, box) in enumerate(placed):
+        for other, second in placed[:i]:
             wide = min(box.x1, second.x1) - max(box.x0, second.x0)
             high = min(box.y1, second.y1) - max(box.y0, second.y0)
             # Boxes of text reach a pixel or two beyond its ink.
@@ -124,48 +124,48 @@ def test_dollars_are_no_mathematics():
 
 @pytest.mark.parametrize("name", some(["bernoulli", "logistic_softmax", "student_t"], "bernoulli"))
 def test_marginals_are_those_of_the_results(name):
-    found, table = results(name), comparison(name)
+    by_label, table = results(name), comparison(name)
     figure = pgm.plot_marginals(table)
     predicted = table.test.predictions
     if name == "bernoulli":
         predicted = {label: p[:, 1] for label, p in predicted.items()}
     every = {"mean": {}, "variance": {}, "predicted": predicted}
-    for label, result in found.items():
+    for label, result in by_label.items():
         every["mean"][label], every["variance"][label] = result.mean, result.variance
     for axes, values in zip(figure.axes, every.values(), strict=True):
-        points = [c for c in axes.collections if c.get_label() in found]
+        points = [c for c in axes.collections if c.get_label() in by_label]
         assert [c.get_label() for c in points] == ["cavi", "corrected"]
         for collection in points:
             x, y = collection.get_offsets().T
             np.testing.assert_array_equal(x, values["gibbs"].ravel())
             np.testing.assert_array_equal(y, values[collection.get_label()].ravel())
-    bars = next(c for c in figure.axes[0].collections if c.get_label() not in found)
+    bars = next(c for c in figure.axes[0].collections if c.get_label() not in by_label)
     ends = np.array(bars.get_segments())
-    np.testing.assert_allclose(ends[:, :, 1].mean(axis=1), found["gibbs"].mean.ravel())
+    np.testing.assert_allclose(ends[:, :, 1].mean(axis=1), by_label["gibbs"].mean.ravel())
     # Independent draws: two standard errors are 2 sd / sqrt(400); their estimate is off by some per cent.
-    expected = 4 * np.sqrt(found["gibbs"].variance.ravel() / (2 * SAMPLES))
+    expected = 4 * np.sqrt(by_label["gibbs"].variance.ravel() / (2 * SAMPLES))
     np.testing.assert_allclose(np.ptp(ends[:, :, 1], axis=1), expected, rtol=0.35)
 
 
 def test_prediction_errors_are_those_of_independent_draws():
-    found, (_, X, y) = results("bernoulli"), dataset("bernoulli")
-    p = expit(found["gibbs"].draw_marginals(X, seed=0)[..., 0])
-    got = prediction_errors(found["gibbs"], X, y)
+    by_label, (_, X, y) = results("bernoulli"), problem("bernoulli")
+    p = expit(by_label["gibbs"].draw_marginals(X, seed=0)[..., 0])
+    got = prediction_errors(by_label["gibbs"], X, y)
     np.testing.assert_allclose(got, p.std(axis=0) / np.sqrt(len(p)), rtol=0.35)
-    several = prediction_errors(results("logistic_softmax")["gibbs"], *dataset("logistic_softmax")[1:])
+    several = prediction_errors(results("logistic_softmax")["gibbs"], *problem("logistic_softmax")[1:])
     assert several.shape == (24, 3)
-    f, (_, X, y) = results("student_t")["gibbs"].draw_marginals(dataset("student_t")[1])[..., 0], dataset("student_t")
+    f, (_, X, y) = results("student_t")["gibbs"].draw_marginals(problem("student_t")[1])[..., 0], problem("student_t")
     got = prediction_errors(results("student_t")["gibbs"], X, y)
     np.testing.assert_allclose(got, f.std(axis=0) / np.sqrt(len(f)), rtol=0.35)
 
 
 def test_densities_are_where_results_differ_most():
-    found = results("logistic_softmax")
-    mean = found["gibbs"].mean.copy()
-    mean[7, 2] += 5 * np.sqrt(found["gibbs"].variance[7, 2])
-    mean[3, 0] -= 4 * np.sqrt(found["gibbs"].variance[3, 0])
-    moved = replace(found["cavi"], mean=mean, variance=found["gibbs"].variance)
-    figure = pgm.plot_densities(among({"gibbs": found["gibbs"], "moved": moved}), num_points=2)
+    by_label = results("logistic_softmax")
+    mean = by_label["gibbs"].mean.copy()
+    mean[7, 2] += 5 * np.sqrt(by_label["gibbs"].variance[7, 2])
+    mean[3, 0] -= 4 * np.sqrt(by_label["gibbs"].variance[3, 0])
+    moved = replace(by_label["cavi"], mean=mean, variance=by_label["gibbs"].variance)
+    figure = pgm.plot_densities(among({"gibbs": by_label["gibbs"], "moved": moved}), num_points=2)
     assert [axes.get_title() for axes in figure.axes] == ["row 7, latent 2", "row 3, latent 0"]
     x, density = next(line for line in figure.axes[0].lines if line.get_label() == "moved").get_data()
     # Four deviations each way hold all but 6e-5.
@@ -207,27 +207,27 @@ def test_reliability_bins_by_hand():
 
 
 def test_reliability_needs_classes_and_test_data():
-    found = results("bernoulli")
+    by_label = results("bernoulli")
     with pytest.raises(ValueError, match="no test data"):
-        pgm.plot_reliability(among(found))
+        pgm.plot_reliability(among(by_label))
     with pytest.raises(ValueError, match="y is not a class"):
         pgm.plot_reliability(comparison("student_t"))
-    with pytest.raises(ValueError, match="must be what compare returns; got Draws"):
-        pgm.plot_reliability(found["gibbs"])
+    with pytest.raises(ValueError, match="must be a result of compare; got Draws"):
+        pgm.plot_reliability(by_label["gibbs"])
 
 
 def test_elbo_is_the_trace():
-    found = results("bernoulli")
+    by_label = results("bernoulli")
     figure = pgm.plot_elbo(comparison("bernoulli"))
     values, gaps = (axes.lines for axes in figure.axes)
     assert [line.get_label() for line in values] == ["cavi"]
-    np.testing.assert_array_equal(values[0].get_ydata(), found["cavi"].elbo_trace)
+    np.testing.assert_array_equal(values[0].get_ydata(), by_label["cavi"].elbo_trace)
     np.testing.assert_allclose(gaps[0].get_ydata(), 5.0 * (0.3 ** np.arange(7.0) - 0.3**7), rtol=1e-10)
     assert "gibbs, corrected" in figure.legends[0].get_title().get_text()
     with pytest.raises(ValueError, match=r"none of the results \(gibbs\) has an ELBO"):
-        pgm.plot_elbo(found["gibbs"])
+        pgm.plot_elbo(by_label["gibbs"])
     with pytest.raises(ValueError, match="results must be a result, a dict"):
-        pgm.plot_elbo([found["cavi"]])
+        pgm.plot_elbo([by_label["cavi"]])
 
 
 @cache
@@ -243,13 +243,13 @@ def sticky():
 def test_traces_are_those_of_the_worst_latents():
     draws = sticky()
     figure = pgm.plot_trace(draws)
-    left = figure.axes[::2]
-    assert [axes.get_title() for axes in left][:2] == ["log p(y | f)", "f[1] at row 5"]
-    for axes, values in zip(left, (draws.log_likelihood_trace, draws.latents[:, :, 5, 1]), strict=False):
+    traces = figure.axes[::2]
+    assert [axes.get_title() for axes in traces][:2] == ["log p(y | f)", "f[1] at row 5"]
+    for axes, values in zip(traces, (draws.log_likelihood_trace, draws.latents[:, :, 5, 1]), strict=False):
         np.testing.assert_array_equal([line.get_ydata() for line in axes.lines], values)
     bulk, tail, _ = convergence_by_latent(draws.latents)
     worst = np.sort(np.minimum(bulk, tail), axis=None)[3]
-    for axes in left[1:]:
+    for axes in traces[1:]:
         latent, row = map(int, re.fullmatch(r"f\[(\d)\] at row (\d+)", axes.get_title()).groups())
         assert min(bulk[row, latent], tail[row, latent]) <= worst
 
@@ -278,9 +278,9 @@ def test_ranks_are_counted():
         assert sum(patch.get_height() for patch in axes.patches) == SAMPLES
     short = replace(draws, stored_latents=draws.latents[:, :3], log_likelihood_trace=draws.log_likelihood_trace[:, :3])
     for plot in (pgm.plot_trace, pgm.plot_rank, pgm.plot_convergence):
-        with pytest.raises(ValueError, match="holds 3 draws a chain"):
+        with pytest.raises(ValueError, match="has 3 draws per chain"):
             plot(short)
-        with pytest.raises(ValueError, match="draws must be what gibbs returns"):
+        with pytest.raises(ValueError, match="draws must be a result of gibbs"):
             plot(results("bernoulli")["cavi"])
 
 
@@ -297,11 +297,11 @@ def test_draws_of_some_rows_are_named_by_them():
     rows = np.array([2, 5, 9])
     some = replace(draws, whitened=None, stored_latents=draws.latents[:, :, rows], rows=rows)
     assert pgm.plot_trace(some).axes[2].get_title() == "f[1] at row 5"
-    with pytest.raises(ValueError, match="draws hold 3 rows of 24"):
+    with pytest.raises(ValueError, match="draws store the latents of 3 rows of 24"):
         auxiliary_means(some)
     none = replace(draws, whitened=None, stored_latents=None)
     assert [axes.get_title() for axes in pgm.plot_trace(none).axes[::2]] == ["log p(y | f)"]
-    with pytest.raises(ValueError, match="were not kept"):
+    with pytest.raises(ValueError, match="were not stored"):
         pgm.plot_convergence(none)
 
 
@@ -324,9 +324,9 @@ def test_convergence_counts_every_latent():
 
 @pytest.mark.parametrize("name", some(["logistic_softmax", "heteroscedastic", "bernoulli"], "bernoulli"))
 def test_auxiliaries_are_their_means(name):
-    found = results(name)
+    by_label = results(name)
     figure = pgm.plot_auxiliaries(comparison(name))
-    means = {label: auxiliary_means(found[label]) for label in ("gibbs", "cavi")}
+    means = {label: auxiliary_means(by_label[label]) for label in ("gibbs", "cavi")}
     titles = {"logistic_softmax": ["λ", *(f"{a}[{c}]" for a in "kω" for c in range(3))]}.get(name)
     titles = titles or (["k", "ω"] if name == "heteroscedastic" else ["ω"])
     assert [axes.get_title() for axes in figure.axes] == titles
@@ -339,12 +339,12 @@ def test_auxiliaries_are_their_means(name):
 
 
 def test_auxiliaries_of_nothing_are_refused():
-    found = results("bernoulli")
+    by_label = results("bernoulli")
     with pytest.raises(ValueError, match="corrected and has no auxiliaries"):
-        pgm.plot_auxiliaries(found["corrected"])
+        pgm.plot_auxiliaries(by_label["corrected"])
     with pytest.raises(ValueError, match="different auxiliaries or data"):
-        pgm.plot_auxiliaries({"one": found["cavi"], "two": results("logistic_softmax")["cavi"]})
-    with pytest.raises(ValueError, match="Gaussian in f as it stands"):
+        pgm.plot_auxiliaries({"one": by_label["cavi"], "two": results("logistic_softmax")["cavi"]})
+    with pytest.raises(ValueError, match="Gaussian in f without augmentation"):
         pgm.plot_auxiliaries(
-            approximation(dataset("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
+            approximation(problem("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
         )

@@ -1,4 +1,4 @@
-"""What notebooks and terminals show: nothing unescaped, nothing unclosed, nothing wider than 100 columns."""
+"""Display in notebooks and terminals: text escaped, elements closed, at most 100 columns."""
 
 from dataclasses import replace
 from functools import cache
@@ -99,15 +99,15 @@ def test_figures_of_results_are_the_results_own():
     one = replace(draws, whitened=tuple(v[:1] for v in draws.whitened), log_likelihood_trace=np.zeros((1, 80)))
     assert "not defined for one chain" in str(one).replace("\n", " ")
     kept = replace(draws, whitened=None, hyperparameters={"variance": np.arange(160.0).reshape(2, 80)})
-    told = " ".join(str(kept).split())
-    assert "were not kept" in told
+    text = " ".join(str(kept).split())
+    assert "were not stored" in text
     # The median, the 5 % and the 95 % quantile of 0, 1, ..., 159.
-    assert "sampled variance 79.5 (90 %: 7.95 to 151)" in told
+    assert "sampled variance 79.5 (90 %: 7.95 to 151)" in text
 
 
-def test_every_hyperparameter_is_told():
+def test_every_hyperparameter_is_listed():
     words = Reader(problem()[0]._repr_html_()).words
-    for value in ("variance", "1.3", "lengthscale", "0.9", "fixed", "mean", "0.4", "may be learned"):
+    for value in ("variance", "1.3", "lengthscale", "0.9", "fixed", "mean", "0.4", "trainable"):
         assert value in words
 
 
@@ -128,10 +128,10 @@ def test_names_that_users_give_are_escaped():
     formula.__name__ = NASTY
     model = pgm.Model(pgm.likelihood(formula)(), pgm.GP(pgm.RBF(1.3, 0.9)))
     _, vi, draws = problem()
-    own = replace(vi, model=model, method="<i>mine")
+    renamed = replace(vi, model=model, method="<i>mine")
     results = {"gibbs<i>": draws, NASTY: vi}
     comparison = pgm.compare(**results)
-    for shown in (model, pgm.derive(model), pgm.derive(model).graph, own, comparison):
+    for shown in (model, pgm.derive(model), pgm.derive(model).graph, renamed, comparison):
         reader = Reader(shown._repr_html_())
         assert "i" not in reader.tags
         assert "b" not in reader.tags or shown in (model, comparison)
@@ -147,7 +147,7 @@ def test_what_is_best_is_marked():
     reader = Reader(pgm.compare(gibbs=apart, cavi=vi, worse=worse)._repr_html_())
     # Means, Wasserstein and their maxima; variances and ELBO are alike.
     assert reader.tags.count("b") >= 3
-    assert "! Do not trust these errors yet" in reader.words
+    assert "! These errors are not reliable" in reader.words
 
 
 @pytest.mark.parametrize("count", [1, 3, 9])

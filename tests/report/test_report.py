@@ -1,4 +1,4 @@
-"""Reports: whole, self-contained, readable without pictures, and true to the comparison."""
+"""Reports: complete, self-contained, readable without images, and consistent with the comparison."""
 
 import re
 from dataclasses import replace
@@ -132,11 +132,11 @@ def test_names_that_users_give_are_escaped(tmp_path):
     comparison = binary()
     nasty = replace(comparison.results["cavi"], method=NASTY)
     results = {"gibbs<i>": comparison.results["gibbs"], NASTY: nasty}
-    own = pgm.compare(X=comparison.test.X, y=comparison.test.y, **results)
+    renamed = pgm.compare(X=comparison.test.X, y=comparison.test.y, **results)
     diagnosis = pgm.diagnose(nasty, num_replicates=2, num_draws=100)
     path = write_report(
         tmp_path / "r.html",
-        own,
+        renamed,
         title="<i>title",
         settings={"command": "<i>", "<i>key": ["<i>value"]},
         notes=["<i>note"],
@@ -147,7 +147,7 @@ def test_names_that_users_give_are_escaped(tmp_path):
     assert "i" not in reader.tags
     for text in (NASTY, "<i>no", "<i>title", "<i>key", "<i>value", "<i>note", "<i>more", "gibbs<i>"):
         assert text in reader.words
-    # The only bold texts are what is best, the likelihood's name and the labels in "What was run".
+    # The only bold texts are what is best, the likelihood's name and the labels in "Data, model and results".
     bold = re.findall(r"<b>(.*?)</b>", path.read_text(encoding="utf-8"))
     assert all(re.match(r"[-\d.]+ \*$|Bernoulli\(\)$|gibbs&lt;i&gt;$|&lt;b&gt;&amp;&quot;$", text) for text in bold)
 
@@ -185,7 +185,7 @@ def test_latents_to_distrust_are_listed_beside_the_reference(tmp_path):
     variance = vi.variance[7, 0]
     assert f"{mean[7, 0]:.3g} ± {np.sqrt(variance):.3g}" in words
     assert f"{draws.mean[7, 0]:.3g} ± {np.sqrt(draws.variance[7, 0]):.3g}" in words
-    assert "not to be trusted" in words
+    assert "not reliable" in words
 
 
 def test_a_comparison_of_draws_alone_without_test_data(tmp_path):

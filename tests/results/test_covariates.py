@@ -1,4 +1,4 @@
-"""Covariates of predictions are checked as columns of y are, whatever predicts."""
+"""Covariates of predictions are checked like columns of y, by every result."""
 
 import warnings
 from functools import cache
@@ -52,7 +52,7 @@ def undeclared(y, f):
 
 
 class Tries(pgm.Support):
-    """Successes of tries, in a support of one's own that checks all columns at once."""
+    """Successes of tries, a custom support that checks all columns at once."""
 
     num_columns = 2
 
@@ -117,17 +117,17 @@ CASES = {
         np.column_stack([RNG.normal(size=N), np.arange(N) % 2]),
         [[1.0], [0.0], [1.0]],
         {
-            "beyond": (2, [2.0], r"covariates are outside .*: shifts\[y\[1\]\] chooses among the 2 .* none in row 2"),
-            "between": (1, [0.5], r"covariates are outside .* none in row 1"),
+            "beyond": (2, [2.0], r"covariates are outside .*: shifts\[y\[1\]\] indexes the 2 .* out of range in row 2"),
+            "between": (1, [0.5], r"covariates are outside .* out of range in row 1"),
         },
     ),
     "undeclared": (
         undeclared,
         np.column_stack([COUNTS > 2, RNG.uniform(0.5, 2.0, N)]).astype(float),
         [[3.0], [1.0], [0.2]],
-        {"negative": (2, [-1.0], r"covariates are outside .* log\(y\[1\]\), beside a latent, .* in row 2")},
+        {"negative": (2, [-1.0], r"covariates are outside .* log\(y\[1\]\), which multiplies a latent, .* in row 2")},
     ),
-    "one's own support": (
+    "custom support": (
         tried,
         np.column_stack([COUNTS, TRIALS]),
         [[3.0], [1.0], [2.0]],
@@ -182,7 +182,7 @@ def wrong(name):
     missing = good.copy()
     missing[1, -1] = np.nan
     yield missing, "covariates must be finite; got nan in row 1"
-    yield good[:2], rf"covariates must have shape \(3, {columns}\), a row for each of X.*got \(2, {columns}\)"
+    yield good[:2], rf"covariates must have shape \(3, {columns}\), one row for each row of X.*got \(2, {columns}\)"
     yield np.hstack([good, good]), rf"covariates must have shape \(3, {columns}\).*got \(3, {2 * columns}\)"
     yield good.astype(str), "covariates must be numeric; got '.*' of type str"
 
@@ -242,7 +242,7 @@ def test_comparisons_are_given_what_can_be(name):
 
 
 def test_predictors_are_made_of_what_can_be():
-    # Here Φ f, over which predictions integrate, is made of covariates before anything else is.
+    # Predictions integrate over Φ f, which is computed from covariates first.
     @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Real()))
     def varying(y, f):
         z = f[0] + y[1] * f[1]
@@ -298,7 +298,7 @@ def test_new_observations_that_a_formula_does_not_allow_are_refused():
 
 
 def test_covariates_of_no_columns_are_refused():
-    with pytest.raises(ValueError, match="covariates: y of Bernoulli has no column that is given"):
+    with pytest.raises(ValueError, match="covariates: y of Bernoulli has no covariates"):
         pgm.prior_predictive(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X_NEW, [1.0, 1.0, 1.0])
 
 
@@ -306,5 +306,5 @@ def test_covariates_of_no_columns_are_refused():
 def test_text_of_covariates_has_code_that_runs(make):
     vi, value = learned("cavi", "Binomial"), make(["3", "1", "0"])
     code = code_of(lambda: vi.predict(X_NEW, value))
-    found = vi.predict(X_NEW, run(code, "covariates", value)).covariates
-    np.testing.assert_array_equal(found, [[3.0], [1.0], [0.0]])
+    covariates = vi.predict(X_NEW, run(code, "covariates", value)).covariates
+    np.testing.assert_array_equal(covariates, [[3.0], [1.0], [0.0]])

@@ -1,4 +1,4 @@
-"""Saved results and checkpoints that are damaged, of something else or made to harm: refused, in little memory."""
+"""Saved results and checkpoints that are damaged, of another kind or malicious are refused, using little memory."""
 
 import io
 import json
@@ -43,7 +43,7 @@ ENGINES = {"gibbs": gibbs, "svi": svi}
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder of each engine's, and a file of a result."""
+    """A checkpoint of each engine, and a file of a result."""
     folder = tmp_path_factory.mktemp("saved")
     gibbs(folder / "gibbs")
     with pytest.warns(pgm.ConvergenceWarning):
@@ -91,47 +91,47 @@ def announced(shape):
     return file.getvalue() + bytes(64)
 
 
-def overstated(whole):
+def overstated(content):
     """An archive whose directory says that its first entry has more bytes than the file."""
-    turned, at = bytearray(whole), whole.index(b"PK\x01\x02")
+    turned, at = bytearray(content), content.index(b"PK\x01\x02")
     for place in (20, 24):
         turned[at + place : at + place + 4] = HUGE.to_bytes(4, "little")
     return bytes(turned)
 
 
-def turned(whole):
-    other = bytearray(whole)
-    other[len(whole) // 3] ^= 1
+def turned(content):
+    other = bytearray(content)
+    other[len(content) // 3] ^= 1
     return bytes(other)
 
 
 ANYTHING = {
-    "empty": lambda whole: b"",
-    "a byte": lambda whole: whole[:1],
-    "the beginning": lambda whole: whole[:100],
-    "half": lambda whole: whole[: len(whole) // 2],
-    "all but a byte": lambda whole: whole[:-1],
-    "random": lambda whole: np.random.default_rng(0).bytes(500),
-    "text": lambda whole: b"some text",
-    "a pickle": lambda whole: pickle.dumps([1.0]),
+    "empty": lambda content: b"",
+    "a byte": lambda content: content[:1],
+    "the beginning": lambda content: content[:100],
+    "half": lambda content: content[: len(content) // 2],
+    "all but a byte": lambda content: content[:-1],
+    "random": lambda content: np.random.default_rng(0).bytes(500),
+    "text": lambda content: b"some text",
+    "a pickle": lambda content: pickle.dumps([1.0]),
 }
 ARRAYS = ANYTHING | {
     "a turned bit": turned,
-    "npy": lambda whole: announced((8,)),
-    "an empty archive": lambda whole: archived({}),
-    "an archive of text": lambda whole: archived({"notes.txt": "some text"}),
-    "an archive of no array": lambda whole: archived({"leaf_0.npy": "some text"}),
-    "a long header": lambda whole: archived({"leaf_0.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"(" * 90_000}),
-    "other arrays": lambda whole: stored(X=X),
-    "objects": lambda whole: stored(leaf_0=np.array([None, {}])),
-    "an announcement": lambda whole: archived({"leaf_0.npy": announced((HUGE,))}),
-    "a negative announcement": lambda whole: archived({"leaf_0.npy": announced((-1, -8))}),
+    "npy": lambda content: announced((8,)),
+    "an empty archive": lambda content: archived({}),
+    "an archive of text": lambda content: archived({"notes.txt": "some text"}),
+    "an archive of no array": lambda content: archived({"leaf_0.npy": "some text"}),
+    "a long header": lambda content: archived({"leaf_0.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"(" * 90_000}),
+    "other arrays": lambda content: stored(X=X),
+    "objects": lambda content: stored(leaf_0=np.array([None, {}])),
+    "an announcement": lambda content: archived({"leaf_0.npy": announced((HUGE,))}),
+    "a negative announcement": lambda content: archived({"leaf_0.npy": announced((-1, -8))}),
     "an overstatement": overstated,
-    "a document that is a list": lambda whole: stored(pgmodels=np.frombuffer(b"[1]", np.uint8)),
-    "a deep document": lambda whole: stored(pgmodels=np.frombuffer(b"[" * 100_000, np.uint8)),
-    "a document of nothing": lambda whole: stored(pgmodels=np.frombuffer(b"{}", np.uint8)),
+    "a document that is a list": lambda content: stored(pgmodels=np.frombuffer(b"[1]", np.uint8)),
+    "a deep document": lambda content: stored(pgmodels=np.frombuffer(b"[" * 100_000, np.uint8)),
+    "a document of nothing": lambda content: stored(pgmodels=np.frombuffer(b"{}", np.uint8)),
 }
-# The files of which a checkpoint is, and what ``load`` reads.
+# The files of a checkpoint, and the file that ``load`` reads.
 FILES = ["gibbs/index.json", "gibbs/state-*.npz", "gibbs/draws-000000.npz", "svi/svi.npz", "result.npz"]
 
 
@@ -145,7 +145,7 @@ def copied(saved, folder, pattern):
 def assert_refused(path, words=""):
     """That what reads the file says which one it is, what is wrong and what to do."""
     if path.name == "result.npz":
-        with pytest.raises(ValueError, match=rf"(?s){path.name}.*{words}.*[Gg]ive a file") as caught:
+        with pytest.raises(ValueError, match=rf"(?s){path.name}.*{words}.*[Pp]ass a") as caught:
             pgm.load(path)
     else:
         with pytest.raises(ValueError, match=rf"(?s)^checkpoint: .*{path.name}.*{words}.*delete the folder") as caught:
@@ -235,9 +235,9 @@ def changes(arrays):
 @pytest.mark.parametrize("pattern", FILES[1:])
 def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
     path = copied(saved, tmp_path, pattern)
-    with np.load(path) as held:
-        whole = dict(held)
-    for what, arrays in changes(whole):
+    with np.load(path) as archive:
+        original = dict(archive)
+    for what, arrays in changes(original):
         np.savez(path, **arrays)
         with pytest.raises(ValueError, match="and should be"):
             storage.read_arrays(path)
@@ -388,11 +388,11 @@ def read_only(**options):
 
 def test_a_checkpoint_is_no_result(saved):
     for path, words in [
-        ("gibbs/index.json", "not a npz file"),
-        ("gibbs/draws-000000.npz", "but a checkpoint of gibbs"),
-        ("svi/svi.npz", "but a checkpoint of svi"),
+        ("gibbs/index.json", "no npz file"),
+        ("gibbs/draws-000000.npz", "contains a checkpoint of gibbs"),
+        ("svi/svi.npz", "contains a checkpoint of svi"),
     ]:
-        with pytest.raises(ValueError, match=f"no result that pgmodels saved|{words}") as caught:
+        with pytest.raises(ValueError, match=f"not a result saved by pgmodels|{words}") as caught:
             pgm.load(saved / path)
         assert words in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Models as text and numbers: what is built of a description is the model described."""
+"""Models as text and numbers: a model built from its description equals the model described."""
 
 import json
 import pickle

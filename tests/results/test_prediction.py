@@ -363,7 +363,7 @@ def test_draws_need_a_declared_and_normalised_formula():
 def test_probabilities_are_averages_over_the_same_nodes_whether_classes_are_few_or_many(classes):
     rng = np.random.default_rng(5)
     nodes = IndependentNodes(rng.normal(size=(3, classes)), rng.uniform(0.2, 2.0, (3, classes)))
-    found = Predictive(LogisticSoftmax(classes), nodes).probabilities
+    probabilities = Predictive(LogisticSoftmax(classes), nodes).probabilities
     f, _ = nodes.at(np.arange(3), nodes.levels[1])
     expected = np.mean(expit(f) / expit(f).sum(axis=-1, keepdims=True), axis=0)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-12)

@@ -26,14 +26,14 @@ def test_draws_and_quantiles_follow_the_predictive_distribution():
     drawn = predictive.draw(2000, seed=3)
     assert drawn.shape == (2000, 3)
     levels = [0.1, 0.5, 0.8]
-    found = predictive.quantiles(levels, num_draws=2000, seed=3)
+    quantiles = predictive.quantiles(levels, num_draws=2000, seed=3)
     for row in range(3):
         law = gaussian_law(row)
         assert stats.kstest(drawn[:, row], law.cdf).pvalue > ALPHA
         expected = law.ppf(levels)
         # Six standard errors of a quantile of 2,000 draws.
         errors = np.sqrt(np.multiply(levels, np.subtract(1, levels)) / 2000) / law.pdf(expected)
-        assert (np.abs(found[:, row] - expected) <= 6 * errors).all()
+        assert (np.abs(quantiles[:, row] - expected) <= 6 * errors).all()
     np.testing.assert_array_equal(drawn, predictive.draw(2000, seed=3))
     assert not np.array_equal(drawn, predictive.draw(2000, seed=4))
 
@@ -56,16 +56,16 @@ def mixed(mass):
 
 def test_probabilities_of_counts_and_of_successes():
     counts = np.array([0, 3, 11])
-    found = Predictive(NegativeBinomial(1.5), NODES).probabilities_of(counts)
+    probabilities = Predictive(NegativeBinomial(1.5), NODES).probabilities_of(counts)
     # The midpoint rule in probability: its error is that of the two outermost of 4,000 cells.
-    np.testing.assert_allclose(found, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
+    np.testing.assert_allclose(probabilities, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
     trials = np.array([2.0, 5.0, 0.0])
-    found = Predictive(Binomial(), NODES, trials).probabilities_of(np.arange(6))
+    probabilities = Predictive(Binomial(), NODES, trials).probabilities_of(np.arange(6))
     expected = mixed(lambda f: stats.binom.pmf(np.arange(6), 5, expit(f)))[1]
-    np.testing.assert_allclose(found[1], expected, atol=2e-4)
-    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
-    assert (found[0, 3:] == 0).all()
-    assert found[2, 0] == pytest.approx(1.0)
+    np.testing.assert_allclose(probabilities[1], expected, atol=2e-4)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
+    assert (probabilities[0, 3:] == 0).all()
+    assert probabilities[2, 0] == pytest.approx(1.0)
     binary = Predictive(Bernoulli(), NODES)
     np.testing.assert_allclose(binary.probabilities_of([1, 0, 2, 0.5])[:, :2], binary.probabilities[:, ::-1])
     assert (binary.probabilities_of([1, 0, 2, 0.5])[:, 2:] == 0).all()
@@ -98,10 +98,10 @@ def test_probabilities_of_many_counts_are_those_of_each():
     # Values repeat, and one is in no support.
     predictive = Predictive(NegativeBinomial(1.5), NODES)
     counts = np.array([7.0, 0.0, 7.0, 2.5, 400.0, 31.0])
-    found = predictive.probabilities_of(counts)
+    probabilities = predictive.probabilities_of(counts)
     each = np.concatenate([predictive.probabilities_of(count) for count in counts], axis=1)
-    np.testing.assert_allclose(found, each, rtol=1e-9)
-    np.testing.assert_allclose(found, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
+    np.testing.assert_allclose(probabilities, each, rtol=1e-9)
+    np.testing.assert_allclose(probabilities, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
     start = time.process_time()
     many = predictive.probabilities_of(np.tile(np.arange(400.0), 25))
     assert time.process_time() - start < 4.0

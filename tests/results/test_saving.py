@@ -1,4 +1,4 @@
-"""Results in one file: what is loaded says the same, and what cannot be loaded says why."""
+"""Saving and loading: loaded results give the same figures, and files that cannot be loaded give the reason."""
 
 import importlib.metadata
 import json
@@ -83,7 +83,7 @@ def sampled_draws(**fields):
 
 @double_precision
 def finer():
-    """A result whose prior holds more digits than the model's own form: engines ask for them where data are precise."""
+    """A result with a more accurate prior than the model's default, as engines use for precise data."""
     inputs = np.linspace(-2.0, 2.0, 40)[:, None]
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, 2.5), mean=0.3))
     prior = model.prior(inputs, neglected=1e-14)
@@ -91,7 +91,7 @@ def finer():
     assert prior != model.prior(inputs)
     sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
     y = (inputs[:, 0] > 0).astype(float)
-    # By the engines' program: that of another has other roundings.
+    # By the engines' program, since another would round differently.
     posterior, mean, variance = condition(problem_of(model, Data(inputs, y), prior), sites)
     return pgm.Approximation(
         model=model,
@@ -167,23 +167,23 @@ def load(path, name):
 
 
 def figures(result):
-    """What a result says, at the data and elsewhere."""
-    parts = {"mean": result.mean, "variance": result.variance}
+    """The figures of a result, at the data and at new inputs."""
+    values = {"mean": result.mean, "variance": result.variance}
     if isinstance(result, pgm.Draws):
-        parts |= {"latents": result.latents, **result.hyperparameters}
+        values |= {"latents": result.latents, **result.hyperparameters}
     if getattr(result, "whitened", ()) is None:
-        return parts
+        return values
     new = NEW[:, : result.X.shape[1]]
     predictive = result.predict(new)
-    parts |= {
+    values |= {
         "predicted mean": predictive.mean,
         "predicted variance": predictive.variance,
         "log density": predictive.log_density(NEW_LABELS),
         "latent": np.stack(result.predict_latent(new)),
     }
     if isinstance(result, pgm.Approximation) and not isinstance(result, pgm.CorrectedApproximation):
-        parts |= {"drawn": result.draw_at_data(3, seed=2)[0], "elbo": np.array(result.elbo)}
-    return parts
+        values |= {"drawn": result.draw_at_data(3, seed=2)[0], "elbo": np.array(result.elbo)}
+    return values
 
 
 def assert_same(one, other, name):
@@ -232,22 +232,22 @@ READER = """
 import pickle, sys, jax
 import pgmodels as pgm
 from tests.results.test_saving import figures, load
-told = {name: figures(load(path, name)) for name, path in zip(sys.argv[2::2], sys.argv[3::2])}
+figures_read = {name: figures(load(path, name)) for name, path in zip(sys.argv[2::2], sys.argv[3::2])}
 assert not jax.config.jax_enable_x64
 with open(sys.argv[1], "wb") as file:
-    pickle.dump(told, file)
+    pickle.dump(figures_read, file)
 """
 
 
 @pytest.mark.slow
 def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
     arguments = [str(part) for name in NAMES for part in (name, files[name])]
-    command = [sys.executable, "-c", READER, str(tmp_path / "told"), *arguments]
+    command = [sys.executable, "-c", READER, str(tmp_path / "figures_read"), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
     assert done.returncode == 0, done.stderr
-    told = pickle.loads((tmp_path / "told").read_bytes())
+    figures_read = pickle.loads((tmp_path / "figures_read").read_bytes())
     for name in NAMES:
-        assert_same(told[name], figures(results[name]), name)
+        assert_same(figures_read[name], figures(results[name]), name)
 
 
 def test_a_file_holds_arrays_and_text_and_nothing_that_is_computed_again(files):
@@ -300,19 +300,19 @@ def altered(formula, **options):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("passed", "words"),
     [
-        (None, r"additive is a formula of your own, σ.*tilt.*likelihood=additive"),
+        (None, r"additive has a custom formula, σ.*tilt.*likelihood=additive"),
         ("additive", "got 'additive'.*likelihood=additive"),
-        (pgm.Bernoulli, r"has the parameters \[\], and the one saved, additive, has \['tilt'\]"),
-        (altered(lambda y, f, tilt=0.7: pgm.sigmoid(f[0] + tilt * f[1])), "the formula of the likelihood given is σ"),
-        (altered(additive.function, support=pgm.Counts()), r"support.*is Counts\(\), and the one saved is Binary"),
+        (pgm.Bernoulli, r"has the parameters \[\], but the saved one, additive, has \['tilt'\]"),
+        (altered(lambda y, f, tilt=0.7: pgm.sigmoid(f[0] + tilt * f[1])), "the formula of likelihood is σ"),
+        (altered(additive.function, support=pgm.Counts()), r"support.*is Counts\(\), but the saved one is Binary"),
         (altered(additive.function, mean=lambda y, f, tilt: f[0], variance=lambda y, f, tilt: f[1]), "mean.*is none"),
     ],
 )
-def test_a_formula_of_ones_own_is_to_be_given_again(files, given, words):
+def test_a_custom_formula_must_be_passed(files, passed, words):
     with pytest.raises(ValueError, match=words):
-        pgm.load(files["combined"], likelihood=given)
+        pgm.load(files["combined"], likelihood=passed)
 
 
 def test_formulas_that_differ_in_hidden_digits_are_told_apart(results, tmp_path):
@@ -326,15 +326,23 @@ def test_formulas_that_differ_in_hidden_digits_are_told_apart(results, tmp_path)
 
 
 def test_a_file_that_is_no_result_is_refused(files, tmp_path):
-    path, whole = tmp_path / "fit.npz", files["gibbs"].read_bytes()
-    turned = bytearray(whole)
-    turned[len(whole) // 3] ^= 1
-    for damaged in (b"", b"some text", pickle.dumps([1.0]), whole[:100], whole[: len(whole) // 2], whole[:-1], turned):
+    path, content = tmp_path / "fit.npz", files["gibbs"].read_bytes()
+    turned = bytearray(content)
+    turned[len(content) // 3] ^= 1
+    for damaged in (
+        b"",
+        b"some text",
+        pickle.dumps([1.0]),
+        content[:100],
+        content[: len(content) // 2],
+        content[:-1],
+        turned,
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"fit\.npz is damaged, truncated or not a npz file.*save"):
             pgm.load(path)
     np.savez(path, X=X)
-    with pytest.raises(ValueError, match=r"no result that pgmodels saved"):
+    with pytest.raises(ValueError, match=r"not a result saved by pgmodels"):
         pgm.load(path)
     np.savez(path, X=np.array([None]))
     with pytest.raises(ValueError, match=r"pickled objects"):
@@ -360,7 +368,7 @@ def test_a_later_format_is_refused(results, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_FORMAT", 4)
     path = results["cavi"].save(tmp_path / "fit.npz")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"format 4, of pgmodels .*reads format 3"):
+    with pytest.raises(ValueError, match=r"format 4, written by pgmodels .*reads format 3"):
         pgm.load(path)
 
 
@@ -381,7 +389,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(results, files, tmp_path, monkey
     assert results["gibbs"].save(str(path)) == path
     assert isinstance(pgm.load(str(path)), pgm.Draws)
     for wrong in (tmp_path, tmp_path / "none" / "fit.npz"):
-        with pytest.raises(ValueError, match="Name a file in a folder"):
+        with pytest.raises(ValueError, match="Name a file in an existing folder"):
             results["gibbs"].save(wrong)
 
 

@@ -73,7 +73,7 @@ def test_the_optimum_with_priors_is_the_mode_of_the_values_themselves_and_says_s
     posterior = evidence + np.log(grid) - 1.5 * grid
     assert np.isclose(fitted.fit.values["variance"], grid[posterior.argmax()], atol=2e-4)
     assert grid[(posterior + np.log(grid)).argmax()] > 1.2 * grid[posterior.argmax()]
-    assert "the mode of the values themselves, not of their logarithms" in " ".join(str(fitted).split())
+    assert "the mode on the original scale, not the log scale" in " ".join(str(fitted).split())
     assert "with priors" not in str(pgm.cavi(fitted.model.fixed(), X, y))
 
 

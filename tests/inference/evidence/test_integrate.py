@@ -105,7 +105,7 @@ def test_densities_are_those_of_quadrature():
     # Of the logarithm, over the value; smoothing takes 1 % off the peak.
     np.testing.assert_allclose(marginal.density(np.exp(values)) * np.exp(values), by_value, atol=0.03 * by_value.max())
     np.testing.assert_array_equal(marginal.density([-1.0, 0.0]), 0.0)
-    with pytest.raises(ValueError, match=r"density is of one number; this hyperparameter has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"density needs a scalar hyperparameter; this one has shape \(2,\)"):
         pgm.Marginal(np.ones((3, 2)), np.full(3, 1.0 / 3.0)).density(1.0)
 
 

@@ -128,7 +128,7 @@ def test_keeping_less_of_the_same_draws(binary, keep):
     np.testing.assert_allclose(part.variance, whole.variance, rtol=1e-9)
     assert part.whitened is None
     if keep == "moments":
-        with pytest.raises(ValueError, match="were not kept"):
+        with pytest.raises(ValueError, match="were not stored"):
             _ = part.latents
     else:
         np.testing.assert_array_equal(part.rows, keep)

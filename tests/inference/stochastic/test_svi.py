@@ -114,7 +114,7 @@ def test_results_are_those_that_every_other_call_takes(exact):
     assert found.elbo == pytest.approx(exact.elbo, abs=1e-7)
     for ours, theirs in zip(found.predict_latent(X[:5] + 0.1), exact.predict_latent(X[:5] + 0.1), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert "CAVI by stochastic steps of Bernoulli()" in repr(found)
+    assert "Stochastic CAVI of Bernoulli()" in repr(found)
 
 
 def test_the_adaptive_rate_goes_by_how_much_of_the_gradient_is_noise():

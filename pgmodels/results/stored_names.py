@@ -1,0 +1,21 @@
+"""Names of classes and fields in saved files, which stay the same when the code's names change."""
+
+# By the code's name. Names that are not listed are the same in files.
+_CLASSES = {"Auto": "Cheapest", "ChunkedInducingPrior": "StreamedPrior", "FICPrior": "SparsePrior"}
+_FIELDS = {"row_mask": "live"}
+_ATTRIBUTES = {stored: name for name, stored in _FIELDS.items()}
+
+
+def stored_class(cls: type) -> str:
+    """The name of a class in files."""
+    return _CLASSES.get(cls.__name__, cls.__name__)
+
+
+def stored_field(name: str) -> str:
+    """The name of a field in files."""
+    return _FIELDS.get(name, name)
+
+
+def field_of(stored: str) -> str:
+    """The name in the code of a field in a file."""
+    return _ATTRIBUTES.get(stored, stored)
