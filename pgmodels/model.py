@@ -22,6 +22,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbol
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.weights import check_weights
 from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
+from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, told_apart
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
@@ -34,6 +35,9 @@ from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
+
+# A prior for each group of latents, or none.
+Groups = tuple[LatentPrior | None, ...]
 
 
 class DataWarning(PgmodelsWarning):
@@ -271,11 +275,19 @@ class Model(Module):
 
     def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
         """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``neglected``."""
-        inputs, groups = self.inputs(np.asarray(X)), []
-        for gp, distinct, size in zip(self.gps, inputs.masked(), map(len, inputs.X), strict=True):
-            bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
-            groups.append(bound if len(distinct) == size else bound.resized(size))
+        inputs = self.inputs(np.asarray(X))
+        groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
+
+    def fixed_groups(self, X: Any, held: Sequence[bool]) -> Groups:
+        """The prior of each group that is held, to the last digit that it can have, to draw from; None of others."""
+        inputs = self.inputs(np.asarray(X))
+        return tuple(self._bound(index, inputs, 0.0).for_sampling() if own else None for index, own in enumerate(held))
+
+    def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
+        gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
+        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, neglected)
+        return bound if len(X) == count else bound.resized(len(X))
 
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError if the priors at the inputs need more memory than is available."""
@@ -294,21 +306,26 @@ class Model(Module):
         groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.can_pad) for gp in self.gps]
         return told_apart(X, groups, size)
 
-    def traced_prior(self, inputs: DistinctInputs) -> PriorCollection:
-        """The prior at inputs as a traceable function of the hyperparameters."""
-        groups = []
-        for gp, X, row_mask in zip(self.gps, inputs.X, inputs.row_mask, strict=True):
-            rows = {} if row_mask is None else {"row_mask": row_mask}
-            groups.append(gp.form.traced(gp.kernel, as_array(gp.mean.value), X, gp.size, **rows))
+    def traced_prior(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
+        """The prior at inputs as a traceable function of the hyperparameters.
+
+        ``fixed_groups`` has the groups that are known but for their means, and None for the others.
+        """
+        groups, fixed_groups = [], fixed_groups or (None,) * len(self.gps)
+        for gp, X, row_mask, fixed in zip(self.gps, inputs.X, inputs.row_mask, fixed_groups, strict=True):
+            rows, mean = {} if row_mask is None else {"row_mask": row_mask}, as_array(gp.mean.value)
+            groups.append(fixed.with_mean(mean) if fixed else gp.form.traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any) -> PriorCollection:
+    def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:
         """``traced_prior``, compiled, without padding rows."""
-        return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True)).resized(len(X))
+        return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
 
-    def compiled_prior_at(self, inputs: DistinctInputs) -> PriorCollection:
-        """``traced_prior``, compiled."""
-        return _compiled_prior(self.bare(), inputs)
+    def compiled_prior_at(self, inputs: DistinctInputs, held: Groups = ()) -> PriorCollection:
+        """``traced_prior``, compiled; what is held is filled up to as many rows as inputs have."""
+        pairs = zip(held, inputs.X, strict=True) if held else ()
+        held = tuple(own.resized(len(X)) if own and len(own.X) < len(X) else own for own, X in pairs)
+        return _compiled_prior(self.bare(), inputs, held)
 
     @property
     def can_pad(self) -> bool:
@@ -448,5 +465,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs) -> PriorCollection:
-    return model.traced_prior(inputs)
+def _compiled_prior(model: Model, inputs: DistinctInputs, held: Groups) -> PriorCollection:
+    return model.traced_prior(inputs, held)

@@ -32,7 +32,8 @@ def learned(name: str, seed: int, form: pgm.Inducing | pgm.Dense) -> tuple[float
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of values far out, and of inputs that are too few
-        result = pgm.fit(model, (X - X.mean(axis=0)) / X.std(axis=0), y, progress=False)
+        standardised = (X - X.mean(axis=0)) / X.std(axis=0)
+        result = pgm.fit(model, standardised, y, objective="cavi", correct=False, progress=False)
     learned_form = result.model.gps[0].form
     return result.elbo, 0 if isinstance(learned_form, pgm.Dense) else len(learned_form.inputs)
 

@@ -39,7 +39,8 @@ def fold(name: str, number: int) -> dict[str, tuple[float, ...]]:
     train = np.concatenate(folds[:number] + folds[number + 1 :])
     X = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
     training = X[train], data.y[train]
-    vi = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.0)), *training)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.0))
+    vi = pgm.fit(model, *training, objective="cavi", correct=False)
     model = vi.model.fixed()
     gaussian = pgm.gaussian_vi(model, *training)
     results = {

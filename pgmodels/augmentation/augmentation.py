@@ -60,6 +60,16 @@ class Augmentation(Objective):
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
 
+    @cached_property
+    def is_exact(self) -> bool:  # type: ignore[override]
+        """See Objective: where no rule introduces an auxiliary."""
+        return all(rule.auxiliary is None for rule in self.rules)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the formula is Gaussian in latents that are updated together, so that q is the posterior."""
+        return len(self.blocks) == 1 and self.is_exact
+
     def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The predictors at latent values (..., n, latents): the latents themselves if no factor combines them."""
         return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)

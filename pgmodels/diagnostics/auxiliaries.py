@@ -12,7 +12,7 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.numerics.quadrature import slices
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
@@ -30,18 +30,14 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     average of E[a | f, y] over the draws of f: the same expectation as Gibbs draws of a, with less noise. NaN where a
     datum lacks the auxiliary, for example a probit datum for the other label. Infinite where the posterior mean does
     not exist: for the Laplace likelihood it is E[1 / (2 scale |y - f|)], which diverges for draws of f. Empty for
-    likelihoods that are Gaussian in f without augmentation.
-    Raises ValueError for a corrected result, for whose marginals no q of the auxiliaries is optimal, and for draws
-    without all latents.
+    likelihoods that are Gaussian in f without augmentation. For a corrected result, those before the correction.
+    Raises ValueError for draws without all latents.
     """
-    if isinstance(result, CorrectedApproximation):
-        raise ValueError(
-            "a corrected result has no auxiliary variables: pass the uncorrected result, or draws of gibbs."
-        )
     if isinstance(result, Draws):
         means = _average(result)
     elif isinstance(result, Approximation):
-        means = _expected(result, *result.predictor_moments(), result.model.parameters)
+        # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
+        means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
         raise ValueError(f"result must be a result of cavi, fit or gibbs; got {type(result).__name__}.")
     present = _present(result)

@@ -10,10 +10,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
+from pgmodels.inference.conditioning import condition
 from pgmodels.inference.corrections.correct import correct_by_response
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import condition, init, step
+from pgmodels.inference.variational.cavi import init, step
 from pgmodels.inference.variational.gaussian_vi import gaussian_problem, optimise, start_state
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model

@@ -46,7 +46,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     - posterior: ``f`` (datum, latent), and sampled hyperparameters by name;
     - posterior_predictive: ``y`` (datum), replicated observations at the data's inputs given the draws of ``f``; if y
       has several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
-      event times are drawn without censoring;
+      event times are drawn without censoring; for a corrected result, the uncorrected latents are used in the rows
+      whose response is skewed, as in ``predict``;
     - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
       ``weights``), so that leave-one-out removes the row with its weight;
     - observed_data: ``y`` (datum), the first column;
@@ -66,6 +67,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
+    exported = result
     if isinstance(result, IntegratedApproximation):
         result = _drawn(result, int(num_draws), seed)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
@@ -96,9 +98,9 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(
-            likelihood, f[:, kept], likelihood.support(f.shape[-1]).covariate_columns(y), rng, values
-        )
+        latents = _averaging(exported, f, seed)[:, kept]
+        covariates = likelihood.support(f.shape[-1]).covariate_columns(y)
+        drawn = draw_observations(likelihood, latents, covariates, rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warn(f"posterior_predictive is omitted: {error}", InteropWarning)
@@ -164,6 +166,13 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
         log_likelihood_trace=np.zeros((1, num_draws)),
         num_warmup=0,
     )
+
+
+def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
+    """The latents that y is drawn with: those of the posterior, but where the response of a corrected one is skewed."""
+    if isinstance(result, IntegratedApproximation):
+        return result.averaging_draws(f.shape[1], seed)[None]
+    return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f
 
 
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:

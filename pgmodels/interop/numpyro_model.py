@@ -13,11 +13,10 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, trace
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
-from pgmodels.parameters.parameter import bare, is_parameter
-from pgmodels.parameters.vector import ParameterVector, is_sampled, with_priors
+from pgmodels.parameters.parameter import bare
+from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
 from pgmodels.priors.dense import exact_root
 from pgmodels.priors.representation import Auto
-from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Prefix of the sites of whitened coordinates: whitened_0, whitened_1, ...
@@ -53,8 +52,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     - each parameter with a prior, under names such as ``lengthscale``, ``mean`` and ``scale`` (with prefix ``f[1].`` if
       the model has several GPs, see ``pgmodels.parameters.names``); all others are fixed at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
-    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, copied to the rows. If no parameter has a
-      prior, A^T A is K to double precision, and r its rank; otherwise it is K + j I with the jitter of
+    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, copied to the rows. If no parameter of the
+      kernel has a prior, A^T A is K to double precision, and r its rank; otherwise it is K + j I with the jitter of
       ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs;
     - ``y``, observed, whose log density is the formula's.
 
@@ -75,8 +74,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 class Program:
     """The sites of ``to_numpyro`` for checked data and a resolved model whose GPs all have the default form.
 
-    ``prior`` is the prior of the latents if no hyperparameters are sampled, to double precision and without coordinates
-    that have no influence; None otherwise.
+    ``fixed_groups`` are the priors of groups whose kernels have no sampled parameter, None for the others; they are
+    exact to double precision, in the coordinates that have any influence.
     """
 
     def __init__(self, model: Model, data: Data):
@@ -85,15 +84,10 @@ class Program:
         inputs = model.inputs(data.X)
         self.copies = inputs.copies
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
-        self.prior = None if self.unknowns.leaf_indices else model.prior(data.X, neglected=0.0)
         # Factors that do not depend on sampled parameters are computed once.
-        self.factors: list[Any]
-        if self.prior is not None:
-            groups = zip(self.prior.require_factors(), self.inputs, strict=True)
-            self.factors = [_active(group, len(X)) for group, X in groups]
-        else:
-            pairs = zip(model.gps, self.inputs, strict=True)
-            self.factors = [None if _is_sampled(gp.kernel) else _root(bare(gp.kernel), X).T for gp, X in pairs]
+        self.fixed_groups = model.fixed_groups(data.X, have_fixed_kernels(model))
+        pairs = zip(self.fixed_groups, self.inputs, strict=True)
+        self.factors = [None if group is None else _active(group, len(X)) for group, X in pairs]
 
     def __call__(self) -> None:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -117,19 +111,9 @@ class Program:
         return self.copies.side_by_side(latents)
 
 
-@compiled
-def _root(kernel: Any, X: Any) -> Any:
-    return exact_root(kernel, X)[0]
-
-
 def _active(group: Any, count: int) -> Any:
     """The factor (r, m) of a group at its first ``count`` inputs, without coordinates that have no influence."""
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
-
-
-def _is_sampled(kernel: Any) -> bool:
-    leaves = jax.tree.leaves(kernel, is_leaf=is_parameter)
-    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)
 
 
 def checked_unknowns(model: Model) -> ParameterVector:

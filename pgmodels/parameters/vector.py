@@ -135,3 +135,18 @@ def with_priors(model: "Model") -> ParameterVector:
 def is_sampled(parameter: Parameter) -> bool:
     """Whether samplers draw a parameter: it has a prior and is not Fixed."""
     return parameter.learned and parameter.prior is not None
+
+
+def have_fixed_kernels(model: "Model") -> tuple[bool, ...]:
+    """Of each group of latents, whether nothing of its kernel is uncertain."""
+    return tuple(not _any_uncertain(gp.kernel) for gp in model.gps)
+
+
+def has_one_prior(model: "Model") -> bool:
+    """Whether nothing is uncertain of the latents' prior, neither kernels nor means."""
+    return not _any_uncertain(model.gps)
+
+
+def _any_uncertain(tree: Any) -> bool:
+    leaves = jax.tree.leaves(tree, is_leaf=is_parameter)
+    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)

@@ -11,7 +11,6 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
-from pgmodels.results.approximation import CorrectedApproximation
 
 # Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
 _SEPARATE = 4
@@ -22,12 +21,12 @@ def plot_auxiliaries(results: Any) -> Figure:
 
     ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.
     For draws it is the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.auxiliaries``); corrected results have no auxiliaries and are left out. Raises ValueError
-    where no result has auxiliaries, or for results of different models.
+    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction; results of ``correct`` are left out.
+    Raises ValueError where no result has auxiliaries, or for results of different models.
     """
     by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None
-    means = {k: auxiliary_means(r) for k, r in by_label.items() if not isinstance(r, CorrectedApproximation)}
+    means = {k: auxiliary_means(r) for k, r in by_label.items() if not getattr(r, "corrects_another", False)}
     first = _check(means, by_label, reference)
     looks = styles(by_label, reference)
     panels = [panel for name in means[first] for panel in _panels(name, means, first)]

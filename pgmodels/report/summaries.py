@@ -33,6 +33,8 @@ _METHODS = {
     "integrate": "Hyperparameters integrated out",
 }
 
+_BOUNDS = {"cavi": "CAVI's bound", "gaussian_vi": "the expected log density"}
+
 
 @hooks.text.register(Result)
 def result_text(result: Result) -> str:
@@ -70,8 +72,10 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 
 def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
-    if result.method == "fit" and getattr(result, "objective", "cavi") == "gaussian_vi":
-        name = "The variational Gaussian at learned hyperparameters"
+    if isinstance(result, Approximation) and result.fit is not None:
+        q = "The variational Gaussian" if result.objective == "gaussian_vi" else "CAVI"
+        corrected = f", {name[0].lower()}{name[1:]}" if isinstance(result, CorrectedApproximation) else ""
+        name = f"{q} at learned hyperparameters{corrected}"
     return f"{name} of {result.likelihood!r}"
 
 
@@ -120,9 +124,12 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
         # With priors the mode depends on the parametrisation.
-        optimum = "learned, with priors: the mode on the original scale, not the log scale"
-        state = optimum if with_priors(result.model).leaf_indices else "learned"
+        state = "learned on " + _BOUNDS[result.objective]
+        if with_priors(result.model).leaf_indices:
+            state += ", with priors: the mode on the original scale, not the log scale"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
+        if not isinstance(result, CorrectedApproximation):
+            facts.append(("correction", result.fit.correction))
     return facts
 
 

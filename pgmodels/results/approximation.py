@@ -1,6 +1,6 @@
 """Gaussian approximations of the posterior."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -33,7 +34,8 @@ class FitReport:
     """How hyperparameters were learned.
 
     ``start`` names the start chosen, or the rows that were learned from before all of them, and ``start_elbos`` the
-    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale.
+    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale. ``correction`` says
+    whether the result is corrected by linear response, or why not.
     """
 
     start: str
@@ -43,6 +45,7 @@ class FitReport:
     num_evaluations: int
     converged: bool
     message: str
+    correction: str = "none"
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -67,6 +70,21 @@ class Approximation(Result, GaussianPredictions):
     def prior(self) -> PriorCollection:
         """See Result."""
         return self.posterior.prior
+
+    @property
+    def uncorrected(self) -> "Approximation":
+        """The result before a correction: itself, where there was none."""
+        return self
+
+    @property
+    def corrects_another(self) -> bool:
+        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
+        return False
+
+    @property
+    def has_density(self) -> bool:
+        """Whether a joint Gaussian density stands behind the moments."""
+        return True
 
     @property
     def elbo(self) -> float:
@@ -112,19 +130,37 @@ class Approximation(Result, GaussianPredictions):
 class CorrectedApproximation(Approximation):
     """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
 
-    No ELBO stands behind them. ``num_nonpositive`` counts the corrected variances at the data that came out
-    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right.
+    No ELBO stands behind them: that of ``elbo`` is the bound before the correction. ``num_nonpositive`` counts the
+    corrected variances at the data that came out non-positive, beyond the reach of the correction; 0 where the prior's
+    is 0 is right.
     """
 
     num_nonpositive: int
 
-    @cached_property
-    @double_precision
+    @property
+    def has_density(self) -> bool:
+        """See Approximation."""
+        return False
+
+    @property
+    def corrects_another(self) -> bool:
+        """See Approximation."""
+        return self.fit is None
+
+    @property
     def uncorrected(self) -> Approximation:
         """The result that was corrected."""
+        return self._uncorrected
+
+    @cached_property
+    @double_precision
+    def _uncorrected(self) -> Approximation:
         known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
         mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.padded()))
-        return Approximation(**known | {"mean": mean, "variance": variance, "method": self.objective})
+        known |= {"mean": mean, "variance": variance, "method": self.objective}
+        if self.fit is not None:
+            known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}
+        return Approximation(**known)
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raises ValueError: corrected moments belong to no density that could be weighed."""
@@ -145,18 +181,37 @@ class CorrectedApproximation(Approximation):
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), with the corrected moments.
 
-        Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
+        Where the response of y is skewed it is with the uncorrected ones, and a PredictionWarning says in how many
+        rows. Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
         """
-        variance = self.predict_latent(X_new)[1]
-        bad = is_out_of_reach(variance)
+        return super().predict(X_new, covariates)
+
+    def _averaging(
+        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        own = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        warn_nonpositive(own, "X_new")
+        bad = is_out_of_reach(own)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
             raise ValueError(
-                f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new "
+                f"the corrected variance is {own[row].min():.3g} in row {row} of X_new "
                 f"({int(bad.sum())} in all): the correction does not reach there. Predict with the uncorrected result "
                 "or with draws."
             )
-        return super().predict(X_new, covariates)
+        plain = self.uncorrected._marginals_at(X_new)
+        mean, variance, rows = averaging(self.model.unweighted, self.observations, (mean, variance), plain, covariates)
+        warn_skewed(rows, "X_new")
+        return mean, variance
+
+    @double_precision
+    def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
+        """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
+        corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
+        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
+        *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, covariates)
+        warn_skewed(rows, "the data")
+        return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -201,6 +256,11 @@ class LinearResponse(CorrectedApproximation):
     response: np.ndarray
     is_positive: bool
     residual: float
+
+    @property
+    def has_density(self) -> bool:
+        """See Approximation."""
+        return self.is_positive
 
     def in_coordinates_of(self, posterior: IndependentPosterior | BlockPosterior) -> tuple[np.ndarray, np.ndarray]:
         """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""

@@ -17,7 +17,7 @@ from pgmodels.runtime.x64 import as_array
 
 
 class CorrectionWarning(PgmodelsWarning):
-    """A corrected variance is negative, or larger than it can be: the expansion does not reach there."""
+    """Variances need a correction; or a corrected one is negative, or larger than it can be."""
 
 
 def correct_marginals(

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from pgmodels.data.options import check_whole_number
+from pgmodels.model import Groups
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
-from pgmodels.parameters.vector import with_priors, with_values
+from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, with_priors, with_values
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
@@ -131,15 +132,15 @@ class Draws(Result):
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
-        if not self.hyperparameters:
+        if has_one_prior(self.model):
             prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
             return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
         leaf_indices = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
-        inputs = self.model.inputs(self.X)
-        padded = tuple(_pad_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
-        return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, X_new))
+        padded = tuple(_pad_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
+        inputs, fixed = self.model.inputs(self.X), self._fixed_groups(self.prior)
+        return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
@@ -171,11 +172,12 @@ class Draws(Result):
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
         prior = self.prior.padded() if self.model.can_pad else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
-        if self.hyperparameters:
+        if not has_one_prior(self.model):
             leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             padded = [_pad_rank(v, group.rank) for group, v in pairs]
-            projected = _project(bare(self.model), leaf_indices, values, padded, self.model.padded(self.X)[0], inputs)
+            at_data = self.model.padded(self.X)[0], self._fixed_groups(prior)
+            projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         conditionals = [_at(group, inputs, _pad_draws(v, group.rank)) for group, v in pairs]
         draws = len(whitened[0])
@@ -183,6 +185,11 @@ class Draws(Result):
             (np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count])
             for centre, residual in conditionals
         ]
+
+    def _fixed_groups(self, prior: PriorCollection) -> Groups:
+        """The groups of a prior that all draws have in common, but for their means; None in the place of others."""
+        pairs = zip(prior.groups, have_fixed_kernels(self.model), strict=True)
+        return tuple(group if held else None for group, held in pairs)
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
@@ -198,23 +205,32 @@ def _draw_given(prior: PriorCollection, X_new: Any, whitened: Any, noise: Any) -
 
 @partial(compiled, static_argnames="leaf_indices")
 def _draw_each(
-    model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, X_new: Any
+    model: Any,
+    leaf_indices: tuple[int, ...],
+    values: Any,
+    whitened: Any,
+    noise: Any,
+    inputs: Any,
+    fixed_groups: Any,
+    X_new: Any,
 ) -> Any:
     """Joint draws at new inputs, one for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
 
 
 @partial(compiled, static_argnames="leaf_indices")
-def _project(model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, inputs: Any, X_new: Any) -> Any:
+def _project(
+    model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, inputs: Any, fixed_groups: Any, X_new: Any
+) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))

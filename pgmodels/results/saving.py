@@ -18,6 +18,7 @@ from pgmodels.priors.base import LatentPrior, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
 from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.fresh import Fresh
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
@@ -255,20 +256,22 @@ def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> In
     padded = prior.padded()
     sites = resized_sites(Sites(potential, precision), padded.num_rows)
     if blocks is None:
-        return _condition(padded, sites).resized(prior.num_rows)
-    return _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
+        posterior = _condition(padded, sites).completed(padded)
+    else:
+        posterior = _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).completed(padded)
+    return posterior.resized(prior.num_rows)
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
 # The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
 @partial(compiled, optimise=False)
-def _condition(prior: PriorCollection, sites: Sites) -> IndependentPosterior:
-    return prior.condition(sites)
+def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
+    return Fresh.beside(prior, prior.condition(sites))
 
 
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> BlockPosterior:
-    return condition_blocks(prior, potential, precision, blocks)
+def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> Fresh:
+    return Fresh.beside(prior, condition_blocks(prior, potential, precision, blocks))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

@@ -159,11 +159,13 @@ def test_averages_take_the_spread_of_the_latents():
     np.testing.assert_allclose(auxiliary_means(mcmc)["k"], expected, rtol=1e-10)
 
 
-def test_what_has_no_auxiliaries_is_refused():
+def test_corrected_results_have_those_of_q_and_nothing_else_has_any():
     vi = approximation("bernoulli")
     correction = {"shift": vi.mean, "curvature": vi.mean, "num_nonpositive": 0}
-    corrected = PerturbativeApproximation(**{field.name: getattr(vi, field.name) for field in fields(vi)}, **correction)
-    with pytest.raises(ValueError, match="pass the uncorrected result"):
-        auxiliary_means(corrected)
+    shared = {field.name: getattr(vi, field.name) for field in fields(vi)} | {"mean": vi.mean + 1.0}
+    corrected = PerturbativeApproximation(**shared, **correction)
+    # Of the Gaussian that was corrected, by its own marginals: those of the posterior, not the moments that were made.
+    c = np.sqrt(corrected.uncorrected.mean**2 + corrected.uncorrected.variance)[:, 0]
+    np.testing.assert_allclose(auxiliary_means(corrected)["ω"], np.tanh(0.5 * c) / (2.0 * c), rtol=1e-6)
     with pytest.raises(ValueError, match="result must be a result of cavi, fit or gibbs; got str"):
         auxiliary_means("cavi")

@@ -14,8 +14,8 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.conditioning import condition
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import condition
 from pgmodels.model import Data
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites

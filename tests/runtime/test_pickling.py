@@ -22,9 +22,9 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import Calibration
+from pgmodels.inference import conditioning as conditioned
 from pgmodels.inference import loop as drive
 from pgmodels.inference.mcmc.gibbs.driver import SamplingError
-from pgmodels.inference.variational import cavi as cavi_module
 from pgmodels.runtime import pickling as portable
 from pgmodels.runtime.pickling import Module, Picklable
 from tests.covering import some
@@ -250,9 +250,9 @@ def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
     # Once more: programs may have been forgotten since.
     pgm.cavi(result.model, X, result.y)
-    sizes = cavi_module._condition.cache_size(), drive._run_block.cache_size()
+    sizes = conditioned._condition.cache_size(), drive._run_block.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (cavi_module._condition.cache_size(), drive._run_block.cache_size()) == sizes
+    assert (conditioned._condition.cache_size(), drive._run_block.cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 

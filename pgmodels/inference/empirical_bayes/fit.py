@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from pgmodels.data.options import check_between, check_whole_number
+from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound, engine_of, objective_of
 from pgmodels.inference.empirical_bayes.initial_values import is_free
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, names_of, within
@@ -18,6 +19,7 @@ from pgmodels.inference.inducing_selection import (
     with_inputs,
 )
 from pgmodels.inference.variational.cavi import MANY, ConvergenceWarning
+from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
@@ -51,16 +53,19 @@ def fit(
     y: Any,
     *,
     weights: Any = None,
-    objective: str = "cavi",
+    objective: str = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
+    correct: bool | str = "auto",
     progress: bool | None = None,
 ) -> Approximation:
     """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged result at them.
 
-    ``objective`` is the bound: of ``"cavi"``, or the tighter one of ``"gaussian_vi"``, which takes any formula, several
-    times as long, and does not favour long lengthscales and small variances as the former does.
+    ``objective`` is the bound, and ``.objective`` of the result says which it was: of ``"cavi"``, or the tighter one of
+    ``"gaussian_vi"``, the expected log density, which takes any formula and does not favour long lengthscales and small
+    variances as the former does. ``"auto"`` is the latter where each row has one predictor, or no augmentation; and
+    that of ``cavi`` where rows have several, for time, or where nothing is augmented and the two are equal.
 
     Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
     L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. With priors that is the mode of the values
@@ -76,18 +81,28 @@ def fit(
     one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period
     is learned, and more where the data do not determine the optimum. Starts beyond the named ones are random.
 
+    The result is corrected by linear response, as by ``pgm.correct``, since variances of q may be several times too
+    small; ``.uncorrected`` is q, and ``print`` and ``.fit.correction`` say which it is, and why. With
+    ``correct="auto"`` it is not where q is exact, where the latents have more than 2,000 whitened coordinates or these
+    times the rows are more than 4 million (up to there it takes about as long as one run of ``cavi``), and where what
+    comes out is no covariance or not to be trusted. ``True`` corrects all the same, warning and raising as
+    ``pgm.correct`` does; ``False`` does not.
+
     A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names those far out
     that the data do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a
     sample of the rows, where these determine the values, and steps on all begin with the Hessian there. The learned
     model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns), ``weights``
-    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
+    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early, and with CorrectionWarning and
+    errors as ``cavi`` does.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
+    if objective not in (names := ("auto", *OBJECTIVES)):
+        raise ValueError(f"objective must be one of {', '.join(map(repr, names))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
+    if not isinstance(correct, bool) and correct != "auto":
+        raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
     model = hold_unnormalised(model.resolve(data.X), "fit")
@@ -110,6 +125,7 @@ def fit(
     # From q(f) at the optimum: a start of its own could end in another one.
     inner = min(tolerance, _INNER_TOLERANCE)
     result = _result(final, data, bound, inner)
+    warn_narrow("fit", result)
     _report_floor(bound, values)
     if undetermined:
         _report(undetermined, found.num_tried)
@@ -128,13 +144,14 @@ def fit(
         converged=found.converged,
         message=found.message,
     )
-    return replace(
+    result = replace(
         result,
         method="fit",
         fit=report,
         converged=result.converged and found.converged,
         seconds=time.perf_counter() - begin,
     )
+    return corrected_if(result, correct)
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:

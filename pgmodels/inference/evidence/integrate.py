@@ -16,10 +16,10 @@ from pgmodels.inference.corrections.correct import check_against_prior, correcte
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.empirical_bayes.bound import Pivots, collapsed_bound, pivots_at
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
-from pgmodels.inference.inducing_selection import select_inducing_inputs
+from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
-from pgmodels.inference.problem import Problem
+from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.variational import gaussian_vi as engine
 from pgmodels.inference.variational.cavi import ConvergenceWarning
 from pgmodels.interop.numpyro_model import checked_unknowns
@@ -178,24 +178,28 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 @compiled
 def _marginals(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
+) -> tuple[Array, Array | None, tuple[Array, Array]]:
+    """Variances (n, L) of the latents before any data, and of these what inducing inputs leave, None without any.
+
+    And moments (n, P) of predictors where latents have the means and covariances given.
+    """
     problem = given.problem(vector, pivots).apart()
-    return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
+    return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
 @compiled
 def _predict(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
-) -> tuple[Array, Array]:
-    """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
+) -> tuple[Array, Array, Array]:
+    """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
     posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, BlockPosterior):
         mean, covariance = posterior.marginals_at(X_new)
-        return mean, covariance + added
-    mean, variance = posterior.predict(X_new)
-    return mean, jax.vmap(jnp.diag)(variance) + added
+    else:
+        mean, variance = posterior.predict(X_new)
+        covariance = jax.vmap(jnp.diag)(variance)
+    return mean, covariance + added, covariance
 
 
 @compiled
@@ -299,7 +303,7 @@ class _Integration:
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
         heaviest = int(np.argmax(support.weights))
-        self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
+        self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
         self._warn_inaccurate(model)
@@ -371,9 +375,9 @@ class _Integration:
         bar.advance(1, f"point {len(self.points)}")
         return -math.inf if weights is None else weights.log_mean
 
-    def _check_against_prior(self, vector: np.ndarray, point: _PointFit) -> None:
-        """Raise ValueError where a variance at a point is none that a posterior has."""
-        prior, (m, v) = _marginals(
+    def _check(self, vector: np.ndarray, point: _PointFit) -> None:
+        """Raise ValueError where a variance at a point is none that a posterior has; warn of few inducing inputs."""
+        prior, residual, (m, v) = _marginals(
             self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
@@ -382,6 +386,9 @@ class _Integration:
         check_against_prior(
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
         )
+        if residual is not None:
+            told = precisions(self.given.objective.predictors, point.sites, self.given.y, model.parameters)
+            warn_left_out(model, self.data.X, np.asarray(residual)[:n], told[:n], np.asarray(variance)[:n])
 
     def _warn_inaccurate(self, model: Model) -> None:
         """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""
@@ -442,14 +449,14 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVect
 
 @hooks.moments_at.register(IntegratedApproximation)
 @double_precision
-def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
+def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, corrected and not, at each point."""
     given, inputs = _given_again(result), as_array(pad_rows(X_new, padded_size(len(X_new))))
     parts = [_predict(given, *_place(result, given, k), inputs) for k in range(len(result.shares))]
-    means, covariances = (
+    means, covariances, plain = (
         np.stack([np.asarray(part)[: len(X_new)] for part in found]) for found in zip(*parts, strict=True)
     )
-    return means, covariances
+    return means, covariances, plain
 
 
 @hooks.joint_moments_at.register(IntegratedApproximation)

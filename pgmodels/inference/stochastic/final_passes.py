@@ -70,7 +70,8 @@ def arrive(
             safe = best if goes_further else None
     if not converged:
         warn_gaining(settings, gain)
-    warn_costly(model, *left_out.tolist())
+    nats, share = left_out.tolist()
+    warn_costly(model, nats, share)
     return Outcome(best, outcome.vector, np.append(outcome.trace, trace), converged)
 
 

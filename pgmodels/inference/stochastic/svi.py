@@ -32,6 +32,7 @@ from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
 from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational.cavi import ConvergenceWarning, conclude
 from pgmodels.inference.variational.gaussian_vi import is_affordable
+from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.model import Data, Model, require_model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
@@ -131,8 +132,8 @@ def svi(
     with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning where all of that
     takes more than ``max_epochs`` (100, or as many as 10,000 steps take, where it is left out), after which it ends,
     beside a few steps from each start, with q's average over the last window, or the later half of fewer steps, and of
-    arrays one step on all rows, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form
-    has no factor.
+    arrays one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in ``cavi``. Raises
+    ValueError as ``cavi`` does, and for a GP whose form has no factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
     multiple of their number, and counts once. The numbers are those of one device, but for rounding. After
@@ -230,7 +231,10 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     )
     if found.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if left else None)
-    return replace(result, objective="cavi", converged=found.outcome.converged and ascent.converged, fit=found.report)
+    converged = found.outcome.converged and ascent.converged
+    result = replace(result, objective="cavi", converged=converged, fit=found.report)
+    warn_narrow("svi", result)
+    return result
 
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:

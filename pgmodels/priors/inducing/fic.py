@@ -38,6 +38,10 @@ class FICPrior(LatentPrior):
         """See LatentPrior."""
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
+    def with_mean(self, mean: Array) -> "FICPrior":
+        """See LatentPrior."""
+        return FICPrior(self.span.with_mean(mean), self.residual)
+
     @property
     def rank(self) -> int:
         """The number of coordinates of one latent: one for each inducing input and one for each datum."""

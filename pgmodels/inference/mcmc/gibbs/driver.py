@@ -12,6 +12,7 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.checkpoint_folder import fault_of_leaves
+from pgmodels.inference.inducing_selection import INDEPENDENT, warn_left_out
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.mcmc.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.mcmc.gibbs.adaptation import PILOT, default_schedule, pilot_schedule, tune
@@ -19,15 +20,16 @@ from pgmodels.inference.mcmc.gibbs.iteration import State, renew_surrogates, run
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, Need, Seen
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate import first_fit, fit_again
-from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit
+from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_response
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.model import Data, Model
-from pgmodels.parameters.vector import ParameterVector
-from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
+from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.fresh import Fresh
 from pgmodels.priors.padding import pad_rows, row_mask_of
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.identity import digest
@@ -65,8 +67,9 @@ class GibbsRun(Picklable):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
         vector = as_array(self.unknowns.start())
-        # With hyperparameters sampled, of the form that it has at every value of them.
-        bound = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
+        # Where a kernel's values are sampled, of the form that it has at every value of them.
+        groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
+        bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
         row_mask = None
         if model.can_pad and self.prior.can_pad:
@@ -78,6 +81,7 @@ class GibbsRun(Picklable):
             y=as_array(pad_rows(data.y, self.prior.num_rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
+            groups=tuple(own and new for own, new in zip(groups, self.prior.groups, strict=bool(groups))),
             held=None if self._sampled else self.prior,
             row_mask=row_mask,
         )
@@ -135,7 +139,7 @@ class GibbsRun(Picklable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, held=_to_draw_from(fit.surrogate))
+        self.target = replace(self.target, held=_to_draw_from(fit.surrogate).completed(fit.surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -199,9 +203,10 @@ class GibbsRun(Picklable):
     def warn(self) -> None:
         """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of chains that differ.
 
-        Also with MixingWarning of failed fits in warm-up.
+        Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
         """
         warn_inaccurate(self.prior, self.precision)
+        self._warn_left_out()
         count, means, squares = (np.asarray(part) for part in self.moments)
         rows = len(self.data.y)
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
@@ -211,6 +216,16 @@ class GibbsRun(Picklable):
                 "same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
                 MixingWarning,
             )
+
+    def _warn_left_out(self) -> None:
+        """Warn of too few inducing inputs, where there are any, in the middle of where the chains are."""
+        if self.prior.whitened and not self.prior.factored:
+            vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
+            residual, precisions, variances = (
+                np.asarray(leaf)[: len(self.data.y)] for leaf in _left_out(self.target, vector)
+            )
+            model = self.unknowns.with_values(self.unknowns.constrain(vector))
+            warn_left_out(model, self.data.X, residual, precisions, variances, effect=INDEPENDENT)
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
@@ -224,8 +239,9 @@ class GibbsRun(Picklable):
         model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
         count = len(self.data.y)
         whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
-        bound = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
-        prior = bound.for_sampling()
+        prior = self.prior.resized(count)
+        if hyperparameters:
+            prior = model.compiled_prior(self.data.X, self.target.groups).for_sampling()
         if whitened is not None:
             ranks = [group.rank for group in prior.groups]
             whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))
@@ -365,8 +381,22 @@ def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
-def _to_draw_from(surrogate: BlockPosterior) -> BlockPosterior:
-    return surrogate.with_inverse_roots()
+def _left_out(target: Target, vector: Any) -> tuple[Any, Any, Any]:
+    """Of each latent at data the prior variance that inducing inputs leave, its sites' precision, and its variance.
+
+    The latter as of variational engines, where no site moves what is left.
+    """
+    surrogate = target.surrogate(vector)
+    spans = surrogate.prior.spans()
+    left = surrogate.prior.marginals()[1] - spans.marginals()[1]
+    W = precisions_of(surrogate)
+    moved = condition_blocks(spans, surrogate.potential, W, surrogate.blocks)
+    return left, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + left
+
+
+@partial(compiled, optimise=False, on_one_thread=True)
+def _to_draw_from(surrogate: BlockPosterior) -> Fresh:
+    return Fresh.beside(surrogate, surrogate.with_inverse_roots())
 
 
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)

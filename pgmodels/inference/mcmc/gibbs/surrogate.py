@@ -46,7 +46,7 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
-    prior = drawn.compiled_prior_at(target.inputs).for_sampling()
+    prior = drawn.compiled_prior_at(target.inputs, target.groups).for_sampling()
     masked = drawn, prior, target.y, target.row_mask
     return fit_surrogate(fitting_problem(*masked), first_sites(*masked) if start is None else start)
 

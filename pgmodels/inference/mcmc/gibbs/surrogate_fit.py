@@ -16,6 +16,7 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior, Marginals
 from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.fresh import Fresh
 from pgmodels.runtime.jit import compiled
 
 # What is fitted is a proposal, whose last digits buy nothing.
@@ -62,7 +63,7 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
         if sum(problem.prior.ranks) >= _DEAR:
             start = _ascend_apart(problem.apart(), start)
         start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
-    return _ascend(problem, start)
+    return _ascend(problem, start).completed(problem.prior)
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
@@ -71,10 +72,11 @@ def _ascend_apart(problem: Problem, start: Sites) -> Sites:
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
-def _ascend(problem: Problem, start: Sites) -> Fit:
+def _ascend(problem: Problem, start: Sites) -> Fresh:
     state = _optimum(problem, start)
     marginals = _coupled(problem, state.sites).marginals()
-    return Fit(_widened(problem, state.sites, state.mean), marginals, state.sites, state.elbo)
+    surrogate = _widened(problem, state.sites, state.mean)
+    return Fresh.beside(problem.prior, Fit(surrogate, marginals, state.sites, state.elbo))
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:
@@ -92,6 +94,11 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
     precision = positive_part(slope.precision)
     gradient = slope.potential - pull(slope.precision, mean)
     return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
+
+
+def precisions_of(surrogate: BlockPosterior) -> Any:
+    """The precisions of the data's sites, (n, latents, latents), of which a surrogate has a share."""
+    return surrogate.precision / _SHARE
 
 
 def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:

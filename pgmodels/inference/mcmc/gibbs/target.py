@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.model import Groups
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
@@ -32,7 +33,8 @@ class Chain(NamedTuple):
 class Target(Module):
     """What is sampled from: the model without priors, the data, and which of its values are unknown.
 
-    ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns; ``fitted`` are the
+    ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns, but for the
+    ``groups`` of latents whose kernels have none of them, and what stands there for others is None; ``fitted`` are the
     marginals at which the surrogate's factors are made, and standard coordinates, None where no move needs them.
     ``row_mask`` is 0 at rows that fill up the data, see pgmodels.priors.padding; None where all are data.
     """
@@ -42,6 +44,7 @@ class Target(Module):
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: ParameterVector = eqx.field(static=True)
+    groups: Groups = ()
     fitted: Response | None = None
     held: About | None = None
     row_mask: Any = None
@@ -77,7 +80,7 @@ class Target(Module):
         """The latents' prior at given unknowns."""
         if self.held is not None:
             return prior_of(self.held)
-        return self.drawn(vector).traced_prior(self.inputs).for_sampling()
+        return self.drawn(vector).traced_prior(self.inputs, self.groups).for_sampling()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents of coordinates at given unknowns."""

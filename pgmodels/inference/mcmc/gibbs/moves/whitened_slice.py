@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, factor_operations, turn_of
 from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, latents_at
 from pgmodels.priors.collection import PriorCollection
@@ -45,7 +45,7 @@ class SliceUnknownsWhitened(Move):
     def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
         """See Move."""
         del turn, seen
-        return _EVALUATIONS * sum(len(group.X) ** 3 for group in prior.groups) / 3
+        return _EVALUATIONS * factor_operations(prior) / 3
 
     def first(self) -> MoveSchedule:
         """See Move."""

@@ -1,0 +1,24 @@
+"""The posterior that sites imply, compiled, without a copy of the prior's arrays."""
+
+from functools import partial
+
+from jaxtyping import Array
+
+from pgmodels.inference.problem import Problem
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.fresh import Fresh
+from pgmodels.runtime.jit import compiled
+
+
+def condition(problem: Problem, sites: Sites) -> tuple[IndependentPosterior | BlockPosterior, Array, Array]:
+    """The posterior given sites, and the latents' means and variances."""
+    fresh, mean, variance = _condition(problem, sites)
+    return fresh.completed(problem.prior), mean, variance
+
+
+@partial(compiled, optimise=False)
+def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array]:
+    posterior = problem.condition(sites)
+    return Fresh.beside(problem.prior, posterior), *posterior.moments()

@@ -1,0 +1,207 @@
+"""Predictions of y from corrected results, where the response is skewed, against quadrature."""
+
+import warnings
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.special import expit, logsumexp
+
+import pgmodels as pgm
+from pgmodels import exp, gamma
+
+Fixed = pgm.Fixed
+
+
+@pgm.likelihood(support=pgm.Counts(), mean=lambda y, f: exp(f), variance=lambda y, f: exp(f))
+def poisson(y, f):
+    return exp(y * f - exp(f)) / gamma(y + 1)
+
+
+@pgm.likelihood(support=pgm.Positive(), mean=lambda y, f: exp(-f), variance=lambda y, f: exp(-2 * f))
+def exponential(y, f):
+    return exp(f - y * exp(f))
+
+
+# Of each: the likelihood, log p(y | f) up to a constant, E[y | f], observations.
+MODELS = {
+    "poisson": (poisson(), lambda y, f: y * f - np.exp(f), np.exp, (0, 1, 3, 20)),
+    "exponential": (exponential(), lambda y, f: f - y * np.exp(f), lambda f: np.exp(-f), (0.05, 1.0, 4.0, 20.0)),
+    "bernoulli": (pgm.Bernoulli(), lambda y, f: y * f - np.logaddexp(0.0, f), expit, (0, 1, 0, 1)),
+}
+
+
+def by_itself(likelihood, variance, mean=0.0):
+    """A model in which each row is a group by itself."""
+    return pgm.Model(likelihood, pgm.GP(pgm.White(variance), mean=Fixed(mean)))
+
+
+def truth(name, y, variance, mean):
+    """E[y] of each row by quadrature over its one latent."""
+    _, log_density, response, _ = MODELS[name]
+    f = mean + np.sqrt(variance) * np.linspace(-12.0, 12.0, 20_001)
+    log_p = log_density(np.asarray(y)[:, None], f) - 0.5 * (f - mean) ** 2 / variance
+    return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True)) @ response(f)
+
+
+@pytest.mark.parametrize(
+    "name", ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[1:])]
+)
+def test_means_are_no_worse_than_uncorrected(name):
+    likelihood, *_, y = MODELS[name]
+    X = np.arange(4.0)[:, None]
+    errors, warned = [], 0
+    for variance, mean in ((1.0, -3.0), (9.0, 0.0), (100.0, 0.5)):
+        result = pgm.gaussian_vi(by_itself(likelihood, Fixed(variance), mean), X, np.asarray(y, float), progress=False)
+        corrected = pgm.correct(result)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            after, before, right = corrected.predict(X).mean, result.predict(X).mean, truth(name, y, variance, mean)
+        warned += any("uncorrected Gaussian" in str(warning.message) for warning in caught)
+        with np.errstate(divide="ignore"):
+            errors.append([np.abs(np.log(part / right)) for part in (before, after)])
+        # The latents' own moments are the corrected ones, at the data and beside them.
+        np.testing.assert_allclose(corrected.predict_latent(X)[1], corrected.variance, rtol=1e-8)
+    before, after = np.moveaxis(np.array(errors), 1, 0)
+    assert np.all(after < before + 0.2)
+    assert after.mean() < before.mean() + 0.02
+    # Where nothing warns, nothing was replaced, and this would be a test of nothing.
+    assert warned
+
+
+def test_poisson_with_one_zero():
+    for variance, mean in ((9.0, 0.281), (100.0, 0.083)):
+        result = pgm.gaussian_vi(by_itself(poisson(), Fixed(variance)), [[0.0]], [0], progress=False)
+        corrected = pgm.correct(result)
+        with pytest.warns(pgm.PredictionWarning, match="1 of 1 rows"):
+            predictive = corrected.predict([[0.0]])
+        uncorrected = result.predict([[0.0]])
+        assert predictive.mean[0] == pytest.approx(mean, rel=0.04)
+        for y in (0, 1, 7):
+            np.testing.assert_allclose(predictive.log_density([y]), uncorrected.log_density([y]), rtol=1e-12)
+        np.testing.assert_array_equal(predictive.draw(50, seed=1), uncorrected.draw(50, seed=1))
+
+
+def test_corrected_gaussian_is_kept_where_responses_agree():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (40, 1))
+    y = (rng.uniform(size=40) < expit(2.0 * X[:, 0] - 1.0)).astype(float)
+    result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(4.0, 1.5))).fixed(), X, y, progress=False)
+    corrected = pgm.correct(result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = corrected.predict(X[:5]).probabilities
+    # Of the corrected moments, by quadrature.
+    mean, variance = corrected.predict_latent(X[:5])
+    z = np.linspace(-9.0, 9.0, 4001)
+    weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    np.testing.assert_allclose(found[:, 1], expit(mean + np.sqrt(variance) * z) @ weights, atol=1e-7)
+    assert np.abs(found - result.predict(X[:5]).probabilities).max() > 1e-3
+
+
+def test_posterior_predictive_draws_take_the_same_gaussian():
+    result = pgm.gaussian_vi(by_itself(poisson(), Fixed(9.0)), [[0.0], [1.0]], [0, 20], progress=False)
+    corrected = pgm.correct(result)
+    with pytest.warns(pgm.PredictionWarning, match="1 of 2 rows of the data"):
+        tree = corrected.to_arviz(num_draws=4000)
+    drawn = tree["posterior_predictive"]["y"].values.mean((0, 1))
+    f = tree["posterior"]["f"].values[0, :, :, 0]
+    assert drawn[0] == pytest.approx(0.281, abs=0.05)
+    assert drawn[1] == pytest.approx(truth("poisson", [20], 9.0, 0.0)[0], rel=0.02)
+    np.testing.assert_allclose(f.var(axis=0), corrected.variance[:, 0], rtol=0.1)
+
+
+@pytest.mark.slow
+def test_integrated_mean_of_five_zeros():
+    prior = dist.LogNormal(2.0, 1.0)
+    model = pgm.Model(poisson(), pgm.GP(pgm.RBF(prior, Fixed(1.0)), mean=Fixed(0.0)))
+    result = pgm.integrate(model, np.zeros((5, 1)), np.zeros(5), progress=False)
+    log_v = np.linspace(-3.0, 8.0, 400)[:, None]
+    f = np.linspace(-150.0, 20.0, 20_001)
+    log_p = -5.0 * np.exp(f) - 0.5 * f**2 / np.exp(log_v) - 0.5 * log_v - 0.5 * (log_v - 2.0) ** 2
+    right = np.exp(log_p + f).sum() / np.exp(log_p).sum()
+    with pytest.warns(pgm.PredictionWarning, match="1 of 1 rows of X_new"):
+        assert result.predict([[0.0]]).mean[0] == pytest.approx(right, rel=0.05)
+    with pytest.warns(pgm.PredictionWarning, match="5 of 5 rows of the data"):
+        tree = result.to_arviz(num_draws=4000)
+    assert tree["posterior_predictive"]["y"].values.mean() == pytest.approx(right, rel=0.15)
+
+
+def binary(kernel=None):
+    """60 labels, and a model of them to learn."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel or pgm.RBF(4.0, 1.5))), X, y
+
+
+def test_fit_corrects_its_result(tmp_path):
+    model, X, y = binary()
+    options = {"objective": "cavi"}
+    fitted, q = pgm.fit(model, X, y, **options), pgm.fit(model, X, y, **options, correct=False)
+    # As by hand, at the same values, of the q that the other call returns.
+    by_hand = pgm.correct(q)
+    np.testing.assert_allclose(fitted.variance, by_hand.variance, rtol=1e-8)
+    np.testing.assert_allclose(fitted.mean, by_hand.mean, rtol=1e-8, atol=1e-10)
+    assert (fitted.variance > q.variance).all()
+    np.testing.assert_allclose(fitted.uncorrected.variance, q.variance, rtol=1e-8)
+    assert fitted.elbo == q.elbo
+    assert fitted.converged
+    assert fitted.uncorrected.method == q.method == "fit"
+    assert fitted.fit.values.keys() == q.fit.values.keys()
+    assert q.uncorrected is q
+    # Which it is, in print.
+    assert "corrected by linear response" in repr(fitted)
+    assert "corrected by linear response" in str(fitted)
+    assert "corrected by linear" not in str(q)
+    assert "correction none, with correct=False" in " ".join(str(q).split())
+    assert "correction none: this is the result before it" in " ".join(str(fitted.uncorrected).split())
+    # What is corrected stays as it is, and another method starts from q.
+    assert pgm.correct(fitted) is fitted
+    assert pgm.correct(fitted, method="linear_response") is fitted
+    other = pgm.correct(fitted, method="perturbative")
+    np.testing.assert_allclose(other.variance, pgm.correct(q, method="perturbative").variance, rtol=1e-8)
+    assert pgm.correct(other) is other
+    np.testing.assert_allclose(pgm.correct(other, method="linear_response").variance, fitted.variance, rtol=1e-8)
+    # In a file, with its report.
+    loaded = pgm.load(fitted.save(tmp_path / "fit.npz"))
+    np.testing.assert_array_equal(loaded.variance, fitted.variance)
+    np.testing.assert_allclose(loaded.uncorrected.variance, q.variance, rtol=1e-8)
+    assert loaded.fit.correction == "by linear response"
+    # With what goes through q.
+    assert pgm.plot_elbo(fitted).axes
+    assert pgm.plot_auxiliaries(fitted).axes
+    with pytest.raises(ValueError, match="correct must be 'auto', True or False; got 'no'"):
+        pgm.fit(model, X, y, correct="no")
+
+
+def test_fit_leaves_results_that_are_exact(monkeypatch):
+    monkeypatch.setattr("pgmodels.inference.corrections.correct.correct", None)
+    x = np.linspace(0.0, 3.0, 12)[:, None]
+    fitted = pgm.fit(pgm.Model(pgm.Gaussian(Fixed(0.3)), pgm.GP(pgm.RBF(1.0, 1.0))), x, np.sin(2 * x[:, 0]))
+    assert fitted.fit.correction == "none: the likelihood is Gaussian in f, and so is the posterior"
+    assert type(fitted) is pgm.Approximation
+    assert "so is the posterior" in " ".join(str(fitted).split())
+
+
+def test_fit_says_why_it_does_not_correct(monkeypatch):
+    model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
+    monkeypatch.setattr("pgmodels.inference.corrections.correct.MOST_COORDINATES", 59)
+    large = pgm.fit(model, X, y)
+    assert type(large) is pgm.Approximation
+    assert "60 coordinates and 60 rows" in large.fit.correction
+    assert type(pgm.fit(model, X, y, correct=True)) is not pgm.Approximation
+    monkeypatch.undo()
+
+    # A correction that warns or raises is left, with its message; asked for, it warns.
+    def doubtful(*args, **kwargs):
+        pgm.warning.warn("covariances mean nothing", pgm.CorrectionWarning)
+
+    monkeypatch.setattr("pgmodels.inference.corrections.correct.check_against_prior", doubtful)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pgm.fit(model, X, y)
+    assert type(found) is pgm.Approximation
+    assert "not to be trusted here: covariances mean" in found.fit.correction
+    with pytest.warns(pgm.CorrectionWarning, match="covariances mean nothing"):
+        pgm.fit(model, X, y, correct=True)
