@@ -1,18 +1,17 @@
-"""An additive model: two smooth effects and an effect of each of twelve groups, each with its posterior.
+"""
+An additive model
+=================
+
+Two smooth effects and an effect of each of twelve groups, each with a posterior of its own.
 
 Data: simulated, 400 labels whose log odds are the sum of a wave, a parabola and a group's effect.
 """
-
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.distributions import LogNormal
 
 import pgmodels as pgm
-
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 
 
 @pgm.likelihood(support=pgm.Binary())
@@ -21,12 +20,15 @@ def additive(y, f):
     return pgm.sigmoid(z) ** y * pgm.sigmoid(-z) ** (1 - y)
 
 
+# %%
+# Simulated data: a wave, a parabola and an effect of each group.
 rng = np.random.default_rng(8)
 effects = rng.normal(0.0, 0.8, 12)
 X = np.column_stack([rng.uniform(-2.0, 2.0, (400, 2)), rng.integers(0, 12, 400)])
 effects_true = [1.5 * np.sin(2.0 * X[:, 0]), X[:, 1] ** 2 - 1.3, effects[X[:, 2].astype(int)]]
 y = (rng.random(400) < 1.0 / (1.0 + np.exp(-sum(effects_true)))).astype(float)
 
+# %%
 # Each GP sees its own column; White gives each level of a column a separate effect.
 gps = [
     pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [0])),
@@ -39,9 +41,12 @@ fitted = pgm.fit(model, X, y)
 for name, value in fitted.fit.values.items():
     print(f"{name} = {float(value):.3f}")
 
+# %%
+# The sampler, CAVI and its correction at the learned values.
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, fit=fitted.uncorrected, corrected=fitted))
 
+# %%
 # Effects of one column are known up to a constant that another may take: shown about their means.
 mean, deviation = draws.mean - draws.mean.mean(axis=0), np.sqrt(draws.variance)
 figure, panels = plt.subplots(1, 3, figsize=(9.0, 3.0), layout="constrained", sharey=True)
@@ -59,4 +64,3 @@ for latent, (axes, title) in enumerate(zip(panels, ("f[0], a wave", "f[1], a par
     axes.set(title=title, xlabel=f"column {latent}")
 panels[0].set_ylabel("log odds")
 panels[2].legend(frameon=False, fontsize="x-small")
-figure.savefig(FIGURES / "additive_effects.png", dpi=90)

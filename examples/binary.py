@@ -1,9 +1,11 @@
-"""Binary classification: learn hyperparameters, correct the variational posterior, and check both against Gibbs.
+"""
+Binary classification
+=====================
+
+Learn hyperparameters, correct the variational posterior, and check both against Gibbs.
 
 Data: two measurements of the Wisconsin breast cancer tumours, 200 of them to learn from.
 """
-
-from pathlib import Path
 
 import numpyro.distributions as dist
 from sklearn.datasets import load_breast_cancer
@@ -12,23 +14,23 @@ from sklearn.preprocessing import StandardScaler
 
 import pgmodels as pgm
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
-
 X, y = load_breast_cancer(return_X_y=True)
 X = StandardScaler().fit_transform(X[:, [0, 1]])  # mean radius, mean texture
 X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=200, random_state=0, stratify=y)
 
+# %%
 # Labels say little about the latent's scale, so its variance has a prior; the lengthscale, a number, starts at 1.5.
 kernel = pgm.RBF(variance=dist.LogNormal(1.0, 1.0), lengthscale=1.5)
 model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel))
 
+# %%
 # The bound on the marginal likelihood, times the prior, is maximised over both.
 # On the bound of CAVI, whose variances it is about; the default is the tighter one of gaussian_vi.
 fitted = pgm.fit(model, X_train, y_train, objective="cavi")
 print("Learned:", fitted.model.gps[0].kernel)
 print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.seconds:.1f} s\n")
 
+# %%
 # q(f) is too narrow, as mean-field posteriors are, and fit has mended its variances by linear response;
 # the Gibbs sampler, at the same hyperparameters, says how far that goes.
 uncorrected = fitted.uncorrected
@@ -40,8 +42,15 @@ for name, result in {"cavi": uncorrected, "corrected": fitted}.items():
     ratio = (result.variance / draws.variance).mean()
     print(f"{name}: the latent variance is {ratio:.3f} of the sampler's, on average over the data")
 
-pgm.plot_marginals(comparison).savefig(FIGURES / "binary_marginals.png", dpi=100)
-pgm.plot_reliability(comparison).savefig(FIGURES / "binary_reliability.png", dpi=100)
-figure = pgm.plot_probability_map(draws)
-figure.axes[0].set(xlabel="mean radius (standardised)", ylabel="mean texture (standardised)")
-figure.savefig(FIGURES / "binary_map.png", dpi=100)
+# %%
+# Marginals of both approximations against the sampler's.
+marginals = pgm.plot_marginals(comparison)
+
+# %%
+# Predicted probabilities against observed frequencies on the test data.
+reliability = pgm.plot_reliability(comparison)
+
+# %%
+# The predictive probability over both inputs.
+probability_map = pgm.plot_probability_map(draws)
+probability_map.axes[0].set(xlabel="mean radius (standardised)", ylabel="mean texture (standardised)")

@@ -1,19 +1,19 @@
-"""Counts with an exposure: events in places of different size, their rate and its overdispersion learned.
+"""
+Counts with an exposure
+=======================
+
+Events in places of different size, their rate and its overdispersion learned.
 
 Data: simulated, 90 places with 1 to 50 thousand inhabitants each.
 """
-
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import pgmodels as pgm
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 
-
+# %%
 # y[0] is a count, y[1] > 0 its exposure: the mean is y[1] exp(f), and the variance mean + mean^2 / dispersion.
 @pgm.likelihood(
     support=pgm.Given(pgm.Counts(), pgm.Positive()),
@@ -26,6 +26,8 @@ def events(y, f, dispersion=pgm.Parameter(1.0, positive=True)):
     return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion
 
 
+# %%
+# Simulated data.
 rng = np.random.default_rng(9)
 place = np.sort(rng.uniform(0.0, 10.0, 90))
 thousands = np.round(np.exp(rng.uniform(0.0, np.log(50.0), 90)), 1)
@@ -33,6 +35,8 @@ rate = lambda x: np.exp(0.2 + np.sin(x))  # noqa: E731
 count = rng.poisson(thousands * rate(place) * rng.gamma(5.0, 1.0 / 5.0, 90))
 X, y = place[:, None], np.column_stack([count, thousands])
 
+# %%
+# The derivation is checked, and the rate and its overdispersion are learned.
 model = pgm.Model(events(), pgm.GP(pgm.RBF(1.0, 1.5), mean=0.0))
 print(pgm.derive(model).verify(seed=0))
 fitted = pgm.fit(model, X, y)
@@ -40,6 +44,7 @@ print(f"Learned: {fitted.model.likelihood}, the data were made with 5; {fitted.m
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, fit=fitted, X=X, y=y))
 
+# %%
 # A prediction is for an exposure: here for a place of a thousand.
 grid = np.linspace(0.0, 10.0, 101)
 f = draws.draw_marginals(grid[:, None], common_noise=True)[..., 0]
@@ -51,4 +56,3 @@ axes.plot(grid, expected, label="expected count of a thousand")
 axes.plot(grid, rate(grid), color="0.2", linewidth=1.0, linestyle="--", label="the true rate")
 axes.set(xlabel="place", ylabel="events per thousand", title="A rate from counts and exposures", ylim=(0.0, 8.0))
 axes.legend(loc="upper center", fontsize="x-small")
-figure.savefig(FIGURES / "exposure_rate.png", dpi=100)

@@ -1,9 +1,11 @@
-"""Three classes, two likelihoods: logistic-softmax, symmetric in the classes, and stick-breaking, which orders them.
+"""
+Multiclass classification
+=========================
+
+Three classes, two likelihoods: logistic-softmax, symmetric in the classes, and stick-breaking, which orders them.
 
 Data: the wine cultivars, 13 chemical measurements, two thirds of them to learn from.
 """
-
-from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_wine
@@ -12,19 +14,19 @@ from sklearn.preprocessing import StandardScaler
 
 import pgmodels as pgm
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
-
 X, y = load_wine(return_X_y=True)
 X = StandardScaler().fit_transform(X)
 X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=118, random_state=0, stratify=y)
 
+# %%
 # No lengthscale given: the median distance between rows of X.
 models = {
     "logistic-softmax": pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(variance=1.0), size=3)),
     "stick-breaking": pgm.Model(pgm.StickBreaking(3), pgm.GP(pgm.RBF(variance=1.0), size=2)),
 }
 
+# %%
+# Both models are learned, and tested on the remaining third.
 for name, model in models.items():
     fitted = pgm.fit(model, X_train, y_train)
     predictive = fitted.predict(X_test)
@@ -33,6 +35,7 @@ for name, model in models.items():
     print(f"{name}: {model.num_latents} latents, ELBO {fitted.elbo:.2f} at {fitted.model.gps[0].kernel}")
     print(f"  test log density {log_density:.3f}, accuracy {accuracy:.3f}")
 
+# %%
 # The three latents of the logistic-softmax are where the variational posterior is at its weakest: look at it, with
 # the variance held at 1 (at the learned one the sampler mixes slowly).
 model = models["logistic-softmax"]
@@ -41,6 +44,8 @@ draws = pgm.gibbs(model, X_train, y_train, num_samples=400, num_warmup=100, num_
 comparison = pgm.compare(gibbs=draws, cavi=vi, X=X_test, y=y_test)
 print(comparison)
 
-pgm.plot_marginals(comparison).savefig(FIGURES / "multiclass_marginals.png", dpi=100)
-pgm.plot_densities(comparison, num_points=3).savefig(FIGURES / "multiclass_densities.png", dpi=100)
-pgm.plot_graph(models["stick-breaking"]).savefig(FIGURES / "multiclass_graph.png", dpi=100)
+# %%
+# Marginals against the sampler's, the densities at three rows, and the graph of the stick-breaking model.
+marginals = pgm.plot_marginals(comparison)
+densities = pgm.plot_densities(comparison, num_points=3)
+graph = pgm.plot_graph(models["stick-breaking"])

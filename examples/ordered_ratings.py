@@ -1,4 +1,8 @@
-"""Ordered ratings: cutpoints learned, and what a category's probability is as an input moves.
+"""
+Ordered ratings
+===============
+
+Cutpoints learned, and what a category's probability is as an input moves.
 
 Data: `wine-quality-white` of the folder PGMODELS_DATA where there is one (200 wines, alcohol and volatile acidity, five
 grades), else ratings simulated in its manner.
@@ -14,11 +18,10 @@ from numpyro.distributions.constraints import ordered_vector
 import pgmodels as pgm
 from pgmodels.datasets import load
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 GRADES = 5
 
 
+# %%
 # Cutpoints are one array, which learning keeps in order.
 @pgm.likelihood(support=pgm.Classes(GRADES))
 def ordered(y, f, cuts=pgm.Parameter([-3.0, -1.0, 1.0, 3.0], constraint=ordered_vector)):
@@ -26,6 +29,8 @@ def ordered(y, f, cuts=pgm.Parameter([-3.0, -1.0, 1.0, 3.0], constraint=ordered_
     return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(GRADES))
 
 
+# %%
+# Data.
 rng = np.random.default_rng(5)
 if (Path(os.environ.get("PGMODELS_DATA", "")) / "wine-quality-white.npz").is_file():
     wines = load("wine-quality-white", columns=[10, 1])
@@ -37,6 +42,8 @@ else:
     y = np.searchsorted([-2.0, -0.7, 0.6, 1.8], z).astype(float)
 X = (X - X.mean(axis=0)) / X.std(axis=0)
 
+# %%
+# Cutpoints, variance and both lengthscales are learned.
 model = pgm.Model(ordered(), pgm.GP(pgm.RBF(1.0, np.array([1.5, 1.5]))))
 fitted = pgm.fit(model, X[:200], y[:200])
 print(f"Learned: {fitted.model.likelihood}")
@@ -44,6 +51,8 @@ print(f"         {fitted.model.gps[0].kernel}")
 draws = pgm.gibbs(fitted.model.fixed(), X[:200], y[:200], num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, fit=fitted, X=X[200:], y=y[200:]))
 
+# %%
+# Probabilities of all grades along the first input.
 grid = np.linspace(-2.0, 2.0, 81)
 probabilities = draws.predict(np.column_stack([grid, np.zeros(81)])).probabilities
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
@@ -61,4 +70,3 @@ axes.set(
     title="Grades as the first input moves",
 )
 axes.legend(loc="upper left", fontsize="x-small")
-figure.savefig(FIGURES / "ordered_ratings_grades.png", dpi=100)

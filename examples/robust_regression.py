@@ -1,16 +1,15 @@
-"""Regression with outliers: Student-t and Laplace noise against Gaussian noise, with everything learned.
+"""
+Robust regression
+=================
+
+Regression with outliers: Student-t and Laplace noise against Gaussian noise, with everything learned.
 
 Data: simulated, 120 points of a smooth curve with noise of standard deviation 0.15, one point in ten displaced by far.
 """
 
-from pathlib import Path
-
 import numpy as np
 
 import pgmodels as pgm
-
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 
 rng = np.random.default_rng(7)
 X = np.sort(rng.uniform(-4.0, 4.0, 120))[:, None]
@@ -20,6 +19,8 @@ outliers = rng.choice(120, 12, replace=False)
 y[outliers] += rng.choice([-1.0, 1.0], 12) * rng.uniform(2.0, 5.0, 12)
 X_new = np.linspace(-3.8, 3.8, 200)[:, None]
 
+# %%
+# The same kernel with three distributions of the noise.
 likelihoods = {
     "Gaussian": pgm.Gaussian(scale=0.5),
     "Laplace": pgm.Laplace(scale=0.5),
@@ -38,13 +39,15 @@ for name, likelihood in likelihoods.items():
     kernel = fitted.model.gps[0].kernel
     print(f"{name:10} {fitted.elbo:9.2f} {scale:7.3f} {rmse:7.3f} {sd.mean():8.3f} {covered:8.2f}   {kernel}")
 
+# %%
 # The last model once more: what the sampler says of the curve.
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 difference = np.abs(draws.mean - fitted.mean).max()
 ratio = np.mean(fitted.variance / draws.variance)
 print(f"\nStudent-t, fit against gibbs: means differ by {difference:.3f} at most, variances by a factor {ratio:.2f}")
 
+# %%
+# The fits, with the true curve in black.
 figure = pgm.plot_latent(results)
 figure.axes[0].plot(X_new[:, 0], truth(X_new), color="black", linewidth=1.0)
 figure.axes[0].set_title("Latent function f and, in black, the true curve")
-figure.savefig(FIGURES / "robust_regression_latent.png", dpi=100)

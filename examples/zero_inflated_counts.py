@@ -1,4 +1,8 @@
-"""Counts with more zeros than they should have: whether there is a count at all, and how large it is, are two GPs.
+"""
+Zero-inflated counts
+====================
+
+Counts with more zeros than they should have: whether there is a count at all, and how large it is, are two GPs.
 
 Data: `crab-satellites` of the folder PGMODELS_DATA where there is one (satellites of 173 horseshoe crabs, by width),
 else counts simulated in its manner.
@@ -13,10 +17,9 @@ import numpy as np
 import pgmodels as pgm
 from pgmodels.datasets import load
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 
-
+# %%
+# The zero-inflated likelihood and, for comparison, the negative binomial alone.
 @pgm.likelihood(support=pgm.Counts())
 def zero_inflated(y, f, dispersion=pgm.Parameter(3.0, positive=True)):
     # f[0]: log odds within the negative binomial; f[1]: log odds that there is a count at all.
@@ -31,6 +34,8 @@ def plain(y, f, dispersion=pgm.Parameter(3.0, positive=True)):
     return constant * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 
 
+# %%
+# Data.
 if (Path(os.environ.get("PGMODELS_DATA", "")) / "crab-satellites.npz").is_file():
     crabs = load("crab-satellites")
     width, y = crabs.X[:, 0], crabs.y
@@ -41,6 +46,8 @@ else:
     y = np.where(there, rng.negative_binomial(5, 0.5, 173), 0).astype(float)
 X = ((width - width.mean()) / width.std())[:, None]
 
+# %%
+# Both models, their ELBOs, and the sampler.
 kernel = pgm.RBF(1.0, 1.5)
 inflated = pgm.Model(
     zero_inflated(pgm.Fixed(5.0)), [pgm.GP(kernel, mean=pgm.Fixed(0.0)), pgm.GP(kernel, mean=pgm.Fixed(0.5))]
@@ -53,6 +60,8 @@ for name, result in results.items():
 draws = pgm.gibbs(inflated, X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 print(pgm.compare(gibbs=draws, cavi=results["zero-inflated"]))
 
+# %%
+# The probability of a count at all.
 grid = np.linspace(X.min(), X.max(), 101)
 f = draws.draw_marginals(grid[:, None], common_noise=True)
 there = 1.0 / (1.0 + np.exp(-f[..., 1]))
@@ -62,4 +71,3 @@ axes.plot(grid, there.mean(axis=0), label="probability of a count at all")
 axes.plot(X[:, 0], (y > 0) + np.random.default_rng(0).uniform(-0.03, 0.03, len(y)), "|", color="0.3", label="count > 0")
 axes.set(xlabel="width (standardised)", ylabel="probability", title="Who has any satellites")
 axes.legend(loc="center right", fontsize="x-small")
-figure.savefig(FIGURES / "zero_inflated_counts_occupied.png", dpi=100)

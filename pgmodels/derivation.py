@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.augmentation.explain import explain
+from pgmodels.augmentation.explain import explain, explain_latex
 from pgmodels.augmentation.graph import AugmentedGraph, build_graph
 from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
@@ -40,6 +40,13 @@ class Derivation:
 
     def __repr__(self) -> str:
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
+
+    def to_latex(self) -> str:
+        """The derivation as an ``align*`` environment of LaTeX, which needs amsmath alone; lines are not broken."""
+        return explain_latex(self.augmentation, self.model.likelihood.name)
+
+    def _repr_latex_(self) -> str:
+        return self.to_latex()
 
     def _repr_html_(self) -> str:
         return hooks.html(self)

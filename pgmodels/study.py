@@ -192,7 +192,8 @@ def _remove_results(folder: Path) -> None:
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
     """Kernel variances to fit: one for all latents, or one for each if the first has the units of y."""
     # Without a prior, well separated classes drive the variance, by either bound, to values at which samplers of
-    # reasonable length do not mix. Held-out predictions would be better without it on average: see README, fit.
+    # reasonable length do not mix. Held-out predictions would be better without it on average: see
+    # docs/explanation/engines.md.
     unitless = dist.LogNormal(0.0, 1.0)
     size = likelihood.num_latents or 1
     if likelihood.support(size).is_discrete:

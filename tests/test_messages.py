@@ -258,16 +258,22 @@ def command_line(text):
     yield from (option for option in re.findall(r"(?<![\w-])--(?!held)[a-z][\w-]*", text) if option not in options())
 
 
+@cache
+def documentation():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
 def files(text):
-    """Extras, environment variables, files and sections of README."""
+    """Extras, environment variables, files and sections of the documentation."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     yield from (name for name in re.findall(r"pgmodels\[(\w+)\]", text) if name not in extras)
-    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in readme)
+    yield from (name for name in re.findall(r"\b[A-Z]+_[A-Z_]+\b", text) if name not in documentation())
     for path in re.findall(r"\b[\w/]+\.(?:py|md|toml)\b", text):
         if path != "script.py" and not list(ROOT.glob(path)):
             yield path
-    yield from (name for name in re.findall(r"README(?:\.md)?, ([A-Z][\w ]+)", text) if f"# {name}\n" not in readme)
+    cited = re.findall(r"(?:README(?:\.md)?|documentation), ([A-Z][\w ]+)", text)
+    yield from (name for name in cited if f"# {name}\n" not in documentation())
 
 
 # Each check, and texts that it must find fault with.

@@ -148,25 +148,6 @@ def scripted(name):
     return [line.strip() for line in (ROOT / ".ci" / name).read_text(encoding="utf-8").splitlines()]
 
 
-def test_readme_maps_every_module_where_it_is():
-    mapped = {path for path in map_of(section("Map")) if path.parts[0] == "pgmodels" and path.suffix == ".py"}
-    modules = {path.relative_to(ROOT) for path in (ROOT / "pgmodels").rglob("*.py")}
-    assert mapped - {Path("pgmodels", "__init__.py")} == {path for path in modules if path.name != "__init__.py"}
-
-
-def map_of(chart):
-    """The paths of a chart in which what is in a folder is two columns further in than its name."""
-    folders = []
-    for indent, name in re.findall(r"^( +)(\S+)", chart, re.MULTILINE):
-        depth = (len(indent) - 4) // 2
-        # Lines that go on with a description stand further in.
-        if depth <= len(folders):
-            folders = folders[:depth]
-            yield Path(*folders, name)
-            if name.endswith("/"):
-                folders.append(name)
-
-
 def test_typed_marker_ships():
     files = importlib.metadata.files("pgmodels") or []
     assert (Path(pgm.__file__).parent / "py.typed").exists()

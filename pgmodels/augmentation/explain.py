@@ -1,7 +1,7 @@
 """Print a derivation: identities, complete conditionals, CAVI updates, local bound.
 
-Each line is a tree that is printed as text or as MathML. Its sites, expectations and bounds are expressions that can
-be evaluated: the tests compare them with the engines' values.
+Each line is a tree that is printed as text, MathML or LaTeX. Its sites, expectations and bounds are expressions that
+can be evaluated: the tests compare them with the engines' values.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from pgmodels.augmentation.averages import Root
 from pgmodels.augmentation.sites import LatentSite, conditional_sites, expectations
 from pgmodels.augmentation.symbols import Auxiliary
 from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.latex import escaped, to_latex
 from pgmodels.likelihoods.notation import (
     APART,
     Applied,
@@ -54,6 +55,10 @@ class Line:
         """The line as text."""
         return " " * self.indent + to_text(self.formula)
 
+    def latex(self) -> str:
+        """The line as LaTeX in math mode."""
+        return (r"\quad " if self.indent else "") + to_latex(self.formula)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -70,7 +75,7 @@ class Section:
 def explain_sections(
     augmentation: Augmentation, name: str, latents: Sequence[str] | None = None
 ) -> tuple[Section, ...]:
-    """The sections of a derivation, to be printed as text or MathML.
+    """The sections of a derivation, to be printed as text, MathML or LaTeX.
 
     ``latents`` are names of the latents, one each. Raises ValueError if their number differs from the likelihood's.
     """
@@ -91,6 +96,14 @@ def explain_sections(
 def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
     """The derivation as text of at most 100 columns; arguments and errors are those of ``explain_sections``."""
     return "\n\n".join(section.text() for section in explain_sections(augmentation, name, latents)) + "\n"
+
+
+def explain_latex(augmentation: Augmentation, name: str) -> str:
+    """The derivation as an ``align*`` environment of LaTeX, one row for each line."""
+    rows = []
+    for section in explain_sections(augmentation, name):
+        rows += [rf"\textbf{{{escaped(section.title)}}}", *(line.latex() for line in section.lines)]
+    return "\\begin{align*}\n" + " \\\\\n".join(f"& {row}" for row in rows) + "\n\\end{align*}\n"
 
 
 def likelihood_line(formula: Expression, *rest: Part) -> Line:

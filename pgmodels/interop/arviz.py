@@ -51,7 +51,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
       ``weights``), so that leave-one-out removes the row with its weight;
     - observed_data: ``y`` (datum), the first column;
-    - sample_stats: ``lp``, log p(y | f) - |v|^2 / 2, the log joint density in whitened coordinates up to a constant,
+    - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates to a constant,
       plus the log prior of sampled hyperparameters; and the sampler's statistics.
 
     Draws keep all chains and draws; if y is drawn by slow numerical inversion, posterior_predictive uses about

@@ -1,14 +1,16 @@
-"""Notation trees of formulas: symbols and words, printed as plain text or MathML.
+"""Notation trees of formulas: symbols and words, printed as plain text, MathML or LaTeX.
 
 The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
 Operands that bind less tightly than their context are put in brackets.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+# Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
+UPRIGHT = {"E", "N", "Γ", "Φ"}
 SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|", "‖", "..."}
 
 
@@ -260,9 +262,31 @@ def split_name(text: str) -> tuple[str, str]:
     return (match[1], match[2] or match[3]) if match else (text, "")
 
 
+def without_brackets(part: Tree) -> Tree:
+    """A tree without the round brackets that only infix notation needs."""
+    return part.body if isinstance(part, Bracketed) and part.opening == "(" else part
+
+
+def is_word(part: Tree) -> bool:
+    """Whether a factor begins with a name of several letters or a sign such as Σ, which need a space beside them."""
+    while isinstance(part, (Applied, Powered, Indexed)):
+        part = part.function if isinstance(part, Applied) else part.base
+    return isinstance(part, Big) or (isinstance(part, Name) and len(split_name(part.text)[0].rstrip("\u0303")) > 1)
+
+
 def names_in(part: Tree) -> set[str]:
     """The names in a tree."""
-    if isinstance(part, Name):
-        return {part.text}
-    children = (child for value in vars(part).values() for child in (value if isinstance(value, tuple) else (value,)))
-    return set().union(*(names_in(child) for child in children if isinstance(child, Tree)))
+    return {node.text for node in _nodes(part) if isinstance(node, Name)}
+
+
+def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
+    """Whether a tree has a node of one of some kinds."""
+    return any(isinstance(node, kinds) for node in _nodes(part))
+
+
+def _nodes(part: Tree) -> Iterator[Tree]:
+    yield part
+    for value in vars(part).values():
+        for child in value if isinstance(value, tuple) else (value,):
+            if isinstance(child, Tree):
+                yield from _nodes(child)

@@ -5,6 +5,7 @@ from html import escape
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from pgmodels.likelihoods.notation import (
+    UPRIGHT,
     Apart,
     Applied,
     Big,
@@ -21,7 +22,9 @@ from pgmodels.likelihoods.notation import (
     Powered,
     Tree,
     Words,
+    is_word,
     split_name,
+    without_brackets,
 )
 from pgmodels.likelihoods.printers.text import to_text
 
@@ -30,8 +33,6 @@ _LONG = 45
 _RELATIONS = {"=", "~", "≥", "≤", "·"}
 _SIGNS = {"~": "∼", "-": "−", "...": "…", "|": "∣"}
 _SUMS = {"Σ": "∑", "Π": "∏", "∫": "∫"}
-# Functions of one letter that are set upright: expectation, normal distribution, Γ and the normal cdf.
-_UPRIGHT = {"E", "N", "Γ", "Φ"}
 _APPLY, _TIMES = "\u2061", "\u2062"
 
 
@@ -156,8 +157,8 @@ def _write(parent: Element, tree: Tree) -> None:
             _scripts(parent, tree)
         case Fraction(above, below):
             fraction = SubElement(parent, "mfrac")
-            _row(fraction, _unbracketed(above))
-            _row(fraction, _unbracketed(below))
+            _row(fraction, without_brackets(above))
+            _row(fraction, without_brackets(below))
         case Bracketed(opening, body, closing):
             _brackets(parent, opening, body, closing)
         case Applied():
@@ -182,11 +183,6 @@ def _row(parent: Element, tree: Tree) -> None:
     if isinstance(tree, Chain) and len(tree.items) == 1:
         tree = tree.items[0]
     _write(parent, tree)
-
-
-def _unbracketed(tree: Tree) -> Tree:
-    """The tree without round brackets that only infix notation needs."""
-    return tree.body if isinstance(tree, Bracketed) and tree.opening == "(" else tree
 
 
 def _name(parent: Element, text: str) -> None:
@@ -223,11 +219,11 @@ def _scripts(parent: Element, tree: Indexed | Powered) -> None:
     elif isinstance(base, Indexed):
         holder = SubElement(parent, "msubsup")
         _subscript(holder, base.base, base.index)
-        _row(holder, _unbracketed(tree.exponent))
+        _row(holder, without_brackets(tree.exponent))
     else:
         holder = SubElement(parent, "msup")
         _row(holder, base)
-        _row(holder, _unbracketed(tree.exponent))
+        _row(holder, without_brackets(tree.exponent))
 
 
 def _subscript(holder: Element, base: Tree, index: Tree) -> None:
@@ -249,7 +245,7 @@ def _applied(parent: Element, applied: Applied) -> None:
         _row(SubElement(parent, "msqrt"), applied.argument.body)
         return
     row = SubElement(parent, "mrow")
-    if isinstance(applied.function, Name) and applied.function.text in _UPRIGHT:
+    if isinstance(applied.function, Name) and applied.function.text in UPRIGHT:
         SubElement(row, "mi", mathvariant="normal").text = applied.function.text
     else:
         _write(row, applied.function)
@@ -271,11 +267,5 @@ def _times(parent: Element, lhs: Tree, rhs: Tree) -> None:
     if isinstance(lhs, Big) or isinstance(rhs, Differential):
         return
     SubElement(parent, "mo").text = _TIMES
-    if _is_word(lhs) or _is_word(rhs) or (isinstance(rhs, Bracketed) and rhs.opening == "["):
+    if is_word(lhs) or is_word(rhs) or (isinstance(rhs, Bracketed) and rhs.opening == "["):
         SubElement(parent, "mspace", width="0.17em")
-
-
-def _is_word(tree: Tree) -> bool:
-    while isinstance(tree, (Applied, Powered, Indexed)):
-        tree = tree.function if isinstance(tree, Applied) else tree.base
-    return isinstance(tree, Big) or (isinstance(tree, Name) and len(split_name(tree.text)[0].rstrip("\u0303")) > 1)

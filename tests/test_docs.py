@@ -1,0 +1,205 @@
+"""README and docs/: their code runs as it stands, and what they cite, list and show exists."""
+
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+import pgmodels as pgm
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+FENCED = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<block>.*?)^```$", re.MULTILINE | re.DOTALL)
+# Written by a build of the site.
+BUILT = {DOCS / "gallery", DOCS / "reference" / "api"}
+
+
+def pages():
+    return [path for path in [README, *DOCS.rglob("*.md")] if not BUILT & set(path.parents)]
+
+
+def blocks(path, language):
+    """The blocks of a page in a language, in order."""
+    fenced = FENCED.finditer(path.read_text(encoding="utf-8"))
+    return [match["block"] for match in fenced if match["language"] == language]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A page's blocks of Python with what its reader has: the package, and data in the folder and at hand."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(page, language="python", **at_hand):
+        names = {"pgm": pgm, "display": print, **at_hand}
+        for block in blocks(ROOT / page, language):
+            exec(compile(block, page, "exec"), names)
+        return names
+
+    yield run
+    plt.close("all")
+
+
+def test_every_page_with_code_is_run_below():
+    source = Path(__file__).read_text(encoding="utf-8")
+    runnable = {
+        path.relative_to(ROOT).as_posix()
+        for path in pages()
+        if blocks(path, "python") or blocks(path, "{code-cell} ipython3")
+    }
+    tested = set(re.findall(r"run\(\"(.+?\.md)\"", source)) | {f"docs/tutorials/{name}.md" for name in TUTORIALS}
+    # The front page shows a fragment.
+    assert tested == runnable - {"docs/index.md"}
+    languages = {match["language"] for path in pages() for match in FENCED.finditer(path.read_text(encoding="utf-8"))}
+    known = {"python", "text", "console", "{code-cell} ipython3", "{math}", "{toctree}", "{eval-rst}"}
+    assert {word for word in languages if not word.startswith(("{image}", "{include}"))} <= known
+
+
+def test_a_first_model(run, capsys, tmp_path):
+    run("README.md")
+    (shown,), printed = blocks(README, "text"), capsys.readouterr().out.splitlines()
+    labels = [line[:34].rstrip() for line in shown.splitlines() if not line.startswith(("*", "  "))]
+    assert [line[:34].rstrip() for line in printed if line[:34].rstrip() in labels] == labels
+    # What does not depend on draws or on the clock.
+    (elbo,) = (line for line in shown.splitlines() if line.startswith("ELBO"))
+    assert elbo.split() == next(line.split() for line in printed if line.startswith("ELBO"))
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_derivation_that_is_shown():
+    @pgm.likelihood
+    def logistic_softmax(y, f):
+        return pgm.sigmoid(f[y]) / pgm.sum(pgm.sigmoid(f))
+
+    model = pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))
+    printed = str(pgm.derive(model)).splitlines()
+    lines = iter(printed)
+    (shown,) = blocks(DOCS / "explanation" / "augmentation_rules.md", "text")
+    # In this order, among others.
+    missing = [line for line in shown.splitlines() if line and line not in lines]
+    assert not missing, printed
+
+
+def test_observations(run):
+    names = run("docs/how-to/observations.md")
+    for name in ("log_logistic", "tobit", "exposed", "attempts"):
+        assert pgm.derive(names[name]()).augmentation.rules, name
+    for name, size in (("ordered", 1), ("zero_inflated", 2), ("label_noise", 1)):
+        assert pgm.derive(pgm.Model(names[name](), pgm.GP(pgm.RBF(1.0, 1.0), size=size))).verify(seed=0).figures, name
+
+
+def test_predictors_that_combine_latents(run):
+    assert "z = f[0] + y[1] f[1] + f[2]" in str(pgm.derive(run("docs/how-to/combine_latents.md")["model"]))
+
+
+def test_a_kernel_of_your_own(run):
+    kernel = run("docs/how-to/own_kernel.md")["Projected"](
+        pgm.Parameter(np.array([[1.0, -2.0], [0.5, 0.3]]), positive=False)
+    )
+    x = np.array([[0.7, 0.2]])
+    np.testing.assert_allclose(kernel(x, x + 0.5), np.exp(-0.5 * (0.5**2 + 0.4**2)), rtol=1e-6)
+
+
+# Half a minute. There are fewer rows than classes, and steps enough for few.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.DataWarning", "ignore::pgmodels.ConvergenceWarning")
+def test_large_data_and_many_classes(run, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal([6.0, 12.0, 900.0], [3.0, 5.0, 400.0], (600, 3))
+    late = (X[:, 1] + rng.standard_normal(600) > 14.0).astype(int)
+    pd.DataFrame({"month": X[:, 0], "hour": X[:, 1], "distance": X[:, 2], "late": late}).to_parquet(
+        tmp_path / "flights.parquet"
+    )
+    assert run("docs/how-to/large_data.md", X_new=X[:5])["vi"].predict(X[:2]).probabilities.shape == (2, 2)
+    names = run("docs/how-to/many_classes.md", X=X, y=rng.integers(0, 1000, 600))
+    assert names["vi"].predict(X[:2]).probabilities.shape == (2, 1000)
+
+
+TUTORIALS = ("first_model", "own_likelihood")
+
+
+# Half a minute each.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_tutorials_run(name, run, capsys):
+    names = run(f"docs/tutorials/{name}.md", "{code-cell} ipython3")
+    printed = capsys.readouterr().out
+    assert "gibbs (ref.)" in printed
+    if name == "own_likelihood":
+        assert r"\begin{align*}" in printed
+        assert "no augmentation for the factor" in printed
+        assert 1.0 < float(names["fitted"].model.likelihood.values["dispersion"]) < 10.0
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = [
+        name
+        for path in (DOCS / "reference").glob("*.md")
+        for block in blocks(path, "{eval-rst}")
+        for name in re.findall(r"^   (\w+)$", block, re.MULTILINE)
+    ]
+    assert sorted(listed) == sorted(pgm.__all__)
+
+
+def test_sections_of_the_mathematics_that_are_cited_exist():
+    page = (DOCS / "explanation" / "mathematics.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^\(math-section-(\w+)\)=\n## (\w+)\. ", page, re.MULTILINE))
+    assert all(label == number for label, number in sections.items())
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "pgmodels").rglob("*.py")}
+    cited = {(number, path) for path, text in texts.items() for number in re.findall(r"math:\s+section (\w+)", text)}
+    assert len(cited) >= 10
+    assert {number for number, _ in cited} <= set(sections), cited
+    # Nor is any other form of citation.
+    for path, text in texts.items():
+        assert text.count("math: ") == len(re.findall(r"math: section \w+", text)), path
+
+
+def test_the_list_of_modules_is_that_of_the_package():
+    script = runpy.run_path(str(DOCS / "module_map.py"))
+    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    assert page == script["page"](), "run python docs/module_map.py"
+    modules = [path for path in (ROOT / "pgmodels").rglob("*.py") if path.name != "__init__.py"]
+    assert len(re.findall(r"^- `\w+\.py`: \S.*\.$", page, re.MULTILINE)) == len(modules)
+
+
+def test_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_links_and_pictures_exist():
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        for alternative, target in re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", text):
+            assert len(alternative.split()) >= 5, f"{target} needs words for those who do not see it"
+            assert (path.parent / target).is_file(), target
+        for target in re.findall(r"(?<!!)\[[^\]]+\]\(([^)#]+)\)", text):
+            # The pages of the gallery are written by a build, one for each example.
+            if match := re.fullmatch(r"\.\./gallery/(\w+)\.rst", target):
+                assert match[1] == "index" or (ROOT / "examples" / f"{match[1]}.py").is_file(), target
+            else:
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_labels_that_are_referred_to_exist():
+    texts = [path.read_text(encoding="utf-8") for path in pages()]
+    labels = {label for text in texts for label in re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)}
+    for label in (label for text in texts for label in re.findall(r"\{ref\}`[^`]*<([\w-]+)>`", text)):
+        assert label in labels
+
+
+def test_every_option_of_the_command_line_is_documented():
+    page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    source = (ROOT / "pgmodels" / "cli.py").read_text(encoding="utf-8")
+    options = set(re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", source))
+    assert len(options) > 10
+    assert options == set(re.findall(r"`(?:pgmodels )?(--[\w-]+)`", page))
+
+
+def test_public_names_that_pages_refer_to_exist():
+    for path in pages():
+        for name in re.findall(r"\{py:obj\}`pgmodels\.(\w+)`", path.read_text(encoding="utf-8")):
+            assert name in pgm.__all__, f"{path.name}: {name}"

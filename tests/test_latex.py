@@ -1,0 +1,150 @@
+"""Formulas as LaTeX: exact strings, balanced, complete, and readable by a parser of mathematics."""
+
+import re
+
+import numpy as np
+import pytest
+from matplotlib.mathtext import MathTextParser
+
+import pgmodels as pgm
+from pgmodels.augmentation.derive import derive_formula
+from pgmodels.augmentation.explain import explain_latex, explain_sections
+from pgmodels.likelihoods.functions import exp, log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.latex import to_latex
+from pgmodels.likelihoods.notation import (
+    APART,
+    call,
+    density,
+    derivative,
+    expectation,
+    factors,
+    fraction,
+    indexed,
+    integral,
+    inverse_power,
+    line,
+    listed,
+    over,
+    raised,
+    tree,
+    words,
+)
+from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
+from tests.registry import CASES
+
+Y, F, A, B = Observation(), Latent(0, 1), ParameterSymbol("a", True), ParameterSymbol("b", True)
+SUM = sum_(Latents(3))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (A / (B * Y), r"\frac{a}{b y}"),
+        (-A * Y / 2, r"-\frac{a y}{2}"),
+        (A * (B + Y), "a (b + y)"),
+        (A ** (B + Y) * Y, "a^{b + y} y"),
+        ((Y**A) ** B, "(y^{a})^{b}"),
+        (1 / (1 + 1 / (1 + Y)), r"\frac{1}{1 + \frac{1}{1 + y}}"),
+        (A * (1 + Y / B), r"a \left( 1 + \frac{y}{b} \right)"),
+        (SUM / 2, r"\frac{\sum_{c} f_{c}}{2}"),
+        (sigmoid(-F) ** Y, r"\sigma(-f)^{y}"),
+        (A * (Y == 1) * Latents(3) ** 2, r"a \, [y = 1] f_{c}^{2}"),
+        (Y * log(normal_cdf(F)) / 2, r"\frac{y \, \log \Phi(f)}{2}"),
+        ((Y**2 + A) ** 0.5 / B, r"\frac{\sqrt{y^{2} + a}}{b}"),
+        (abs(Y - F), r"\left| y - f \right|"),
+        (1e-10 * Y, r"\mathrm{1e-10} y"),
+        (ParameterSymbol("noise_scale", True) * F, r"\mathrm{noise\_scale} \, f"),
+        (ParameterSymbol("λ", True) * exp(F), r"\lambda \, \exp(f)"),
+        (factors(fraction("a", "b"), "c"), r"\left( \frac{a}{b} \right) c"),
+        (raised(factors("a", "b"), Y + 1), "(a b)^{y + 1}"),
+        (inverse_power(indexed("K", "c")), "K_{c}^{-1}"),
+        (raised(indexed("ω3", 1), 2), r"\omega_{3,1}^{2}"),
+        (call("σ̃₋", F), r"\tilde{\sigma}_{-}(f)"),
+        (factors(expectation(indexed("k", "c")), "b"), r"\operatorname{E}[k_{c}] b"),
+        (
+            integral(density("N", "u", F, 1), "u2", 0, "∞"),
+            r"\int_{0}^{\infty} \operatorname{N}(u; f, 1) \, \mathrm{d} u_{2}",
+        ),
+        (over("Σ", indexed("k", "c"), "B_i"), r"\sum_{k_{c}} B_{i}"),
+        (line("w", "=", "-", factors(2, derivative("B", "s"))), r"w = -2 \frac{\partial B}{\partial s}"),
+        (line("a", "≥", 1, APART, "b", "~", "c"), r"a \geq 1,\quad b \sim c"),
+        (listed(0, "...", 25), r"0, \ldots, 25"),
+        (line("y", "|", words("a_b is 5 % ("), "f", words(")")), r"y \mid \ \text{a\_b is 5 \% (}f\text{)}"),
+        (call("KL", line("q", "‖", "p")), r"\operatorname{KL}(q \parallel p)"),
+    ],
+)
+def test_exact_strings(written, expected):
+    assert to_latex(tree(written)) == expected
+    parse(expected)
+
+
+def parse(text):
+    """Read by matplotlib's parser of TeX, which raises ValueError at what it cannot read."""
+    MathTextParser("path").parse(f"${text}$")
+
+
+def letters(text):
+    """Letters and digits; what is drawn instead of written left out."""
+    return [c for c in re.sub(r"sqrt\(|[ΣΠ]_", "", text) if c.isalnum()]
+
+
+DRAWN = {
+    "omega": "ω", "lambda": "λ", "mu": "μ", "sigma": "σ", "zeta": "ζ", "phi": "φ", "Phi": "Φ", "Gamma": "Γ", "pi": "π",
+}  # fmt: skip
+FUNCTIONS = ("exp", "log", "cosh", "tanh")
+
+
+def drawn(text):
+    """The letters and digits that LaTeX draws, in their order."""
+    commands = re.compile(r"\\([A-Za-z]+)")
+    text = commands.sub(lambda match: DRAWN.get(match[1], match[1] if match[1] in FUNCTIONS else ""), text)
+    return [c for c in text if c.isalnum()]
+
+
+def formulas(augmentation):
+    return [each for section in explain_sections(augmentation, "a name") for each in section.lines]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivations_are_complete_and_can_be_read(name):
+    augmentation = CASES[name].model().augmentation
+    for each in formulas(augmentation):
+        text, latex = to_text(each.formula), to_latex(each.formula)
+        assert drawn(latex) == letters(text), text
+        assert latex.count(r"\frac") == text.count("/"), text
+        assert latex.count("^{") == text.count("^"), text
+        assert latex.count(r"\left") == latex.count(r"\right"), text
+        assert balanced(latex), text
+
+
+def balanced(text):
+    """Whether every bracket of LaTeX's own is closed, and none before it is opened."""
+    depth = np.cumsum([(c == "{") - (c == "}") for c in re.sub(r"\\[{}]", "", text)])
+    return depth[-1] == 0 and depth.min() >= 0
+
+
+@pytest.mark.parametrize(
+    "name", ["probit", *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "probit")]
+)
+def test_derivations_parse(name):
+    for each in formulas(CASES[name].model().augmentation):
+        parse(each.latex())
+
+
+def test_a_derivation_is_one_environment():
+    derivation = pgm.derive(pgm.NegativeBinomial(2.0))
+    latex = derivation.to_latex()
+    assert derivation._repr_latex_() == latex
+    first, *rows, last = latex.splitlines()
+    assert (first, last) == (r"\begin{align*}", r"\end{align*}")
+    assert rows[0] == r"& \textbf{NegativeBinomial} \\"
+    assert r"& \omega \mid f, y \sim \operatorname{PG}(y + \mathrm{dispersion}, f) \\" in rows
+    assert all(row.startswith("& ") for row in rows)
+    assert all(row.endswith(r" \\") for row in rows[:-1])
+    assert not rows[-1].endswith("\\\\")
+
+
+def test_names_are_escaped():
+    formula = exp(-(F**2) * ParameterSymbol("a_b", True))
+    assert r"& \textbf{50 \% \_x} \\" in explain_latex(derive_formula(formula, 1), "50 % _x")
