@@ -125,7 +125,6 @@ def fit(
     # From q(f) at the optimum: a start of its own could end in another one.
     inner = min(tolerance, _INNER_TOLERANCE)
     result = _result(final, data, bound, inner)
-    warn_narrow("fit", result)
     _report_floor(bound, values)
     if undetermined:
         _report(undetermined, found.num_tried)
@@ -151,7 +150,9 @@ def fit(
         converged=result.converged and found.converged,
         seconds=time.perf_counter() - begin,
     )
-    return corrected_if(result, correct)
+    result = corrected_if(result, correct)
+    warn_narrow("fit", result)
+    return result
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:

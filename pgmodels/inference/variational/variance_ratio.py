@@ -14,7 +14,7 @@ from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.priors.base import Sites
 from pgmodels.priors.padding import pad_rows, pad_zeros
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import warn
@@ -77,9 +77,9 @@ def _sites_by_curvature(
 def warn_narrow(engine: str, approximation: Approximation) -> None:
     """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
 
-    Of an optimum: where there is none that is what is warned of.
+    Of an optimum that is not corrected: where there is none that is what is warned of.
     """
-    if not approximation.converged:
+    if not approximation.converged or isinstance(approximation, CorrectedApproximation):
         return
     ratio = variance_ratio(approximation)
     typical = np.median(ratio, axis=0)
