@@ -141,9 +141,9 @@ def random_model(seed: int, name: str | None = None, kernels: tuple[str, ...] | 
     if case.name == "log_poisson":
         f = np.minimum(f, 4.0)
     y = case.generate(rng, f)
-    for label in range(getattr(case.likelihood().declared_support, "num_classes", 0) or case.num_classes):
-        if not (y == label).any():
-            y[label] = label
+    classes = np.arange(getattr(case.likelihood().declared_support, "num_classes", 0) or case.num_classes)
+    if not np.isin(classes, y).all():
+        y[classes] = classes
     return found._replace(y=y)
 
 
