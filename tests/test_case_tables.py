@@ -68,6 +68,7 @@ def trials():
     return pgm.gaussian_vi(pgm.Model(pgm.Binomial(), pgm.GP(pgm.White(1.0))), np.arange(4.0)[:, None], y)
 
 
+@pytest.mark.slow
 def test_no_trials_say_nothing_and_five_thousand_say_much():
     """Others refuse no trials at all, or give NaN at 5,000."""
     found = trials()

@@ -84,6 +84,7 @@ def test_the_derivation_that_is_shown():
     assert not missing, printed
 
 
+@pytest.mark.slow
 def test_observations(run):
     names = run("docs/how-to/observations.md")
     for name in ("log_logistic", "tobit", "exposed", "attempts"):

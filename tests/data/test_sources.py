@@ -163,6 +163,7 @@ def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
     np.testing.assert_allclose(ours.predict_latent(near)[0][:, 0], near[:, 0] - 10.0, atol=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
 def test_all_rows_at_once_give_the_predictions_of_cavi():
     inputs, labels = (X[:300] - X.mean(axis=0)) / X.std(axis=0), LABELS[:300]

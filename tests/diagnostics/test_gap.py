@@ -145,6 +145,7 @@ def tensor_rule(num_latents):
 ABOVE = {"bernoulli", "binomial", "student_t", "laplace", "gaussian"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([name for name in SEPARATE if name not in ABOVE], "logistic_softmax"))
 def test_other_likelihoods_against_densities_and_bounds_written_by_hand(name):
     case = CASES[name]

@@ -94,6 +94,7 @@ def test_duplicated_rows_are_as_good_as_trials():
     np.testing.assert_allclose(single.variance[::5], grouped.variance, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 @pytest.mark.parametrize("name", some(NAMES, "zero_inflated"))
 def test_latents_at_forty(name, sign):

@@ -216,6 +216,7 @@ def test_arrays_of_an_equinox_module_are_learned_and_its_numbers_stay():
     assert pickle.loads(pickle.dumps(result)).model == result.model
 
 
+@pytest.mark.slow
 def test_a_module_takes_priors_and_fixed_values_for_its_leaves():
     kernel = eqx.tree_at(lambda k: k.layer.weight, network(dist.LogNormal(0.0, 1.0)), pgm.Fixed(W))
     model = model_of(kernel)

@@ -175,6 +175,7 @@ def test_corrections_do_not_jump_between_data_and_new_inputs(sparse):
             np.testing.assert_allclose(at_new, at_data, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_perturbative_correction_is_of_what_the_data_move(sparse):
     corrected = pgm.correct(sparse, method="perturbative")
     C = np.asarray(sparse.posterior.covariance())[0]

@@ -223,6 +223,7 @@ def test_every_result_of_every_likelihood_checks_what_it_is_given(engine, name):
     check_all(lambda covariates: learned(engine, name).predict(X_NEW, covariates), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(["Binomial", "exposed", "grouped"], "exposed"))
 def test_comparisons_are_given_what_can_be(name):
     draws, y = learned("gibbs", name), CASES[name][1][:3, 0]

@@ -184,6 +184,7 @@ def test_fit_leaves_results_that_are_exact(monkeypatch):
     assert "so is the posterior" in " ".join(str(fitted).split())
 
 
+@pytest.mark.slow
 def test_fit_says_why_it_does_not_correct(monkeypatch):
     model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
     monkeypatch.setattr("pgmodels.inference.corrections.correct.MOST_COORDINATES", 59)

@@ -209,6 +209,7 @@ def test_a_shift_of_the_inputs_changes_nothing():
     np.testing.assert_allclose(there.fit.values["lengthscale"], here.fit.values["lengthscale"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_values_stay_within_their_limits():
     """The bound grows without end towards a scale of 0, where rounding makes it any number."""
     X = np.array(

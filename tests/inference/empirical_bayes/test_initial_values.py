@@ -59,6 +59,7 @@ def test_diabetes_from_a_start_at_which_every_row_stands_alone():
     assert fitted.elbo > -224.1
 
 
+@pytest.mark.slow
 def test_values_that_data_do_not_determine_are_named_and_bounded():
     """Uniform noise wants no heavy tails, and the second column says nothing of y."""
     rng = np.random.default_rng(1)

@@ -81,6 +81,7 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separable", some([True, False], False), ids=["stage at its limit", "all rows at theirs"])
 def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     """The variance grows as far as it may: in the stage too where classes are separable."""

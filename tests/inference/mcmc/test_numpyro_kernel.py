@@ -98,9 +98,7 @@ def sampler_of(kernel, num_chains, method):
 # On one device chains that are to be parallel follow each other.
 @pytest.mark.parametrize(
     ("num_chains", "method"),
-    some(
-        [(1, "sequential"), (2, "parallel"), (2, "vectorized"), (2, "sequential")], (1, "sequential"), (2, "vectorized")
-    ),
+    some([(1, "sequential"), (2, "parallel"), (2, "vectorized"), (2, "sequential")], (2, "vectorized")),
 )
 def test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on(padded, num_chains, method):
     kernel, draws = padded

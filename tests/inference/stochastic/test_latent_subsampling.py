@@ -107,6 +107,7 @@ Z = np.array([[-1.0, 0.3], [0.2, -0.7], [0.9, 0.8]])
 ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some(CASES, "softmax"))
 def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     likelihood, y = CASES[case]

@@ -337,7 +337,7 @@ def test_learning_needs_inducing_inputs():
         ({"rate": (0.5, 0.7)}, "at least 1"),
         ({"rate": (1.0, 0.4)}, "the power of rate"),
         ({"tolerance": -1.0}, "tolerance"),
-        ({"train_inducing": True}, "train_inducing=True goes with train_hyperparameters=True"),
+        ({"train_inducing": True}, "train_inducing=True needs train_hyperparameters=True"),
     ],
 )
 def test_wrong_options_are_refused(options, complaint):

@@ -95,6 +95,7 @@ def test_where_promises_are_broken_the_sweep_counts(monkeypatch):
     np.testing.assert_allclose(found.state.elbo, honest, rtol=1e-10)
 
 
+@pytest.mark.slow
 @double_precision
 @pytest.mark.parametrize("name", some(["student_t", "logistic_softmax"], "student_t"))
 def test_the_gradient_is_that_of_the_collapsed_bound(name):
