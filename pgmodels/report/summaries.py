@@ -32,7 +32,7 @@ _METHODS = {
     "nuts": "NUTS",
     "integrate": "Hyperparameters integrated out",
 }
-
+_CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
 _BOUNDS = {"cavi": "CAVI's bound", "gaussian_vi": "the expected log density"}
 
 
@@ -74,8 +74,7 @@ def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
     if isinstance(result, Approximation) and result.fit is not None:
         q = "The variational Gaussian" if result.objective == "gaussian_vi" else "CAVI"
-        corrected = f", {name[0].lower()}{name[1:]}" if isinstance(result, CorrectedApproximation) else ""
-        name = f"{q} at learned hyperparameters{corrected}"
+        name = f"{q} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
 
 

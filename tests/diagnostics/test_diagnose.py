@@ -128,7 +128,7 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
     model = pgm.Model(unknown(), pgm.GP(pgm.RBF(2.0, 1.0), mean=0.5))
     diagnosed = pgm.diagnose(pgm.cavi(model, result().X, result().y), num_draws=500, seed=3)
     assert diagnosed.vsbc is None
-    assert "does not say what y can be" in diagnosed.notes[0]
+    assert "has no declared support of y" in diagnosed.notes[0]
     # The formula is Bernoulli's: everything else is as it was.
     np.testing.assert_allclose(diagnosed.gap, diagnosis().gap, rtol=1e-9)
     np.testing.assert_allclose(diagnosed.importance.log_evidence, diagnosis().importance.log_evidence, rtol=1e-9)

@@ -233,9 +233,7 @@ def test_a_formula_says_what_shapes_it_takes():
     def scaled(y, f, W=pgm.Parameter(1.0)):
         return pgm.sigmoid(W * f) ** y
 
-    with pytest.raises(
-        ValueError, match=r"W of scaled must be one number or a list.*\(2, 3\).*a parameter for each row"
-    ):
+    with pytest.raises(ValueError, match=r"W of scaled must be one number or a list.*\(2, 3\).*one parameter per row"):
         scaled(W=np.ones((2, 3)))
     with pytest.raises(ValueError, match="scaled needs a value for W"):
         scaled(W=None)

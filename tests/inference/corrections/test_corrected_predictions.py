@@ -9,6 +9,7 @@ from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
 from pgmodels import exp, gamma
+from pgmodels.runtime.warnings import warn
 
 Fixed = pgm.Fixed
 
@@ -196,7 +197,7 @@ def test_fit_says_why_it_does_not_correct(monkeypatch):
 
     # A correction that warns or raises is left, with its message; asked for, it warns.
     def doubtful(*args, **kwargs):
-        pgm.warning.warn("covariances mean nothing", pgm.CorrectionWarning)
+        warn("covariances mean nothing", pgm.CorrectionWarning)
 
     monkeypatch.setattr("pgmodels.inference.corrections.correct.check_against_prior", doubtful)
     with warnings.catch_warnings():
