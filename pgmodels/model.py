@@ -279,10 +279,10 @@ class Model(Module):
         groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def fixed_groups(self, X: Any, held: Sequence[bool]) -> Groups:
-        """The prior of each group that is held, to the last digit that it can have, to draw from; None of others."""
-        inputs = self.inputs(np.asarray(X))
-        return tuple(self._bound(index, inputs, 0.0).for_sampling() if own else None for index, own in enumerate(held))
+    def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
+        """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
+        inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
+        return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
 
     def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
@@ -303,7 +303,11 @@ class Model(Module):
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
         """The distinct inputs of each group; ``padded`` to one of few sizes if every form supports it."""
         size = padded_size(len(X)) if padded and self.can_pad else len(X)
-        groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.can_pad) for gp in self.gps]
+        d = X.shape[1]
+        groups = [
+            Sharing(gp.kernel.reads(d), gp.kernel.terms(d) if gp.form.spans else (), gp.form.shares, gp.form.can_pad)
+            for gp in self.gps
+        ]
         return told_apart(X, groups, size)
 
     def traced_prior(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
@@ -312,8 +316,10 @@ class Model(Module):
         ``fixed_groups`` has the groups that are known but for their means, and None for the others.
         """
         groups, fixed_groups = [], fixed_groups or (None,) * len(self.gps)
-        for gp, X, row_mask, fixed in zip(self.gps, inputs.X, inputs.row_mask, fixed_groups, strict=True):
-            rows, mean = {} if row_mask is None else {"row_mask": row_mask}, as_array(gp.mean.value)
+        columns = zip(self.gps, inputs.X, inputs.row_mask, inputs.spanning, fixed_groups, strict=True)
+        for gp, X, row_mask, spanning, fixed in columns:
+            optional, mean = {"row_mask": row_mask, "spanning": spanning}, as_array(gp.mean.value)
+            rows = {name: value for name, value in optional.items() if value is not None}
             groups.append(fixed.with_mean(mean) if fixed else gp.form.traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
@@ -321,11 +327,11 @@ class Model(Module):
         """``traced_prior``, compiled, without padding rows."""
         return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
 
-    def compiled_prior_at(self, inputs: DistinctInputs, held: Groups = ()) -> PriorCollection:
-        """``traced_prior``, compiled; what is held is filled up to as many rows as inputs have."""
-        pairs = zip(held, inputs.X, strict=True) if held else ()
-        held = tuple(own.resized(len(X)) if own and len(own.X) < len(X) else own for own, X in pairs)
-        return _compiled_prior(self.bare(), inputs, held)
+    def compiled_prior_at(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
+        """``traced_prior``, compiled; fixed groups are padded to the rows of the inputs."""
+        pairs = zip(fixed_groups, inputs.X, strict=True) if fixed_groups else ()
+        padded = tuple(group.resized(len(X)) if group and len(group.X) < len(X) else group for group, X in pairs)
+        return _compiled_prior(self.bare(), inputs, padded)
 
     @property
     def can_pad(self) -> bool:
@@ -465,5 +471,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs, held: Groups) -> PriorCollection:
-    return model.traced_prior(inputs, held)
+def _compiled_prior(model: Model, inputs: DistinctInputs, fixed_groups: Groups) -> PriorCollection:
+    return model.traced_prior(inputs, fixed_groups)

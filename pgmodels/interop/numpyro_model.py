@@ -15,10 +15,10 @@ from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
-from pgmodels.priors.dense import exact_root
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.x64 import as_array, double_precision
 
+_REPRESENTATION = Auto()
 # Prefix of the sites of whitened coordinates: whitened_0, whitened_1, ...
 WHITENED = "whitened_"
 
@@ -54,14 +54,15 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
     - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, copied to the rows. If no parameter of the
       kernel has a prior, A^T A is K to double precision, and r its rank; otherwise it is K + j I with the jitter of
-      ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs;
+      ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs, or fewer if the kernel is a sum of
+      functions with few levels;
     - ``y``, observed, whose log density is the formula's.
 
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for invalid data, and where a likelihood
     parameter has a prior but the formula may omit a factor that depends on it.
     """
     model, data = require_model(model).prepare(X, y)
-    program = Program(model.with_form(Auto()).resolve(data.X), data)
+    program = Program(model.with_form(_REPRESENTATION).resolve(data.X), data)
 
     def numpyro_model() -> None:
         if not jax.config.read("jax_enable_x64"):
@@ -82,7 +83,7 @@ class Program:
         self.unknowns = checked_unknowns(model)
         self.y = as_array(data.y)
         inputs = model.inputs(data.X)
-        self.copies = inputs.copies
+        self.copies, self.spanning = inputs.copies, inputs.spanning
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
         # Factors that do not depend on sampled parameters are computed once.
         self.fixed_groups = model.fixed_groups(data.X, have_fixed_kernels(model))
@@ -93,8 +94,9 @@ class Program:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
         model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
         whitened = []
-        for index, (gp, A, X) in enumerate(zip(model.gps, self.factors, self.inputs, strict=True)):
-            rank = len(X) if A is None else len(A)
+        coordinates = zip(model.gps, self.factors, self.inputs, self.spanning, strict=True)
+        for index, (gp, A, X, few) in enumerate(coordinates):
+            rank = len(A) if A is not None else len(X if few is None else few)
             standard = dist.Normal(0.0, 1.0).expand((rank, gp.size)).to_event(2)
             whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
         f = numpyro.deterministic("f", self.latents(model, whitened))
@@ -105,9 +107,12 @@ class Program:
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
         latents = []
-        for gp, A, X, v in zip(model.gps, self.factors, self.inputs, whitened, strict=True):
-            root = exact_root(bare(gp.kernel), X)[0] if A is None else A.T
-            latents.append(as_array(gp.mean.value) + root @ v)
+        for gp, A, X, rows, v in zip(model.gps, self.factors, self.inputs, self.spanning, whitened, strict=True):
+            mean = as_array(gp.mean.value)
+            if A is None:
+                latents.append(_REPRESENTATION.traced(bare(gp.kernel), mean, X, gp.size, spanning=rows).latents(v))
+            else:
+                latents.append(mean + A.T @ v)
         return self.copies.side_by_side(latents)
 
 

@@ -51,6 +51,10 @@ class On(Restricted):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted(self.columns[index] for index in self.kernel.reads(len(self.columns))))
 
+    def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
+        inner = self.kernel.terms(len(self.columns))
+        return tuple(tuple(sorted(self.columns[position] for position in term)) for term in inner)
+
     def resolve(self, X: Float[Inputs, "n d"]) -> "On":
         inner = self.kernel.resolve(self.inputs(X))
         return self if inner is self.kernel else On(inner, self.columns)

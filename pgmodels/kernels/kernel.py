@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import Field, fields
+from itertools import product
 from typing import Any, ClassVar, final
 
 import equinox as eqx
@@ -66,6 +67,10 @@ class Kernel(Module):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         """The columns of X on which it depends: rows equal in these columns share a latent."""
         return tuple(range(num_columns))
+
+    def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
+        """The columns of X that each of independent functions depends on, of which the latent is the sum."""
+        return (self.reads(num_columns),)
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
         """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
@@ -148,6 +153,9 @@ class Sum(Kernel):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
 
+    def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -169,6 +177,10 @@ class Product(Kernel):
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
+
+    def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
+        pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
+        return tuple(dict.fromkeys(tuple(sorted({*one, *other})) for one, other in pairs))
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))

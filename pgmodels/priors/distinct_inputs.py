@@ -6,11 +6,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.linalg import qr
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array, double_precision
+
+# Up to this share of levels per row a factor is cheaper than a dense root. Pivots of independent rows exceed one over
+# the number of levels; rounding leaves far less.
+_FEW, _DEPENDENT = 0.5, 1e-8
 
 
 class Copies(Module):
@@ -40,12 +45,14 @@ class Copies(Module):
 class DistinctInputs(Module):
     """The distinct inputs (m, d) of each group of latents, which of them are of data, and which rows share them.
 
-    ``row_mask`` is None where all are of data: see pgmodels.priors.padding.
+    ``row_mask`` is None where all are of data: see pgmodels.priors.padding. ``spanning`` are few inputs (r, d) whose
+    latent values determine those at all others, at every value of the kernel's parameters; None if there are none.
     """
 
     X: tuple[Float[Array, "_ d"], ...]
     row_mask: tuple[Float[Array, " _"] | None, ...]
     copies: Copies
+    spanning: tuple[Float[Array, "_ d"] | None, ...]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -61,10 +68,12 @@ class DistinctInputs(Module):
 class Sharing(NamedTuple):
     """By which columns a group of latents tells inputs apart, and whether rows share a latent that differ in others.
 
-    With ``can_pad`` its inputs can be filled up: see pgmodels.priors.padding.
+    With ``can_pad`` its inputs can be padded: see pgmodels.priors.padding. ``terms`` are the columns of the functions
+    whose sum a latent is; empty if unused.
     """
 
     columns: tuple[int, ...]
+    terms: tuple[tuple[int, ...], ...]
     shares: bool
     can_pad: bool
 
@@ -80,7 +89,7 @@ def told_apart(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctI
     if len(firsts) < len(X):
         rows, X = as_array(pad_rows(equal.astype(np.int32), size)), X[firsts]
         size = padded_size(len(X)) if all(group.can_pad for group in groups) else len(X)
-    inputs, row_mask, places = [], [], []
+    inputs, row_mask, places, spanning = [], [], [], []
     for group in groups:
         firsts, equal = distinct_rows(X[:, group.columns] if group.shares else X)
         shared = len(firsts) < len(X)
@@ -88,4 +97,23 @@ def told_apart(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctI
         inputs.append(as_array(pad_rows(X[firsts], count)))
         row_mask.append(as_array(row_mask_of(len(firsts), count)) if group.can_pad else None)
         places.append(as_array(pad_rows(equal.astype(np.int32), size)) if shared else None)
-    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)))
+        few = spanning_rows(X[firsts], group.terms)
+        spanning.append(None if few is None else as_array(X[firsts][few]))
+    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)), tuple(spanning))
+
+
+def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray | None:
+    """The rows of X (n, d) that determine any sum of functions of the given columns at all rows; None unless few.
+
+    For example effects of crossed groups: the sum is linear in the values of the functions at the levels of their
+    columns, so the number of rows is the rank of the level indicators.
+    """
+    levels = [distinct_rows(X[:, term])[1] for term in terms]
+    ends = np.cumsum([0, *(int(own.max()) + 1 for own in levels)])
+    if len(terms) < 2 or ends[-1] > _FEW * len(X):
+        return None
+    indicators = np.zeros((ends[-1], len(X)))
+    for begin, level in zip(ends[:-1], levels, strict=True):
+        indicators[begin + level, np.arange(len(X))] = 1.0
+    triangle, rows = qr(indicators, mode="r", pivoting=True, check_finite=False)
+    return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > _DEPENDENT))])

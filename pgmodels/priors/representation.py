@@ -9,13 +9,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dpstrf
 
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.base import LatentPrior
-from pgmodels.priors.dense import DensePrior, covariance_prior, whitened_prior
+from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.runtime.jit import compiled
@@ -41,6 +42,8 @@ class Representation(ABC):
     """
 
     can_pad: ClassVar[bool] = False
+    # Whether ``traced`` accepts few inputs that determine a latent everywhere: see pgmodels.priors.distinct_inputs.
+    spans: ClassVar[bool] = False
     # Whether a latent is the same at rows that differ in columns alone which its kernel does not read.
     shares: ClassVar[bool] = True
 
@@ -94,10 +97,12 @@ class Auto(Representation):
 
     A pivoted Cholesky of K = kernel(X, X) stops where every neglected variance is below 1e-10 of the largest: the size
     of the first jitter of the dense form, so that neither is the more exact. Where less is to be neglected it goes on,
-    to rounding, and the low-rank form is taken where the dense one needs more jitter, whatever the cost.
+    to rounding, and the low-rank form is taken where the dense one needs more jitter, whatever the cost. With values of
+    the kernel sampled it is dense, unless the latent is a sum of functions with few levels, as of crossed groups.
     """
 
     can_pad: ClassVar[bool] = True
+    spans: ClassVar[bool] = True
 
     def memory(self, count: int) -> float:
         """See Form."""
@@ -119,6 +124,31 @@ class Auto(Representation):
         factor = pivoted_cholesky(K, tolerance)
         low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
         return low_rank if low_rank is not None and low_rank.truncation < dense.jitter else dense
+
+    def traced(
+        self,
+        kernel: Any,
+        mean: Array,
+        X: Float[Array, "n d"],
+        size: int,
+        row_mask: Float[Array, " n"] | None = None,
+        spanning: Float[Array, "r d"] | None = None,
+    ) -> LatentPrior:
+        """See Form; by the factor A = L^-1 K(Z, X) of inputs Z that say all, with the jitter of ``exact_root``."""
+        if spanning is None:
+            return whitened_prior(kernel, mean, X, size, row_mask)
+        root, jitter = exact_root(kernel, spanning)
+        return LowRankPrior(
+            kernel=kernel,
+            mean=mean,
+            X=X,
+            A=solve_triangular(root, kernel(spanning, X), lower=True),
+            Z=spanning,
+            root=root,
+            active=jnp.ones(len(spanning)),
+            truncation=jitter,
+            size=size,
+        )
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
         """The prior where it has the low-rank form; takes a fraction of the time of ``bind`` where it has not."""

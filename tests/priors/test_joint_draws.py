@@ -14,6 +14,7 @@ from pgmodels.inference.corrections.linear_response import halves
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.model import Data
+from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.dense import DensePrior
@@ -279,3 +280,32 @@ def test_roots_of_draws_take_as_many_columns_as_the_rank(rank):
         root = np.asarray(root_by_rank(jnp.asarray(C + noise + noise.T), jnp.asarray(1e-12)))
     np.testing.assert_allclose(root @ root.T, C, atol=1e-11)
     assert np.any(root != 0.0, axis=0).sum() == rank
+
+
+def test_effects_of_crossed_groups_are_sampled_by_their_rank():
+    # 6 x 4 cells of two groups, of which each but one is there: 1 + 5 + 3 numbers say all of them.
+    cells = np.array([(a, b) for a in range(6) for b in range(4) if (a, b) != (2, 3)], float)
+    apart = pgm.On(pgm.White(dist.LogNormal()), [0]) + pgm.On(pgm.RBF(dist.LogNormal(), 1.7), [1])
+    kernel = pgm.Constant(2.0) * (apart + pgm.Constant(0.3))
+    assert kernel.terms(2) == ((0,), (1,), ())
+    assert (kernel * pgm.On(pgm.White(), [1])).terms(2) == ((0, 1), (1,))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.4))
+    unknowns = with_priors(model)
+    new = np.array([[2.0, 3.0], [0.0, 0.0], [7.0, 1.0]])
+    for variances in ([0.5, 3.0], [4.0, 1e-3]):
+        moved = unknowns.with_values(variances)
+        prior = moved.compiled_prior(cells)
+        (group,) = prior.groups
+        assert group.rank == 9
+        exact = np.asarray(moved.gps[0].kernel(cells, cells))
+        A = np.asarray(group.factor)
+        np.testing.assert_allclose(A.T @ A, exact, atol=1e-9)
+        # At new cells too: all that is known of one of levels that are there, nothing more of a level that is not.
+        cross = np.asarray(moved.gps[0].kernel(cells, new))
+        told = cross.T @ np.linalg.lstsq(exact, cross, rcond=1e-12)[0]
+        at_new, residual = map(np.asarray, group.factor_at(jnp.asarray(new)))
+        np.testing.assert_allclose(at_new.T @ at_new, told, atol=1e-7)
+        np.testing.assert_allclose(residual, np.diag(moved.gps[0].kernel(new, new)) - np.diag(told), atol=1e-7)
+    # As many levels as half of the rows: a dense root takes less.
+    assert model.inputs(cells[:12]).spanning == (None,)
+    assert pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, form=pgm.Dense())).inputs(cells).spanning == (None,)

@@ -1,6 +1,7 @@
 """How inducing inputs are chosen: by the prior, by chance, and by what the data say."""
 
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -285,3 +286,27 @@ def test_too_few_inducing_inputs_are_said_with_what_they_cost():
         pgm.cavi(at(X[::9][:32]), X, y)
     # Spaced by two thirds of a lengthscale they leave next to nothing, and nothing is said.
     assert exact - 1.0 < pgm.cavi(model(150), X, y).elbo < exact
+
+
+def test_values_that_few_inducing_inputs_pull_are_named_by_how_far():
+    rng = np.random.default_rng(3)
+    X = np.arange(150.0)[:, None]
+
+    def log_density(log_lengthscale):
+        C = 0.5 * np.exp(-0.5 * ((X - X.T) / np.exp(log_lengthscale)) ** 2) + 0.25 * np.eye(150)
+        return -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+    y = np.linalg.cholesky(0.5 * np.exp(-0.5 * ((X - X.T) / 4.0) ** 2) + 0.25 * np.eye(150)) @ rng.standard_normal(150)
+    grid = np.linspace(0.5, 3.5, 301)
+    exact = grid[np.argmax([log_density(each) for each in grid])]
+    deviation = (0.02**2 / (2.0 * log_density(exact) - log_density(exact - 0.02) - log_density(exact + 0.02))) ** 0.5
+
+    gp = pgm.GP(pgm.RBF(pgm.Fixed(0.5), 4.0), mean=pgm.Fixed(0.0), form=pgm.Inducing(X[::6]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), X, y)
+    (message,) = (str(each.message) for each in caught if "for what is learned" in str(each.message))
+    off = (np.log(found.fit.values["lengthscale"]) - exact) / deviation
+    named = float(re.search(r"25 in all.*at least, lengthscale by ([\d.]+)\. ", message)[1])
+    assert off > 1.0
+    assert 0.3 * off < named < off

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -45,7 +46,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
 from pgmodels.priors.low_rank import InducingPoints, low_rank_at
-from pgmodels.priors.padding import pad_rows
+from pgmodels.priors.padding import masked, pad_rows
 from pgmodels.priors.representation import TOLERANCE, Auto
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
@@ -243,6 +244,19 @@ def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
     return engine_of(given.objective).first_state(given.problem(vector, pivots))
 
 
+@partial(compiled, optimise=_many_rows)
+def _left_out(given: _Given, vector: Array, pivots: tuple[Pivots, ...], weights: Array) -> Array:
+    """The slope of what inducing inputs leave out, in nats, at given precisions (n, latents) of the sites."""
+
+    def nats(vector: Array) -> Array:
+        residual = given.problem(vector, pivots).prior.residual_variances()
+        if residual is None:
+            return jnp.zeros(())
+        return 0.5 * jnp.sum(masked(given.row_mask, jnp.maximum(weights, 0.0) * residual))
+
+    return jax.grad(nats)(vector)
+
+
 class MarginalBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
@@ -320,6 +334,14 @@ class MarginalBound:
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
         return _ascent_of(_ascend(self.given, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
+
+    def left_out_slope(self) -> np.ndarray:
+        """How what the inducing inputs leave out changes with the best vector, in nats; 0 where there are none."""
+        if self.state is None or all(Z is None for Z in self.inputs):
+            return np.zeros_like(self.vector)
+        parameters = self.at(self.vector).parameters
+        weights = precisions(self.given.objective.predictors, self.state.sites, self.given.y, parameters)
+        return np.asarray(_left_out(self.given, as_array(self.vector), self._pivots(self.vector), as_array(weights)))
 
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:

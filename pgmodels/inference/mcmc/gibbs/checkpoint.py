@@ -16,7 +16,7 @@ from pgmodels.runtime.atomic_io import write_arrays, write_document
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
 # Of what is saved: one more for every change of what it holds, and of what an iteration draws.
-_FORMAT = 9
+_FORMAT = 10
 _DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
 
 
