@@ -390,7 +390,7 @@ REMEDIES = {
     ),
     "a figure of no test data": (
         lambda: pgm.plot_reliability(pgm.compare(gibbs=drawn(), cavi=fitted())),
-        r"them, (.*)\.$",
+        r"needs: (.*)\.$",
         "pgm.plot_reliability({})",
         {"...": "gibbs=drawn(), cavi=fitted()", "X_test": X, "y_test": Y},
     ),

@@ -388,7 +388,7 @@ def read_only(**options):
 
 def test_a_checkpoint_is_no_result(saved):
     for path, words in [
-        ("gibbs/index.json", "no npz file"),
+        ("gibbs/index.json", "not a npz file"),
         ("gibbs/draws-000000.npz", "contains a checkpoint of gibbs"),
         ("svi/svi.npz", "contains a checkpoint of svi"),
     ]:
