@@ -105,8 +105,8 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
         remedy = "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "cavi" else "Draw more"
         warn(
             f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "
-            f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than its "
-            f"standard error. {remedy}, or compare models by their predictions.",
+            f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than "
+            f"its standard error. {remedy}, or compare models by their predictions.",
             EvidenceWarning,
         )
     return evidence
