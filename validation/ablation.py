@@ -146,7 +146,7 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {"fit, 400 rows": fit_labels, "fit, Student-t": fit_outliers},
     ),
     "subset warm start": (
-        {f"{INFERENCE}.empirical_bayes.subset_warm_start:_fewer": lambda model, rows: None},
+        {f"{INFERENCE}.empirical_bayes.subset_warm_start:_num_subset_rows": lambda model, rows: None},
         {
             "fit, 1,500 rows": lambda: fit_labels(1500),
             "fit, 12,000 rows, 50 inducing inputs": lambda: fit_labels(12_000, pgm.Inducing(50)),
@@ -161,7 +161,11 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {"fit, Student-t, 1,000 rows": lambda: fit_outliers(1000)},
     ),
     "carried inverse Hessian": (
-        {f"{INFERENCE}.empirical_bayes.subset_warm_start:_narrowed": lambda spread, growth: np.eye(len(spread))},
+        {
+            f"{INFERENCE}.empirical_bayes.subset_warm_start:_scaled_to_rows": lambda inverse, growth: np.eye(
+                len(inverse)
+            )
+        },
         {"fit, 1,500 rows": lambda: fit_labels(1500)},
     ),
     "Hamiltonian move": (

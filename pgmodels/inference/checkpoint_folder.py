@@ -57,11 +57,11 @@ class CheckpointFolder:
             self.refuse(str(error))
         return self._checked(path, document), arrays
 
-    def require_same(self, what: str, saved: Any, own: dict[str, str]) -> None:
+    def require_same(self, what: str, saved: Any, expected: dict[str, str]) -> None:
         """ValueError where a run differs from the one that was saved, with what they differ in."""
-        if not isinstance(saved, dict) or set(saved) != set(own):
+        if not isinstance(saved, dict) or set(saved) != set(expected):
             self.refuse(f"{self.file} does not say which run it is of")
-        differing = [name for name in own if saved[name] != own[name]]
+        differing = [name for name in expected if saved[name] != expected[name]]
         if differing:
             raise ValueError(
                 f"checkpoint: {self.path} holds {what} (what differs: {', '.join(differing)}). Name another folder, or "
@@ -95,11 +95,15 @@ def fault_of_leaves(saved: list[np.ndarray], expected: list[Any], free: int | No
     """What is wrong with saved leaves of a tree; the first axis of the leaf ``free`` may have any length."""
     if len(saved) != len(expected):
         return f"it has {len(saved)} arrays of the state, and should have {len(expected)}"
-    for i, (leaf, own) in enumerate(zip(saved, expected, strict=True)):
+    for i, (leaf, template) in enumerate(zip(saved, expected, strict=True)):
         start = int(i == free)
-        if leaf.dtype != own.dtype or leaf.ndim != len(own.shape) or leaf.shape[start:] != tuple(own.shape)[start:]:
+        if (
+            leaf.dtype != template.dtype
+            or leaf.ndim != len(template.shape)
+            or leaf.shape[start:] != tuple(template.shape)[start:]
+        ):
             return (
-                f"leaf_{i} is of type {leaf.dtype} and shape {leaf.shape}, and should be of type {own.dtype} and shape "
-                f"{tuple(own.shape)}"
+                f"leaf_{i} is of type {leaf.dtype} and shape {leaf.shape}, and should be of type {template.dtype} and "
+                f"shape {tuple(template.shape)}"
             )
     return None

@@ -42,11 +42,11 @@ def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = N
 
     Precisions of rows that fill up the data are left out.
     """
-    found: list[np.ndarray | None] = []
+    inputs: list[np.ndarray | None] = []
     for gp, part in _groups(model):
         weights = None if precisions is None else _site_precisions(precisions, X, part)
-        found.append(gp.form.choose(gp.kernel, X, weights) if isinstance(gp.form, Inducing) else None)
-    return tuple(found)
+        inputs.append(gp.form.choose(gp.kernel, X, weights) if isinstance(gp.form, Inducing) else None)
+    return tuple(inputs)
 
 
 def _groups(model: Model) -> list[tuple[GP, slice]]:
@@ -171,14 +171,14 @@ def select_inducing_inputs(
     how many there are, they leave less and less, until more of them gain nothing.
     """
     model.check_memory(data.X)
-    held = choose_inputs(model, data.X)
+    best = choose_inputs(model, data.X)
     if not any(isinstance(gp.form, Inducing) and gp.form.adapts for gp in model.gps):
-        return with_inputs(model, held)
-    elbo, precisions = optimum(with_inputs(model, held), data)
-    automatic, sharpness, tried = is_automatic(model), 1.0, held
+        return with_inputs(model, best)
+    elbo, precisions = optimum(with_inputs(model, best), data)
+    automatic, sharpness, tried = is_automatic(model), 1.0, best
     for _ in range(TURNS):
         chosen = choose_inputs(model, data.X, sharpness * precisions)
-        if same_inputs(chosen, held):
+        if same_inputs(chosen, best):
             warn_limited(model, chosen, data.X, sharpness * precisions)
             break
         sharpness *= SHARPER
@@ -187,10 +187,10 @@ def select_inducing_inputs(
         tried = chosen
         moved, precisions = optimum(with_inputs(model, chosen), data)
         limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
-        gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(held)
+        gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(best)
         # More of them that gain next to nothing are not worth their time; fewer say nothing of what more would do.
         if gain > (limit if more else 0.0):
-            held, elbo = chosen, moved
+            best, elbo = chosen, moved
         if gain <= limit and (more or not automatic):
             break
-    return with_inputs(model, held)
+    return with_inputs(model, best)

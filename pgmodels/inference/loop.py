@@ -55,8 +55,8 @@ def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) 
         return _Trial(moved, trial.number + 1, moved.elbo - moved.rounding >= floor)
 
     unfinished = lambda trial: ~trial.rises & (trial.number <= last)  # noqa: E731
-    found = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))
-    return found.state, found.rises
+    final = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))
+    return final.state, final.rises
 
 
 def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
@@ -80,12 +80,12 @@ def maximise(
     """
     fresh = float(state.elbo) == -np.inf
     traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
-    left, converged = max_iterations + fresh, False
+    remaining, converged = max_iterations + fresh, False
     with progress_bar(title, max_iterations, progress) as bar:
-        while not converged and left and np.isfinite(np.concatenate(traces)[-1:]).all():
-            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(BLOCK_LENGTH, left))
+        while not converged and remaining and np.isfinite(np.concatenate(traces)[-1:]).all():
+            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(BLOCK_LENGTH, remaining))
             traces.append(np.asarray(trace)[: int(taken)])
-            left, converged = left - int(taken), bool(done)
+            remaining, converged = remaining - int(taken), bool(done)
             bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
     return Ascent(state, np.concatenate(traces), converged)
 

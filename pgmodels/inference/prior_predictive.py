@@ -50,7 +50,9 @@ def prior_predictive(
     else:
         f, _ = draw_latents(model.prior(inputs), num_draws, seed)
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
-    drawn = {own: hyperparameters[name].reshape(num_draws, 1, -1) for own, name in unknowns.of_likelihood.items()}
+    drawn = {
+        parameter: hyperparameters[name].reshape(num_draws, 1, -1) for parameter, name in unknowns.of_likelihood.items()
+    }
     predictive = Predictive(model.likelihood, DrawNodes(f, drawn), covariates)
     observations = predictive.draw_given(f, drawn, np.random.default_rng(seed))
     return PriorPredictive(
@@ -73,15 +75,15 @@ def _draw_unknowns(unknowns: ParameterVector, num_draws: int, seed: int) -> list
 def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np.ndarray:
     if not isinstance(parameter.prior, Within):
         return np.asarray(parameter.prior.sample(key, (num_draws,)))
-    found: list[np.ndarray] = []
+    draws: list[np.ndarray] = []
     for number in range(_ROUNDS):
         drawn = parameter.declared_prior.sample(jax.random.fold_in(key, number), (num_draws,))
-        found.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])
-        if sum(map(len, found)) >= num_draws:
-            return np.concatenate(found)[:num_draws]
+        draws.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])
+        if sum(map(len, draws)) >= num_draws:
+            return np.concatenate(draws)[:num_draws]
     raise ValueError(
         f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
-        f"{sum(map(len, found))} are within its constraint. Give it a prior on what the constraint leaves, such as "
+        f"{sum(map(len, draws))} are within its constraint. Give it a prior on what the constraint leaves, such as "
         "numpyro.distributions.Dirichlet on a simplex, or hold it with pgm.Fixed."
     )
 

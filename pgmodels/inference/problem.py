@@ -92,11 +92,11 @@ class Problem(Module):
 
     def moments(self, sites: Sites) -> Moments:
         """Those of the predictors given sites."""
-        found = self._moments(sites)
+        moments = self._moments(sites)
         if not self.floor:
-            return found
-        variance, log_normalizer = found.variance + self.kept(), found.log_normalizer - self.floor_loss(sites)
-        return found._replace(variance=variance, log_normalizer=log_normalizer)
+            return moments
+        variance, log_normalizer = moments.variance + self.kept(), moments.log_normalizer - self.floor_loss(sites)
+        return moments._replace(variance=variance, log_normalizer=log_normalizer)
 
     def kept(self) -> Spread | float:
         """The variance that no sites take off the predictors."""

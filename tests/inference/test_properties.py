@@ -56,14 +56,14 @@ def check_bound(result, right):
     with warnings.catch_warnings():
         for category in (pgm.EvidenceWarning, pgm.CorrectionWarning):
             warnings.simplefilter("ignore", category)
-        found = pgm.log_evidence(result, num_draws=2000)
+        evidence = pgm.log_evidence(result, num_draws=2000)
     if right is None:
-        assert not found.is_reliable or result.elbo <= found.value + ERRORS * found.standard_error + 1e-6
+        assert not evidence.is_reliable or result.elbo <= evidence.value + ERRORS * evidence.standard_error + 1e-6
         return
     assert right.effective > 200
     assert result.elbo <= right.log_evidence + ERRORS * right.error + 1e-6
-    apart = ERRORS * np.hypot(found.standard_error, right.error) + 1e-3
-    assert not found.is_reliable or abs(found.value - right.log_evidence) <= apart
+    apart = ERRORS * np.hypot(evidence.standard_error, right.error) + 1e-3
+    assert not evidence.is_reliable or abs(evidence.value - right.log_evidence) <= apart
 
 
 def prior_variance(result, X):
@@ -77,10 +77,10 @@ def check_copies(drawn, result):
     order = np.random.default_rng(0).permutation(N)
     deviation = np.sqrt(prior_variance(result, drawn.X))
     mean, variance = result.predict_latent(np.concatenate([drawn.X_new, drawn.X[order]]))
-    for found, at_data, unit in ((mean, result.mean, deviation), (variance, result.variance, deviation**2)):
+    for predicted, at_data, unit in ((mean, result.mean, deviation), (variance, result.variance, deviation**2)):
         # Of means of 1e6, the last digits.
         digits = 1e-15 * np.abs(at_data)
-        np.testing.assert_array_less(np.abs(found[N:] - at_data[order]), (1e-6 * unit + digits + 1e-12)[order])
+        np.testing.assert_array_less(np.abs(predicted[N:] - at_data[order]), (1e-6 * unit + digits + 1e-12)[order])
     for row in range(N):
         for copy in np.flatnonzero((drawn.X[row] == drawn.X).all(axis=1)):
             np.testing.assert_allclose(result.mean[copy], result.mean[row], rtol=1e-15, atol=1e-9)
@@ -143,8 +143,8 @@ def check_chains(draws, mean, error):
     """Means of chains are those that are right, within their error and that of what is right."""
     f = draws.latents
     size = effective_sample_size(f)
-    own = np.std(f, axis=(0, 1)) / np.sqrt(np.maximum(size, 10.0))
-    assert np.all(np.abs(f.mean(axis=(0, 1)) - mean) <= ERRORS * np.hypot(own, error) + 1e-9)
+    standard_error = np.std(f, axis=(0, 1)) / np.sqrt(np.maximum(size, 10.0))
+    assert np.all(np.abs(f.mean(axis=(0, 1)) - mean) <= ERRORS * np.hypot(standard_error, error) + 1e-9)
 
 
 def check_gaussian(drawn, results):
@@ -154,8 +154,8 @@ def check_gaussian(drawn, results):
     prior = prior_variance(results[0], X_new)[:, 0]
     for result in results:
         assert result.elbo == pytest.approx(log_p, abs=1e-6)
-        for found in (result, pgm.correct(result)):
-            m, v = (part[:, 0] for part in found.predict_latent(X_new))
+        for approximation in (result, pgm.correct(result)):
+            m, v = (part[:, 0] for part in approximation.predict_latent(X_new))
             assert np.all(np.abs(m - mean) <= 1e-6 * np.sqrt(prior) + 1e-14 * abs(mean))
             assert np.all(np.abs(v - variance) <= 1e-6 * prior)
 
@@ -164,12 +164,12 @@ def check_integrate(drawn):
     """A mean with a normal prior is one more constant covariance."""
     ((name, *values),) = drawn.kernels
     gp = pgm.GP(KERNELS[name][0](*values), mean=dist.Normal(drawn.means[0], 1.0))
-    found = pgm.integrate(pgm.Model(pgm.Gaussian(0.5), gp), drawn.X, drawn.y, progress=False)
+    integrated = pgm.integrate(pgm.Model(pgm.Gaussian(0.5), gp), drawn.X, drawn.y, progress=False)
     mean, variance, log_p = exact(drawn, drawn.X_new, level=1.0)
-    m, v = (part[:, 0] for part in found.predict_latent(drawn.X_new))
+    m, v = (part[:, 0] for part in integrated.predict_latent(drawn.X_new))
     np.testing.assert_allclose(m - drawn.means[0], mean - drawn.means[0], atol=0.02 * np.sqrt(variance.max()))
     np.testing.assert_allclose(v, variance, rtol=0.02)
-    assert found.log_evidence == pytest.approx(log_p, abs=0.02)
+    assert integrated.log_evidence == pytest.approx(log_p, abs=0.02)
 
 
 def cavi(drawn):

@@ -44,9 +44,9 @@ def log_evidence(profile, variance, lengthscale, scale, X, y):
         return float(-mp.fdot(half, half) / 2 - sum(mp.log(root[i, i]) for i in range(n)) - n * mp.log(2 * mp.pi) / 2)
 
 
-def of_fit(profile, found, X, y):
+def of_fit(profile, fitted, X, y):
     """log p(y) at the values of a fit."""
-    values = found.fit.values
+    values = fitted.fit.values
     lengthscale = np.broadcast_to(values["lengthscale"], X.shape[1])
     return log_evidence(
         profile, float(values["variance"]), lengthscale, float(values["scale"]), X, y - float(values["mean"])
@@ -75,12 +75,12 @@ def test_the_elbo_of_a_gaussian_model_is_its_evidence_wherever_y_is(engine):
     ]
     for X, y, variance, lengthscale, scale, mean in cases:
         model = gaussian(pgm.RBF(Fixed(variance), Fixed(lengthscale)), Fixed(scale), Fixed(mean), pgm.Dense())
-        found = engine(model, X, y)
+        result = engine(model, X, y)
         right = log_evidence(square, variance, [lengthscale], scale, X, y - mean)
         # Means of 1e7 have digits of 2e-9, a five-millionth of the noise's deviation.
-        assert found.elbo == pytest.approx(right, abs=1e-5)
-        assert found.converged
-        assert found.num_iterations <= 3
+        assert result.elbo == pytest.approx(right, abs=1e-5)
+        assert result.converged
+        assert result.num_iterations <= 3
 
 
 @pytest.mark.slow
@@ -122,14 +122,14 @@ def test_fit_of_data_without_noise_ends_at_a_floor_that_is_named():
     """36,933.5 was said of the first, whose log p(y) was 13.72."""
     x = np.linspace(0, 3, 10)[:, None]
     with pytest.warns(pgm.FitWarning, match="scale = "):
-        found = pgm.fit(gaussian(pgm.RBF(), 0.1, 0.0), x, np.sin(2 * x[:, 0]))
-    assert found.converged
-    assert found.elbo == pytest.approx(of_fit(square, found, x, np.sin(2 * x[:, 0])), abs=0.02)
+        fitted = pgm.fit(gaussian(pgm.RBF(), 0.1, 0.0), x, np.sin(2 * x[:, 0]))
+    assert fitted.converged
+    assert fitted.elbo == pytest.approx(of_fit(square, fitted, x, np.sin(2 * x[:, 0])), abs=0.02)
     # A function of the span of few eigenfunctions: the evidence grows as long as the noise falls.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rising = pgm.fit(gaussian(pgm.RBF(), 0.1, 0.0), 10 * x, x[:, 0] ** 2)
-    named = [warning for warning in caught if "at the floor that rounding sets" in str(warning.message)]
+    named = [warning for warning in caught if "the smallest value that rounding errors allow" in str(warning.message)]
     assert [warning.category for warning in named] == [pgm.FitWarning]
     assert "scale = " in str(named[0].message)
     share = rising.fit.values["scale"] ** 2 / rising.fit.values["variance"]
@@ -160,14 +160,14 @@ def test_an_emulator_of_branin_is_as_good_as_that_of_scikit_learn(separate):
         warnings.simplefilter("ignore", ConvergenceWarning)
         theirs.fit(X, y)
         warnings.simplefilter("ignore", pgm.FitWarning)
-        found = pgm.fit(gaussian(pgm.RBF(lengthscale=start if separate else None), 1.0, 0.0), X, y)
-    mean, variance = (np.ravel(part) for part in found.predict_latent(X_new))
+        fitted = pgm.fit(gaussian(pgm.RBF(lengthscale=start if separate else None), 1.0, 0.0), X, y)
+    mean, variance = (np.ravel(part) for part in fitted.predict_latent(X_new))
     error = mean - y_new
-    assert found.converged
-    assert found.fit.num_evaluations < 200
+    assert fitted.converged
+    assert fitted.fit.num_evaluations < 200
     assert np.sqrt(np.mean(error**2)) <= 1.5 * np.sqrt(np.mean((theirs.predict(X_new) - y_new) ** 2))
-    assert found.elbo == pytest.approx(of_fit(square, found, X, y), abs=0.1)
-    z = np.abs(error) / np.sqrt(variance + found.fit.values["scale"] ** 2)
+    assert fitted.elbo == pytest.approx(of_fit(square, fitted, X, y), abs=0.1)
+    z = np.abs(error) / np.sqrt(variance + fitted.fit.values["scale"] ** 2)
     assert np.quantile(z, 0.5) < 1.5
     assert np.max(z) < 6.0
 
@@ -179,15 +179,15 @@ def test_an_elbo_that_is_off_says_by_how_much():
     y = np.sin(2 * x[:, 0]) + 0.1 * r.standard_normal(14)
     right = log_evidence(square, 1.0, [3.0], 1e-3, x, y)
     with pytest.warns(pgm.PrecisionWarning, match="may be off by") as caught:
-        found = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3), form=pgm.Dense()), x, y)
+        result = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3), form=pgm.Dense()), x, y)
     said = float(str(caught[0].message).split("may be off by ")[1].split(" nats")[0])
-    assert abs(found.elbo - right) > 1.0
-    assert said == pytest.approx(abs(found.elbo - right), rel=0.2)
+    assert abs(result.elbo - right) > 1.0
+    assert said == pytest.approx(abs(result.elbo - right), rel=0.2)
     # The default form has the digits.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3)), x, y)
-    assert found.elbo == pytest.approx(right, abs=0.01)
+        result = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3)), x, y)
+    assert result.elbo == pytest.approx(right, abs=0.01)
 
 
 @pytest.mark.slow
@@ -204,8 +204,8 @@ def test_matern_without_noise_is_right_or_says_that_it_is_not(form, lengthscale)
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = pgm.cavi(model, x, y)
-        is_right = abs(found.elbo - log_evidence(matern, 1.0, [lengthscale], scale, x, y)) < 0.1
+            result = pgm.cavi(model, x, y)
+        is_right = abs(result.elbo - log_evidence(matern, 1.0, [lengthscale], scale, x, y)) < 0.1
         assert is_right or any(warning.category is pgm.PrecisionWarning for warning in caught)
         # With noise of 1e-10 of the variance every form has the digits.
         assert is_right or scale < 1e-6
@@ -222,9 +222,9 @@ def test_a_value_that_rounding_made_is_refused(monkeypatch):
 
         def garbage(rounding):
             def maximise(*arguments):
-                found, value, slope, lost = true_ascent(*arguments)
-                state = found.state._replace(rounding=jnp.asarray(rounding))
-                return found._replace(state=state), value + 1.9e15, slope, lost
+                ascent, value, slope, lost = true_ascent(*arguments)
+                state = ascent.state._replace(rounding=jnp.asarray(rounding))
+                return ascent._replace(state=state), value + 1.9e15, slope, lost
 
             return maximise
 

@@ -174,25 +174,25 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
     moves = approximation.objective == "cavi" and objective.size == 1
     respond = _respond if approximation.objective == "cavi" else _respond_by_quadrature
-    found, *moments = respond(objective, joint, moves, posterior, across, y, row_mask, model.parameters)
+    response, *moments = respond(objective, joint, moves, posterior, across, y, row_mask, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
-    variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(found.residual)
-    positive = _is_positive(found, lambda: _halves(posterior, across)[1], n)
+    variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
+    positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
     if positive and residual > _RESIDUAL:
         warn(
             f"the equations of linear response are solved to {residual:.1g} of their right-hand sides only: the "
             "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
-    held = posterior.prior, approximation.posterior.prior
+    priors = posterior.prior, approximation.posterior.prior
     return LinearResponse(
         **_shared(approximation, start),
         method="linear_response",
         mean=mean,
         variance=variance,
-        shift=resize_coordinates(np.asarray(found.shift), *held),
+        shift=resize_coordinates(np.asarray(response.shift), *priors),
         covariance=covariance,
-        response=resize_coordinates(np.asarray(found.covariance), *held),
+        response=resize_coordinates(np.asarray(response.covariance), *priors),
         is_positive=positive,
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
@@ -204,16 +204,16 @@ def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]
     return pad_rows(approximation.y, size), as_array(row_mask_of(len(approximation.y), size))
 
 
-def _is_positive(found: Response, half: Callable[[], Array], num_rows: int) -> bool:
+def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
     """Whether the response is a covariance; a CorrectionWarning with the rows that it fails in where it is not.
 
     ``half`` gives the U (D, n, P) with U^T U the covariance of the predictors under q.
     """
-    kept, where = np.asarray(found.kept), ""
+    kept, where = np.asarray(response.kept), ""
     if np.isfinite(kept).all():
         try:
             np.linalg.cholesky(kept)
-            if np.isfinite(found.residual):
+            if np.isfinite(response.residual):
                 return True
         except np.linalg.LinAlgError:
             values, vectors = np.linalg.eigh(kept)
@@ -294,8 +294,8 @@ def _expansion(
     """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a filled posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
-    found = posterior.prior.residual_variances()
-    residual = as_array(np.zeros(m.shape)) if found is None else found
+    residual_variance = posterior.prior.residual_variances()
+    residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
     if isinstance(posterior, BlockPosterior):
         f, V = _marginals(posterior)
         z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
@@ -318,9 +318,9 @@ def _corrected(
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
     """What ``linear_response`` finds, the shift zero where means do not move, and ``corrected_moments``."""
-    found = linear_response(objective, joint, posterior, across, y, row_mask, parameters)
-    found = found if moves else found._replace(shift=jnp.zeros_like(found.shift))
-    return found, *corrected_moments(posterior, found.shift, found.covariance)
+    response = linear_response(objective, joint, posterior, across, y, row_mask, parameters)
+    response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
+    return response, *corrected_moments(posterior, response.shift, response.covariance)
 
 
 _STATIC = ("objective", "joint", "moves")

@@ -70,7 +70,7 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     points, n = jnp.concatenate([mean, u], axis=1), len(mean)
     # In pieces of one length, the last of which repeats the last row: one program, and little memory.
     rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
-    pieces = jax.lax.map(lambda own: jax.vmap(derivatives)(points[own], as_array(y)[own]), rows_of)
+    pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if joint else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
@@ -112,18 +112,18 @@ def linear_response(
     size = mean.shape[1]
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if joint else positive_part(precision)
-    found = sensitivity(objective, mean, spread, precision, y, parameters)
-    found = Sensitivity(*(masked(row_mask, part) for part in found))
+    derivatives = sensitivity(objective, mean, spread, precision, y, parameters)
+    derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
     if Phi is None:
         # Copies of a row have one part in the response: the sum of theirs.
-        found = Sensitivity(*map(posterior.prior.total, found))
+        derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
     R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
-    added, residual = _added(U, found, entries(size, joint))
+    added, residual = _added(U, derivatives, entries(size, joint))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
     # The variance that sites move: marginals may have a residual beside it.
-    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * found.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
+    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * derivatives.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
     right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
     half = solve_triangular(R, right, trans="T", lower=True)
     covariance = solve_triangular(R, half[:, :-1].T, trans="T", lower=True)
@@ -161,7 +161,7 @@ def at_data(
 
 
 def _added(
-    U: Float[Array, "D n P"], found: Sensitivity, pairs: tuple[tuple[int, int], ...]
+    U: Float[Array, "D n P"], derivatives: Sensitivity, pairs: tuple[tuple[int, int], ...]
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
     """U M U^T, M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
 
@@ -169,12 +169,12 @@ def _added(
     """
     rank, n, size = U.shape
     count = n * len(pairs)
-    own = jnp.einsum("dip,ipq,eiq->de", U, found.gain, U)
-    right = jnp.einsum("irp,dip->dir", found.mixed, U)
+    direct = jnp.einsum("dip,ipq,eiq->de", U, derivatives.gain, U)
+    right = jnp.einsum("irp,dip->dir", derivatives.mixed, U)
     if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
-        return own + _by_matrix(U, right, found.curved, pairs), jnp.zeros((), U.dtype)
-    through, residual = by_products(U, right, found.curved, pairs)
-    return own + through, residual
+        return direct + _by_matrix(U, right, derivatives.curved, pairs), jnp.zeros((), U.dtype)
+    through, residual = by_products(U, right, derivatives.curved, pairs)
+    return direct + through, residual
 
 
 def _by_matrix(

@@ -64,14 +64,14 @@ def by_products(
             share = jnp.where(length > 0.0, now.size / length, 0.0)
             residual = now.residual - share * image
             response = covariances(residual)
-            left = jnp.sum(residual * response)
-            turn = left / now.size
+            new_size = jnp.sum(residual * response)
+            turn = new_size / now.size
             return _Solution(
                 now.moved + share * now.response,
                 residual,
                 residual + turn * now.direction,
                 response + turn * now.response,
-                left,
+                new_size,
                 now.taken + 1,
                 length > 0.0,
             )
@@ -85,5 +85,5 @@ def by_products(
         moved, residual = solved(b)
         return jnp.einsum("dir,ir->d", right, moved), residual
 
-    found, residuals = jax.lax.map(row, right)
-    return found, jnp.max(residuals)
+    responses, residuals = jax.lax.map(row, right)
+    return responses, jnp.max(residuals)

@@ -142,7 +142,7 @@ def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray]
     if many < _MANY_ROWS:
         return none
     expands = engine_of(objective) is cavi_engine and is_simple(objective)
-    found: list[Pivots] = []
+    pivots: list[Pivots] = []
     for gp, X in zip(model.gps, distinct, strict=True):
         most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Auto) else None
@@ -155,8 +155,8 @@ def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray]
         missing = rank - group.rank
         Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
         active = np.pad(np.asarray(group.active), (0, missing))
-        found.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
-    return tuple(found)
+        pivots.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
+    return tuple(pivots)
 
 
 def _problem(
@@ -170,23 +170,26 @@ def _problem(
 ) -> Problem:
     coupled = _coupled(objective)
 
-    def group(gp: GP, own: Pivots, X: Array, row_mask: Any) -> LatentPrior:
+    def group(gp: GP, points: Pivots, X: Array, row_mask: Any) -> LatentPrior:
         mean = as_array(gp.mean.value)
-        if own is not None:
+        if points is not None:
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
-            return at(gp.kernel, mean, X, own, gp.size)
+            return at(gp.kernel, mean, X, points, gp.size)
         rows = {} if row_mask is None else {"row_mask": row_mask}
         return (gp.form.traced if coupled else gp.form.bind_traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
 
-    parts = list(zip(model.gps, pivots, inputs.X, inputs.row_mask, strict=True))
-    prior = PriorCollection(tuple(group(*part) for part in parts), inputs.copies)
+    group_inputs = list(zip(model.gps, pivots, inputs.X, inputs.row_mask, strict=True))
+    prior = PriorCollection(tuple(group(*part) for part in group_inputs), inputs.copies)
     # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
-    widths = [gp.size * (len(own.Z) if own and isinstance(gp.form, Inducing) else len(X)) for gp, own, X, _ in parts]
+    widths = [
+        gp.size * (len(points.Z) if points and isinstance(gp.form, Inducing) else len(X))
+        for gp, points, X, _ in group_inputs
+    ]
     joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
     return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= MAX_BLOCK, row_mask, floor)
 
 
-class _Given(Module):
+class _ProblemFamily(Module):
     """What the bound depends on besides the vector: the model without priors, what moves in it, and the data."""
 
     objective: Objective = eqx.field(static=True)
@@ -203,45 +206,45 @@ class _Given(Module):
         return _problem(self.objective, model, self.inputs, self.y, self.row_mask, pivots, self.floor)
 
 
-def _many_rows(given: _Given, *_: Any) -> bool:
-    return not are_few_rows(len(given.y), isinstance(given.objective, Quadrature) and given.objective.size > 1)
+def _many_rows(family: _ProblemFamily, *_: Any) -> bool:
+    return not are_few_rows(len(family.y), isinstance(family.objective, Quadrature) and family.objective.size > 1)
 
 
 @partial(compiled, optimise=_many_rows)
 def _ascend(
-    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
     """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that.
 
     With what the bound loses by the floor of the variances.
     """
-    problem = given.problem(vector, pivots)
+    problem = family.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
-        found, expanded = ascend_expanded(problem, start, tolerance, MANY)
+        ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
         bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
-        found = run_block(engine_of(given.objective).step, problem, start, tolerance, MANY, MANY)
-        bound = partial(collapsed_bound, state=found.state)
+        ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
+        bound = partial(collapsed_bound, state=ascent.state)
         if can_expand(problem):
-            bound = partial(expanded_bound, state=found.state, expansions=expansions_at(problem, found.state.sites))
+            bound = partial(expanded_bound, state=ascent.state, expansions=expansions_at(problem, ascent.state.sites))
 
     def log_prior(vector: Array) -> Array:
-        return given.learnable.log_prior(given.learnable.constrain(vector))
+        return family.learnable.log_prior(family.learnable.constrain(vector))
 
     def penalised(vector: Array) -> Array:
-        return bound(given.problem(vector, pivots)) + log_prior(vector)
+        return bound(family.problem(vector, pivots)) + log_prior(vector)
 
-    lost = problem.floor_loss(found.state.sites)
-    return found, found.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
+    lost = problem.floor_loss(ascent.state.sites)
+    return ascent, ascent.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
 
 
-def _ascent_of(found: LoopState) -> Ascent:
-    return Ascent(found.state, np.asarray(found.trace)[: int(found.taken)], bool(found.converged))
+def _ascent_of(loop: LoopState) -> Ascent:
+    return Ascent(loop.state, np.asarray(loop.trace)[: int(loop.taken)], bool(loop.converged))
 
 
 @partial(compiled, optimise=False)
-def _start(given: _Given, vector: Array, pivots: tuple[Pivots, ...]) -> State:
-    return engine_of(given.objective).first_state(given.problem(vector, pivots))
+def _start(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...]) -> State:
+    return engine_of(family.objective).first_state(family.problem(vector, pivots))
 
 
 @partial(compiled, optimise=_many_rows)
@@ -275,7 +278,7 @@ class MarginalBound:
         y = as_array(data.y if row_mask is None else pad_rows(data.y, len(row_mask)))
         self.distinct = distinct.masked()
         floor = _floor(learnable, self.distinct)
-        self.given = _Given(terms, learnable, without_inputs(model).bare(), distinct, y, row_mask, floor=floor)
+        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_mask, floor=floor)
         self.state: State | None = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
@@ -289,15 +292,15 @@ class MarginalBound:
         evaluated = self._evaluate(vector, tolerance)
         if evaluated is None:
             return self.barrier(vector)
-        found, value, slope, lost = evaluated
-        if float(found.state.rounding) > max(_NATS, self.best - value) > 0.0:
+        ascent, value, slope, lost = evaluated
+        if float(ascent.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.barrier(vector)
         if value <= self.best:
             # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
             # Its bound is one of other values.
             self.best, self.vector, self.slope = value, np.array(vector), slope
-            self.state = found.state._replace(elbo=_NO_BOUND)
-            self.ascent, self.lost = (_ascent_of(found), tolerance), lost
+            self.state = ascent.state._replace(elbo=_NO_BOUND)
+            self.ascent, self.lost = (_ascent_of(ascent), tolerance), lost
         return value, slope
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
@@ -314,15 +317,15 @@ class MarginalBound:
             # Hyperparameters at which the kernel's matrix is none.
             return None
         if self.state is None:
-            self.state = _start(self.given, as_array(vector), pivots)
+            self.state = _start(self.family, as_array(vector), pivots)
         start = self.state
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        found, bound, gradient, lost = _ascend(self.given, vector, pivots, start, tolerance)
+        ascent, bound, gradient, lost = _ascend(self.family, vector, pivots, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return None
-        return found, value, slope, float(lost)
+        return ascent, value, slope, float(lost)
 
     @property
     def rounding(self) -> float:
@@ -333,7 +336,7 @@ class MarginalBound:
         """q(f) at the best vector to a tolerance, from where it was left, or as it is where that was as exact."""
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
-        return _ascent_of(_ascend(self.given, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
+        return _ascent_of(_ascend(self.family, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """How what the inducing inputs leave out changes with the best vector, in nats; 0 where there are none."""
@@ -346,10 +349,10 @@ class MarginalBound:
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        found = pivots_at(self.given.objective, self.at(vector).bare(), self.distinct, self.inputs)
-        if all(own is None for own in found):
+        pivots = pivots_at(self.family.objective, self.at(vector).bare(), self.distinct, self.inputs)
+        if all(points is None for points in pivots):
             self.dense = np.array(vector)
-        return found
+        return pivots
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
@@ -363,12 +366,14 @@ class MarginalBound:
         limit = tolerance * (1.0 + abs(before))
         limit = min(limit, ENOUGH) if self.automatic else limit
         model = self.at(self.vector)
-        told = precisions(self.given.objective.predictors, self.state.sites, self.given.y, model.parameters)
-        held = tried = self.inputs
+        site_precisions = precisions(
+            self.family.objective.predictors, self.state.sites, self.family.y, model.parameters
+        )
+        best_inputs = tried = self.inputs
         for _ in range(TURNS):
-            chosen = choose_inputs(model, self.X, self.sharpness * told)
-            if same_inputs(chosen, held):
-                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * told)
+            chosen = choose_inputs(model, self.X, self.sharpness * site_precisions)
+            if same_inputs(chosen, best_inputs):
+                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * site_precisions)
                 break
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
@@ -377,11 +382,11 @@ class MarginalBound:
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``select_inducing_inputs``: fewer that gain nothing do not say that more would not.
-            more = self.automatic and count_inputs(chosen) > count_inputs(held)
+            more = self.automatic and count_inputs(chosen) > count_inputs(best_inputs)
             if gain > (limit if more else 0.0):
-                held = chosen
+                best_inputs = chosen
             else:
-                self.inputs = held
+                self.inputs = best_inputs
                 self.best, self.vector, self.slope, self.state, self.ascent, self.lost = known
             if gain > limit or more or not self.automatic:
                 break

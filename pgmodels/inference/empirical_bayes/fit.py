@@ -1,4 +1,4 @@
-"""Learning kernel hyperparameters, means and likelihood parameters on the collapsed bound."""
+"""Empirical Bayes: maximise the collapsed bound over kernel hyperparameters, means and likelihood parameters."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound, engine_of, objective_of
 from pgmodels.inference.empirical_bayes.initial_values import is_free
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, names_of, within
-from pgmodels.inference.empirical_bayes.subset_warm_start import learn, ridges
+from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
 from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
 from pgmodels.inference.variational.cavi import MANY, ConvergenceWarning
 from pgmodels.inference.variational.variance_ratio import warn_narrow
@@ -28,21 +28,23 @@ from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
 OBJECTIVES = ("cavi", "gaussian_vi")
-# Of q(f) at the values learned.
+# Tolerance of q(f) at the learned values.
 _INNER_TOLERANCE = 1e-9
-# Beyond this factor a value is suspect: it is reported where the bound does not feel a further factor of ten.
+# A value more than a factor of _SUSPECT from every start is reported if a further factor of _FURTHER changes the ELBO
+# by less than _FELT nats.
 _SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
-# Of the bound along a ridge; and so many starts more are tried where one ends on it.
+# Smallest curvature assumed along a ridge of the bound, and the number of extra starts if the optimum lies on one.
 _LEAST_CURVATURE, _MORE_STARTS = 1e-4, 3
-# Values that inducing inputs move by so many posterior deviations are named. It is about half of what they move: with
-# 62, 125 and 250 for 1,000 tree rings 1.8, 0.7 and 0.3, where lengthscales were off by 2.8, 1.5 and 0.5.
-_PULL = 0.5
-# Tolerances at which it is looked at, until what an ascent may still gain, so many of them, makes no difference.
+# Values that the inducing inputs shift by this many posterior deviations are named. It is about half of the true shift:
+# with 62, 125 and 250 inputs for 1,000 tree rings 1.8, 0.7 and 0.3, where lengthscales were off by 2.8, 1.5 and 0.5.
+_SHIFT = 0.5
+# Inner tolerances to try, stopping once the remaining possible gain (this multiple of the tolerance) cannot change the
+# answer.
 _LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, _INNER_TOLERANCE), 1e3
 
 
 class FitWarning(PgmodelsWarning):
-    """A parameter is not what the data say, although the model asks to learn it."""
+    """A parameter that should be learned is not determined by the data, or is kept fixed."""
 
 
 @double_precision
@@ -60,40 +62,40 @@ def fit(
     correct: bool | str = "auto",
     progress: bool | None = None,
 ) -> Approximation:
-    """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged result at them.
+    """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
-    ``objective`` is the bound, and ``.objective`` of the result says which it was: of ``"cavi"``, or the tighter one of
-    ``"gaussian_vi"``, the expected log density, which takes any formula and does not favour long lengthscales and small
-    variances as the former does. ``"auto"`` is the latter where each row has one predictor, or no augmentation; and
-    that of ``cavi`` where rows have several, for time, or where nothing is augmented and the two are equal.
+    ``objective`` is the bound to maximise (``.objective`` of the result records it): that of ``"cavi"``, or the tighter
+    one of ``"gaussian_vi"``, the expected log density, which accepts any formula and does not favour long lengthscales
+    and small variances as the ``cavi`` bound does. ``"auto"`` uses ``gaussian_vi`` if each row has one predictor or
+    there is no augmentation, and ``cavi`` if rows have several predictors (faster) or nothing is augmented (the bounds
+    are equal).
 
-    Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
-    L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. With priors that is the mode of the values
-    themselves: log densities are of a variance or a lengthscale as it is, without the Jacobian that the mode of its
-    logarithm has, which is larger; neither is the posterior's mean or median, for which see ``integrate``. Starts from
-    the values given, or from values in the units of the data (see
-    ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. Of y without noise the
-    likelihood's scale ends at a floor, some 1e-7 of a latent's prior deviation (with many rows 1e-5), that a FitWarning
-    names. Likelihood parameters are learned only where the formula is normalised in y, since what it leaves out may
-    depend on them; otherwise they are held, with a FitWarning.
+    Maximises the ELBO (plus log priors, if any) over the unconstrained hyperparameters by L-BFGS and, near the optimum,
+    BFGS, with q(f) at its optimum throughout. With priors this is the mode in the original parametrisation: the density
+    of a variance or a lengthscale itself, without the Jacobian of its logarithm, whose mode is larger. For posterior
+    means and medians see ``integrate``. Starts from the user's values or from values in the units of the data (see
+    ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. For noise-free y the
+    likelihood's scale ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with many rows),
+    with a FitWarning. Likelihood parameters are learned only if the formula is normalised in y, since a missing factor
+    may depend on them; otherwise they are kept fixed, with a FitWarning.
 
-    ``num_starts`` is from how many starts the first steps are made; the best of them goes on. Left out, it is
-    one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period
-    is learned, and more where the data do not determine the optimum. Starts beyond the named ones are random.
+    ``num_starts`` is the number of starts for the first steps; only the best one is continued. By default one of each
+    kind: several kinds exist for sums of kernels, several GPs, a noise that varies and learned periods; more starts are
+    tried if the data do not determine the optimum. Starts beyond the named ones are random.
 
     The result is corrected by linear response, as by ``pgm.correct``, since variances of q may be several times too
-    small; ``.uncorrected`` is q, and ``print`` and ``.fit.correction`` say which it is, and why. With
-    ``correct="auto"`` it is not where q is exact, where the latents have more than 2,000 whitened coordinates or these
-    times the rows are more than 4 million (up to there it takes about as long as one run of ``cavi``), and where what
-    comes out is no covariance or not to be trusted. ``True`` corrects all the same, warning and raising as
-    ``pgm.correct`` does; ``False`` does not.
+    small; ``.uncorrected`` is q, and ``print`` and ``.fit.correction`` report which one it is, and why.
+    ``correct="auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
+    coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the
+    corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings and
+    errors of ``pgm.correct``; ``False`` never does.
 
-    A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names those far out
-    that the data do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a
-    sample of the rows, where these determine the values, and steps on all begin with the Hessian there. The learned
-    model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns), ``weights``
-    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early, and with CorrectionWarning and
-    errors as ``cavi`` does.
+    A positive value without a prior stays within a factor of 1e6 of its starts; a FitWarning names extreme values that
+    the data do not determine. From 1,024 rows on (10,000 with inducing inputs) the search starts at the optimum of a
+    subset of the rows, with the Hessian there, provided that the subset determines the values. The learned model is
+    ``.model`` of the result, and ``.fit`` describes the search. X (n, d), y (n,) or (n, columns), ``weights`` (n,) as
+    in ``cavi``. Warns with ConvergenceWarning if the optimiser stops early, and with CorrectionWarning and errors as
+    ``cavi`` does.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
@@ -111,44 +113,44 @@ def fit(
     if not trainable(model).leaf_indices:
         model = select_inducing_inputs(model, data, engine_of(terms).nearly_converged)
     with progress_bar("fit", max_iterations, progress) as bar:
-        found = learn(model, data, terms, Limits(max_iterations, tolerance, num_starts), bar)
-        undetermined = _undetermined(found)
+        maximum = learn(model, data, terms, Limits(max_iterations, tolerance, num_starts), bar)
+        undetermined = _undetermined(maximum)
         if undetermined and num_starts is None:
-            # Where a latent has lost its variance the bound is flat, and it may not be for the data's sake.
-            other = learn(model, data, terms, Limits(max_iterations, tolerance, found.num_tried + _MORE_STARTS), bar)
-            if other.bound.best < found.bound.best - _FELT:
-                found, undetermined = other, _undetermined(other)
-            found = found._replace(num_tried=other.num_tried)
-    bound, learnable = found.bound, found.bound.learnable
+            # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
+            other = learn(model, data, terms, Limits(max_iterations, tolerance, maximum.num_tried + _MORE_STARTS), bar)
+            if other.bound.best < maximum.bound.best - _FELT:
+                maximum, undetermined = other, _undetermined(other)
+            maximum = maximum._replace(num_tried=other.num_tried)
+    bound, learnable = maximum.bound, maximum.bound.learnable
     values = learnable.constrain(bound.vector)
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
-    # From q(f) at the optimum: a start of its own could end in another one.
+    # Start from q(f) at the optimum: a fresh start could converge to another one.
     inner = min(tolerance, _INNER_TOLERANCE)
     result = _result(final, data, bound, inner)
     _report_floor(bound, values)
-    _report_pull(found)
+    _report_shift(maximum)
     if undetermined:
-        _report(undetermined, found.num_tried)
-    if not found.converged:
+        _report(undetermined, maximum.num_tried)
+    if not maximum.converged:
         warn(
-            f"fit did not converge: {found.message} after {found.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
+            f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
             "max_iterations, or fix or give priors to hyperparameters that the data do not determine.",
             ConvergenceWarning,
         )
     report = FitReport(
-        start=found.start,
-        start_elbos=found.start_elbos,
+        start=maximum.start,
+        start_elbos=maximum.start_elbos,
         values={name: np.asarray(value) for name, value in zip(learnable.names, values, strict=True)},
-        num_steps=found.num_steps,
+        num_steps=maximum.num_steps,
         num_evaluations=bound.evaluations,
-        converged=found.converged,
-        message=found.message,
+        converged=maximum.converged,
+        message=maximum.message,
     )
     result = replace(
         result,
         method="fit",
         fit=report,
-        converged=result.converged and found.converged,
+        converged=result.converged and maximum.converged,
         seconds=time.perf_counter() - begin,
     )
     result = corrected_if(result, correct)
@@ -157,8 +159,8 @@ def fit(
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
-    """The result at the values learned, without a floor of the variances."""
-    engine, optimum = engine_of(bound.given.objective), bound.optimum(tolerance)
+    """The result at the learned values, without the lower limit on variances."""
+    engine, optimum = engine_of(bound.family.objective), bound.optimum(tolerance)
     if bound.lost <= tolerance * max(1.0, abs(bound.best)):
         return engine.finish(final, data, optimum, tolerance)
     start = optimum.state._replace(elbo=np.float64(-np.inf))
@@ -166,84 +168,88 @@ def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) ->
 
 
 def hold_unnormalised(model: Model, engine: str) -> Model:
-    """Fix the likelihood's parameters where the formula leaves out a factor that may depend on them.
+    """Fix the likelihood's parameters if the formula omits a factor that may depend on them.
 
-    The FitWarning is in the name of an engine, at a level counted from there.
+    The FitWarning names the engine and points at the user's call of it.
     """
     names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
     if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
     warn(
-        f"{engine} holds {', '.join(names)} of {model.likelihood.name}: the formula is not known to be a normalised "
-        "density of y, and the factor it leaves out may depend on them. Write the formula with its constants and "
-        "declare its support, or mark the parameters with pgm.Fixed.",
+        f"{engine} holds {', '.join(names)} of {model.likelihood.name} fixed: the formula is not known to be a "
+        "normalised density of y, and the factor it leaves out may depend on them. Write the formula with its "
+        "constants and declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
     )
-    held = {name: p.as_fixed() for name, p in model.likelihood.parameters.items()}
-    return eqx.tree_at(lambda m: m.likelihood.parameters, model, held, is_leaf=is_parameter)
+    fixed = {name: p.as_fixed() for name, p in model.likelihood.parameters.items()}
+    return eqx.tree_at(lambda m: m.likelihood.parameters, model, fixed, is_leaf=is_parameter)
 
 
 def _at_floor(bound: MarginalBound) -> set[str]:
-    """The likelihood parameters that are what they are for the floor of the variances."""
+    """The likelihood parameters determined by the lower limit on variances."""
     return set(bound.learnable.of_likelihood.values()) if bound.lost > _FELT else set()
 
 
 def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
-    """Warn of likelihood parameters at the floor of the variances."""
+    """Warn of likelihood parameters at the lower limit on variances."""
     pairs, names = zip(bound.learnable.names, values, strict=True), _at_floor(bound)
-    held = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
-    if held:
+    at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
+    if at_floor:
         warn(
-            f"fit: y has next to no noise, and {', '.join(held)} is at the floor that rounding sets: with less of it "
-            f"latents would be known to {bound.given.floor:.0e} of their prior variance. Hold it with pgm.Fixed at "
-            "what y is known to have, or give it a prior.",
+            f"fit: y has almost no noise, and {', '.join(at_floor)} is at the smallest value that rounding errors "
+            f"allow: below it posterior variances would be less than {bound.family.floor:.0e} of the prior's. Fix it "
+            "with pgm.Fixed at the known noise of y, or give it a prior.",
             FitWarning,
         )
 
 
-def _report_pull(found: Maximum) -> None:
-    """Warn of values that are what they are for the variance that inducing inputs leave out, which the bound punishes.
+def _report_shift(maximum: Maximum) -> None:
+    """Warn of values that are shifted by the penalty of the bound on the variance that inducing inputs leave out.
 
-    Without that penalty the optimum would be a Newton step away, whose length in posterior deviations is said.
+    Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior deviations.
     """
-    slope = found.bound.left_out_slope()
+    slope = maximum.bound.left_out_slope()
     # Of values that the data determine to less than a factor e.
-    spread = None if np.max(np.abs(slope), initial=0.0) < _PULL else ridges(found, _LEAST_CURVATURE)
+    spread = None if np.max(np.abs(slope), initial=0.0) < _SHIFT else inverse_hessian_at(maximum, _LEAST_CURVATURE)
     if spread is None:
         return
     step, deviations = spread @ slope, np.sqrt(np.diag(spread))
-    if np.sqrt(slope @ step) > _PULL:
+    if np.sqrt(slope @ step) > _SHIFT:
         far = np.flatnonzero(np.abs(step) >= 0.5 * np.max(np.abs(step / deviations)) * deviations)
-        names = names_of(found.bound.learnable)
-        listed = ", ".join(f"{names[i]} by {abs(step[i]) / deviations[i]:.1f}" for i in far)
+        names = names_of(maximum.bound.learnable)
+        shifts = ", ".join(f"{names[i]} by {abs(step[i]) / deviations[i]:.1f}" for i in far)
         warn(
-            f"fit: the inducing inputs, {count_inputs(found.bound.inputs)} in all, are too few for what is learned: "
+            f"fit: the inducing inputs, {count_inputs(maximum.bound.inputs)} in all, are too few for what is learned: "
             "the bound prefers values at which they leave out little, such as long lengthscales. Of posterior standard "
-            f"deviations that moves, at least, {listed}. Compare with what twice as many learn, or let the data "
+            f"deviations that moves, at least, {shifts}. Compare with what twice as many learn, or let the data "
             "choose their number with Inducing('auto').",
             InducingWarning,
         )
 
 
-def _undetermined(found: Maximum) -> dict[str, str]:
-    """Values far from every start that might as well be ten times as far, by name, as they are written.
+def _undetermined(maximum: Maximum) -> dict[str, str]:
+    """Values far from every start that the data do not determine: names and formatted values.
 
-    By themselves, or together with others that make up for it: along the ridge that an inverse Hessian says. Once one
-    is far, others that its ridge leaves as free are named too.
+    A value is undetermined if a further factor of ten hardly changes the bound, alone or along a ridge of the inverse
+    Hessian (other values compensate). If there is one, other values that are as free along the ridge are listed too.
     """
-    bound, (low, high) = found.bound, within(found.box, _SUSPECT)
+    bound, (low, high) = maximum.bound, within(maximum.box, _SUSPECT)
     vector, learnable = bound.vector, bound.learnable
     owners = np.repeat(np.arange(len(learnable.names)), [int(np.prod(shape)) for shape in learnable.free_shapes])
-    # Locations in a constraint, such as the first of several cut-points, run away by numbers and not by factors.
+    # Locations within a constraint, such as the first of several cut-points, diverge additively, not by factors.
     constrained = np.array([p.constraint is not None and is_free(p) for p in learnable.parameters], bool)[owners]
     runs = constrained & ~np.isfinite(low) & (np.abs(vector - learnable.start()) > _SUSPECT)
-    held = np.array([name in _at_floor(bound) for name in learnable.names], bool)[owners]
-    far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~held)
+    at_floor = np.array([name in _at_floor(bound) for name in learnable.names], bool)[owners]
+    far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~at_floor)
     if not far.size:
         return {}
     known = bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost
-    spread = ridges(found, _LEAST_CURVATURE)
-    loose = np.zeros(len(vector), bool) if spread is None else 0.5 * np.log(_FURTHER) ** 2 / np.diag(spread) < _FELT
+    inverse_hessian = inverse_hessian_at(maximum, _LEAST_CURVATURE)
+    loose = (
+        np.zeros(len(vector), bool)
+        if inverse_hessian is None
+        else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < _FELT
+    )
     flat, best = [], bound.best - bound.lost
     for i in far:
         further = vector.copy()
@@ -252,42 +258,42 @@ def _undetermined(found: Maximum) -> dict[str, str]:
             flat.append(i)
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
-    # What was looked at is no better, and may be as good.
+    # Restore the optimum: the points evaluated above are no better, but may be as good.
     bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
     values, names = learnable.constrain(vector), names_of(learnable)
     written = {}
     for i in flat:
-        own, parameter = owners[i], learnable.parameters[owners[i]]
+        owner, parameter = owners[i], learnable.parameters[owners[i]]
         name, value = names[i], f"{np.exp(vector[i]):.3g}"
         if parameter.constraint is not None:
-            name, value = learnable.names[own], str([float(f"{v:.3g}") for v in np.ravel(values[own])])
+            name, value = learnable.names[owner], str([float(f"{v:.3g}") for v in np.ravel(values[owner])])
         written[name] = value
     return written
 
 
 def _report(undetermined: dict[str, str], num_tried: int) -> None:
-    """Warn of values that the data do not determine, or of an optimum that may be a poor one."""
+    """Warn of values that the data do not determine, or of a possibly poor optimum."""
     listed = ", ".join(f"{name} = {value}" for name, value in undetermined.items())
     flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {_FELT:g}"
     if num_tried == 1:
         warn(
             f"fit: {listed} at what may be a poor optimum: {flat}, and no other start was tried. Raise num_starts; if "
-            "that changes nothing, the data do not determine such values: hold them with pgm.Fixed, or give them "
+            "that changes nothing, the data do not determine these values: fix them with pgm.Fixed, or give them "
             "priors.",
             FitWarning,
         )
         return
     warn(
-        f"fit: the data do not determine {listed}: {flat}, and the best of {num_tried} starts ends there. Hold such "
+        f"fit: the data do not determine {listed}: {flat}, and the best of {num_tried} starts ends there. Fix these "
         "values with pgm.Fixed, or give them priors.",
         FitWarning,
     )
 
 
 def _is_felt(objective: MarginalBound, vector: np.ndarray, best: float) -> bool:
-    """Whether the bound at a vector is below the best by as much as is felt."""
+    """Whether the bound at a vector is below the best value by at least _FELT nats."""
     for tolerance in _LOOKS:
-        # An ascent only raises the bound.
+        # A tighter tolerance only raises the bound.
         loss = objective.without_floor(vector, tolerance) - best
         if loss < _FELT or loss > _FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
             break

@@ -75,7 +75,7 @@ def initial_models(
     lengthscales need not be alike; latents that constants say nothing of, as of a noise that varies; and periods.
     Where ``num_starts`` are asked for and these are fewer, the others are random.
     """
-    found = {"values given": Start(model, "level")}
+    starts = {"values given": Start(model, "level")}
     level = None if objective is None else constant_latents(model, data.y, objective)
     levelled = model if level is None else _levelled(model, data.X, level)
     unit = _stretched(levelled, data.X)
@@ -94,12 +94,12 @@ def initial_models(
             at_period = _with_period(unit, data.X, level, number)
             moved[f"period {number + 1} of the spectrum"] = Start(at_period, "period")
     for name, start in moved.items():
-        if not any(eqx.tree_equal(start.model, other.model) for other in found.values()):
-            found[name] = start
+        if not any(eqx.tree_equal(start.model, other.model) for other in starts.values()):
+            starts[name] = start
     rng = np.random.default_rng(_SEED)
-    for number in range(len(found), num_starts or 0):
-        found[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
-    return found
+    for number in range(len(starts), num_starts or 0):
+        starts[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
+    return starts
 
 
 def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
@@ -219,7 +219,7 @@ def _likeliest(
     def pack(values: dict[str, Any]) -> np.ndarray:
         return np.concatenate([np.ravel(p.transform.inv(as_array(values[name]))) for name, p in free.items()])
 
-    given = pack({name: p.value for name, p in free.items()})
+    declared = pack({name: p.value for name, p in free.items()})
     sizes = [int(np.prod(free_shape(p))) for p in free.values()]
     bounded = np.repeat([p.positive or p.constraint is not None for p in free.values()], sizes)
 
@@ -227,7 +227,7 @@ def _likeliest(
         moved, pull_back = jax.vjp(unpack, as_array(vector))
         value, by_parameter, _, _ = _local(objective, parameters | moved, y, location, variance)
         slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
-        away = np.where(bounded, (vector - given) / _LEEWAY, 0.0)
+        away = np.where(bounded, (vector - declared) / _LEEWAY, 0.0)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return np.inf, np.zeros_like(vector)
         return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
@@ -266,9 +266,9 @@ def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
 
 def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
     """The mean square of h / w, what each datum by itself says of its latent, about the mean; weighted by w."""
-    told = w > 0
-    squares = np.where(told, (h - w * mean) ** 2 / np.where(told, w, 1.0), 0.0)
-    return float(np.sum(squares) / np.sum(w)) if told.any() else np.nan
+    informative = w > 0
+    squares = np.where(informative, (h - w * mean) ** 2 / np.where(informative, w, 1.0), 0.0)
+    return float(np.sum(squares) / np.sum(w)) if informative.any() else np.nan
 
 
 def amplified(kernel: Kernel, factor: float) -> Kernel:
@@ -276,8 +276,8 @@ def amplified(kernel: Kernel, factor: float) -> Kernel:
     if isinstance(kernel, Sum):
         return Sum(amplified(kernel.left, factor), amplified(kernel.right, factor))
     if isinstance(kernel, Product):
-        if not eqx.tree_equal(left := amplified(kernel.left, factor), kernel.left):
-            return Product(left, kernel.right)
+        if not eqx.tree_equal(lhs := amplified(kernel.left, factor), kernel.left):
+            return Product(lhs, kernel.right)
         return Product(kernel.left, amplified(kernel.right, factor))
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, Parameter) or not is_free(variance):
@@ -318,10 +318,10 @@ def _num_stretched(model: Model) -> int:
     return sum(map(_is_stretched, jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, Stationary))))
 
 
-def _at_least(model: Model, given: Model, X: np.ndarray) -> Model:
+def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
     """The model with the variances of its latents no less than those of another."""
     gps = []
-    for gp, other in zip(model.gps, given.gps, strict=True):
+    for gp, other in zip(model.gps, reference.gps, strict=True):
         now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)
         kernel = amplified(gp.kernel, least / now) if 0.0 < now < least else gp.kernel
         gps.append(GP(kernel, gp.mean, gp.size, gp.form))

@@ -1,4 +1,4 @@
-"""The hyperparameters at which a bound is largest, from the best of several starts or from near by."""
+"""Maximisation of a bound over hyperparameters: from several starts by L-BFGS, or from a warm start by BFGS."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,31 +15,32 @@ from pgmodels.parameters.vector import ParameterVector, free_shape, trainable
 from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
 
-# Starts are only ranked.
+# Inner tolerance at the starts, which are only ranked.
 _START_TOLERANCE = 1e-4
-# Near an optimum, q(f) is to be at its own to a share of what the last step gained, and no worse than this.
+# Inner tolerance near an optimum: this share of the last step's gain, and at most _LOOSE.
 _SHARE, _LOOSE = 1e-4, 1e-5
-# As exact as this, the end of the steps needs no second look.
+# With an inner tolerance at least this tight, convergence needs no further check.
 _SURE = 1e-9
-# What another choice of inducing inputs must gain of the ELBO, relative to its size, for another ascent.
+# Relative gain of the ELBO by newly chosen inducing inputs above which the search continues.
 _CHOICE_GAIN = 1e-5
-# Starts of several kinds are compared after so many steps.
+# Number of steps after which starts of different kinds are compared.
 _FIRST_STEPS = 20
-# SciPy's status of a search that its callback stopped.
+# SciPy's status of a search stopped by its callback.
 _STOPPED = 99
-# Of an inverse Hessian's largest eigenvalue the others have at least this share.
+# Smallest eigenvalue of an inverse Hessian, as a share of the largest.
 _LEAST_SHARE = 1e-12
-# Values that only the data hold back stay within this factor of their starts; units round limits by less than a slack.
+# Values without a prior stay within a factor of _REACH of their starts; scaling by units rounds the limits by less than
+# _SLACK.
 _REACH, _SLACK = 1e6, 1e-9
-# Of the bound's size a step gains less where the first round of a search ends. The second knows its curvature, and ends
-# where rounding is all that is left: of inducing inputs and long lengthscales it may be a thousandth of a nat.
+# Relative gain per step at which the first round of a search ends. The second round is scaled by the curvature and runs
+# until the gain is within rounding, which may be a thousandth of a nat with inducing inputs and long lengthscales.
 _FIRST_ROUND = 1e-7
 
 
 class Limits(NamedTuple):
-    """When to stop: after so many steps, or where one changes the bound by less, relative to its size.
+    """Stopping rule: the maximum number of steps, and the relative change of the bound that counts as converged.
 
-    ``num_starts`` is from how many starts the first steps are made; None for the best of each kind.
+    ``num_starts`` is the number of starts for the first steps; None takes the best of each kind.
     """
 
     max_iterations: int
@@ -47,15 +48,15 @@ class Limits(NamedTuple):
     num_starts: int | None = None
 
     def enough(self, bound: MarginalBound) -> float:
-        """A gain that counts as none, be it for rounding."""
+        """The largest gain that counts as convergence: the tolerance, or the rounding error of the bound."""
         return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
 
 
 class Maximum(NamedTuple):
-    """Where a search ended: the bound, which keeps the best vector, and how it came there.
+    """Result of a search: the bound, which keeps the best vector, and how the search ended.
 
-    ``box`` (2, size) holds the values' limits, and ``spread`` (size, size) is an inverse Hessian of the negative bound,
-    None where none is known. ``num_tried`` counts the starts from which steps were made.
+    ``box`` (2, size) has the limits of the values; ``inverse_hessian`` (size, size) is that of the negative bound, None
+    if not known. ``num_tried`` counts the starts from which steps were made.
     """
 
     bound: MarginalBound
@@ -65,101 +66,102 @@ class Maximum(NamedTuple):
     num_steps: int
     converged: bool
     message: str
-    spread: np.ndarray | None = None
+    inverse_hessian: np.ndarray | None = None
     num_tried: int = 1
 
 
 class _InexactObjective:
-    """A bound within a box, with its q(f) only as near to its optimum as the steps so far ask for.
+    """A bound within a box, with q(f) optimised only as exactly as the recent gains require.
 
-    ``left`` is whether a value outside the box was asked for: a bowl stands in there, as where the bound is not finite.
+    ``left_box`` records whether a point outside the box was evaluated; the barrier is returned there, as for a bound
+    that is not finite.
     """
 
     def __init__(self, bound: MarginalBound, box: np.ndarray):
-        self.bound, self.box, self.tolerance, self.left = bound, box, _LOOSE, False
+        self.bound, self.box, self.tolerance, self.left_box = bound, box, _LOOSE, False
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and its gradient."""
         if np.any((vector < self.box[0] - _SLACK) | (vector > self.box[1] + _SLACK)):
-            self.left = True
+            self.left_box = True
             return self.bound.barrier(vector)
         before, moved = self.bound.best, np.any(vector != self.bound.vector)
-        found = self.bound(vector, self.tolerance)
-        if moved and found[0] < before:
-            self.tolerance = min(self.tolerance, self._asked(before))
-        return found
+        evaluation = self.bound(vector, self.tolerance)
+        if moved and evaluation[0] < before:
+            self.tolerance = min(self.tolerance, self._required_tolerance(before))
+        return evaluation
 
     def choose_again(self) -> bool:
-        """Choose the inducing inputs for the best values; whether the bound rises by it."""
+        """Choose the inducing inputs at the best values; return whether the bound rises."""
         before = self.bound.best
-        found = self.bound.choose_again(_CHOICE_GAIN)
-        if found:
-            self.tolerance = self._asked(before)
-        return found
+        has_risen = self.bound.choose_again(_CHOICE_GAIN)
+        if has_risen:
+            self.tolerance = self._required_tolerance(before)
+        return has_risen
 
-    def _asked(self, before: float) -> float:
-        """How exact q(f) is to be after a gain."""
+    def _required_tolerance(self, before: float) -> float:
+        """The inner tolerance that resolves steps like the last one."""
         return float(np.clip(_SHARE * (before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
 
-    def predicted_decrease(self, spread: Any) -> float:
-        """What one more step would gain by an inverse Hessian; of values at their limits, nothing."""
+    def predicted_decrease(self, inverse_hessian: Any) -> float:
+        """The gain of one more Newton step with an inverse Hessian, values at their limits kept there."""
         vector, slope, (low, high) = self.bound.vector, self.bound.slope, self.box
         slope = np.where(((vector <= low) & (slope > 0)) | ((vector >= high) & (slope < 0)), 0.0, slope)
-        return 0.5 * float(slope @ (spread @ slope))
+        return 0.5 * float(slope @ (inverse_hessian @ slope))
 
-    def tighten(self, least: float) -> bool:
-        """Take q(f) at the best vector as near as it gets, unless it is as near as ``least``; whether that was done."""
-        if self.tolerance <= least:
+    def tighten(self, sufficient: float) -> bool:
+        """Optimise q(f) at the best vector to the tightest tolerance, unless ``sufficient`` is met; whether it did."""
+        if self.tolerance <= sufficient:
             return False
-        # A line search may fail, or end too soon, for want of digits.
+        # A line search may fail, or end too soon, because of an inexact bound.
         self.tolerance = TIGHT
         self.bound(self.bound.vector, TIGHT)
         return True
 
 
 class _Scaled:
-    """A bound divided by a height, as a function of the vector divided by units."""
+    """The bound divided by ``height``, as a function of the vector divided by ``units``."""
 
-    def __init__(self, eased: _InexactObjective, units: np.ndarray, height: float):
-        self.eased, self.units, self.height = eased, units, height
+    def __init__(self, inexact: _InexactObjective, units: np.ndarray, height: float):
+        self.inexact, self.units, self.height = inexact, units, height
 
     @classmethod
     def at_best(cls, bound: MarginalBound, box: np.ndarray, units: np.ndarray) -> "_Scaled":
-        """To begin at the best vector: the first step is as long as the gradient.
+        """Scaled so that the first step from the best vector has a length of at most one unit.
 
-        It is of one unit, or it ends where no optimum is soon found.
+        The first step is as long as the gradient, and a longer one may end far from any optimum.
         """
         return cls(_InexactObjective(bound, box), units, max(1.0, float(np.linalg.norm(bound.slope * units))))
 
     def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and its gradient."""
-        value, slope = self.eased(scaled * self.units)
+        value, slope = self.inexact(scaled * self.units)
         return value / self.height, slope * self.units / self.height
 
-    def rescale(self, spread: np.ndarray) -> None:
-        """By the curvature along the gradient, given an inverse Hessian: so far goes the first step from here."""
-        slope = self.eased.bound.slope * self.units
+    def rescale(self, inverse_hessian: np.ndarray) -> None:
+        """Scale by the curvature along the gradient, so that the next first step is a Newton step in its direction."""
+        slope = self.inexact.bound.slope * self.units
         if slope.any():
-            self.height *= float(slope @ np.linalg.solve(spread, slope) / (slope @ slope))
+            self.height *= float(slope @ np.linalg.solve(inverse_hessian, slope) / (slope @ slope))
 
 
 def multistart(
-    begun: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
+    initial: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
 ) -> Maximum:
-    """By L-BFGS within a box, from the start with the largest bound; inducing inputs are chosen again in between.
+    """L-BFGS-B from the start with the largest bound, reselecting inducing inputs between rounds.
 
-    Of several kinds of starts, from the one at which the bound is largest after the first steps from the best of each
-    kind. The bound is as exact as the steps so far ask for.
+    With several kinds of starts, a few steps are made from the best of each kind and the search continues from the
+    largest bound. The bound is evaluated inexactly, see ``_InexactObjective``.
     """
     from scipy.optimize import minimize
 
-    bounds = {name: MarginalBound(trainable(start.model), data, terms) for name, start in begun.items()}
+    bounds = {name: MarginalBound(trainable(start.model), data, terms) for name, start in initial.items()}
     for bound in bounds.values():
         bound(bound.vector, _START_TOLERANCE)
     starts = {name: -bound.best for name, bound in bounds.items()}
-    # At the least that rounding leaves of it.
+    # Lower ends of the bounds' rounding intervals.
     least = {name: elbo - bounds[name].rounding for name, elbo in starts.items()}
-    tried = _leading(begun, least, limits.num_starts)
+    tried = _leading(initial, least, limits.num_starts)
     _check_start(starts[tried[0]])
     if not bounds[tried[0]].learnable.leaf_indices:
         return Maximum(bounds[tried[0]], box, tried[0], starts, 0, True, "nothing to learn")
@@ -171,11 +173,11 @@ def multistart(
     bound, num_steps = bounds[chosen], first_steps[chosen]
     size = max(1.0, abs(bound.best))
     scaled = _Scaled.at_best(bound, box, scales[chosen])
-    eased, units = scaled.eased, scaled.units
+    inexact, units = scaled.inexact, scaled.units
     again, ftol = num_steps < limits.max_iterations, max(_FIRST_ROUND, limits.tolerance)
     ended = partial(Maximum, bound, box, chosen, starts, num_tried=len(tried))
     if not again:
-        return ended(num_steps, False, "the first steps took them all")
+        return ended(num_steps, False, "the first steps from the starts used all iterations")
     while again:
         solution = minimize(
             scaled,
@@ -192,115 +194,123 @@ def multistart(
             },
         )
         num_steps += int(solution.nit)
-        left = num_steps < limits.max_iterations
+        steps_remain = num_steps < limits.max_iterations
         inverse = solution.hess_inv.todense()
-        spread = np.outer(units, units) / scaled.height * inverse
-        again = left and eased.choose_again()
-        if left and not again and (eased.tighten(TIGHT) or ftol > limits.tolerance):
-            again = eased.predicted_decrease(spread) > limits.enough(bound)
+        inverse_hessian = np.outer(units, units) / scaled.height * inverse
+        again = steps_remain and inexact.choose_again()
+        if steps_remain and not again and (inexact.tighten(TIGHT) or ftol > limits.tolerance):
+            again = inexact.predicted_decrease(inverse_hessian) > limits.enough(bound)
         if again and are_within(bound.vector, box) and ftol > limits.tolerance:
-            further = _settle(eased, spread, limits._replace(max_iterations=limits.max_iterations - num_steps), bar)
+            further = _refine_bfgs(
+                inexact, inverse_hessian, limits._replace(max_iterations=limits.max_iterations - num_steps), bar
+            )
             num_steps += further.num_steps
             if further.converged or num_steps >= limits.max_iterations:
                 return ended(num_steps, further.converged, further.message)
         scaled.rescale(inverse)
         ftol = limits.tolerance
-    still = bool(solution.success) or eased.predicted_decrease(spread) <= limits.enough(bound)
-    return ended(num_steps, still, str(solution.message))
+    stationary = bool(solution.success) or inexact.predicted_decrease(inverse_hessian) <= limits.enough(bound)
+    return ended(num_steps, stationary, str(solution.message))
 
 
-def _leading(begun: dict[str, Start], elbos: dict[str, float], count: int | None) -> list[str]:
-    """The starts to make steps from, that with the largest bound first: the best of each kind, then the best others."""
+def _leading(initial: dict[str, Start], elbos: dict[str, float], count: int | None) -> list[str]:
+    """The starts to make steps from, largest bound first: the best of each kind, then the best others."""
     ranked = sorted(elbos, key=lambda name: elbos[name] if np.isfinite(elbos[name]) else -np.inf, reverse=True)
-    leaders = [name for i, name in enumerate(ranked) if all(begun[n].kind != begun[name].kind for n in ranked[:i])]
+    leaders = [name for i, name in enumerate(ranked) if all(initial[n].kind != initial[name].kind for n in ranked[:i])]
     chosen = (leaders + [name for name in ranked if name not in leaders])[: len(leaders) if count is None else count]
     return [chosen[0], *(name for name in chosen[1:] if np.isfinite(elbos[name]))]
 
 
 def _first_steps(bound: MarginalBound, box: np.ndarray, units: np.ndarray, count: int, bar: ProgressBar) -> int:
-    """So many steps of L-BFGS, at most; how many there were."""
+    """At most ``count`` steps of L-BFGS-B; returns their number."""
     from scipy.optimize import minimize
 
     scaled = _Scaled.at_best(bound, box, units)
     options = {"ftol": _FIRST_ROUND, "gtol": 1e-5 / scaled.height, "maxls": 40, "maxiter": count}
-    look = lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}")  # noqa: E731
+    report_step = lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}")  # noqa: E731
     begin, limits = bound.vector / units, (box / units).T
-    return int(minimize(scaled, begin, jac=True, method="L-BFGS-B", bounds=limits, callback=look, options=options).nit)
+    return int(
+        minimize(scaled, begin, jac=True, method="L-BFGS-B", bounds=limits, callback=report_step, options=options).nit
+    )
 
 
-def near(
-    name: str, start: Model, spread: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
+def warm_start(
+    name: str, start: Model, inverse_hessian: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: ProgressBar,
 ) -> Maximum | None:  # fmt: skip
-    """From a start that is not far, with the inverse Hessian to begin with; None where the bound is not finite there.
+    """BFGS from a start near the optimum, with an initial inverse Hessian; None if the bound is not finite there.
 
-    It does not converge where the bound still rises at the limits.
+    Not converged if the bound still rises at the limits.
     """
     bound = MarginalBound(trainable(start), data, terms)
-    eased = _InexactObjective(bound, box)
-    first = eased(bound.vector)[0]
+    inexact = _InexactObjective(bound, box)
+    first = inexact(bound.vector)[0]
     if not np.isfinite(first):
         return None
-    found = _settle(eased, spread, limits, bar)
-    return Maximum(bound, box, name, {name: -first}, *found)
+    refinement = _refine_bfgs(inexact, inverse_hessian, limits, bar)
+    return Maximum(bound, box, name, {name: -first}, *refinement)
 
 
-class _Settled(NamedTuple):
-    """How a search from near by ended."""
+class _Refinement(NamedTuple):
+    """Result of ``_refine_bfgs``."""
 
     num_steps: int
     converged: bool
     message: str
-    spread: np.ndarray
+    inverse_hessian: np.ndarray
 
 
-def _settle(eased: _InexactObjective, spread: np.ndarray, limits: Limits, bar: ProgressBar) -> _Settled:
-    """By BFGS from the best vector and an inverse Hessian; inducing inputs are chosen again in between.
+def _refine_bfgs(
+    inexact: _InexactObjective, inverse_hessian: np.ndarray, limits: Limits, bar: ProgressBar
+) -> _Refinement:
+    """BFGS from the best vector with an initial inverse Hessian, reselecting inducing inputs between rounds.
 
-    Stops where a step gains less than the tolerance, or would, and does not converge where that is for the limits' sake
-    or for rounding. The bound is as exact as the steps so far ask for.
+    Stops when a step gains, or is predicted to gain, less than the tolerance; not converged if the cause is a limit or
+    rounding. The bound is evaluated inexactly, see ``_InexactObjective``.
     """
     from scipy.optimize import minimize
 
-    bound, before = eased.bound, np.inf
+    bound, before = inexact.bound, np.inf
     num_steps, again = 0, True
 
     def value_and_slope(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        # Of the start, which is known.
-        return eased(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
+        # The value at the start is known.
+        return inexact(vector) if np.any(vector != bound.vector) else (bound.best, bound.slope)
 
-    def is_still() -> bool:
-        return eased.predicted_decrease(spread) <= limits.enough(bound)
+    def is_stationary() -> bool:
+        return inexact.predicted_decrease(inverse_hessian) <= limits.enough(bound)
 
-    def look(intermediate_result: Any) -> None:
+    def report_step(intermediate_result: Any) -> None:
         nonlocal before
         bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
         gain, before = before - bound.best, bound.best
-        if gain <= limits.enough(bound) or is_still():
+        if gain <= limits.enough(bound) or is_stationary():
             raise StopIteration
 
     while again:
-        spread, before, eased.left = _definite(spread), bound.best, False
-        options = {"hess_inv0": spread, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
-        solution = minimize(value_and_slope, bound.vector, jac=True, method="BFGS", callback=look, options=options)
+        inverse_hessian, before, inexact.left_box = _definite(inverse_hessian), bound.best, False
+        options = {"hess_inv0": inverse_hessian, "gtol": 0.0, "maxiter": limits.max_iterations - num_steps}
+        solution = minimize(
+            value_and_slope, bound.vector, jac=True, method="BFGS", callback=report_step, options=options
+        )
         num_steps += int(solution.nit)
-        spread = solution.hess_inv if np.isfinite(solution.hess_inv).all() else spread
-        # Of the inducing inputs that the steps were taken with: others, that gain little, may have another slope.
-        still = is_still() or (solution.status == _STOPPED and not eased.left)
-        left = num_steps < limits.max_iterations
-        again = left and eased.choose_again()
-        if left and not again and eased.tighten(_SURE if still else TIGHT):
-            still = is_still()
-            again = not still
-    message = "one more step would gain less than the tolerance" if still else str(solution.message)
-    return _Settled(num_steps, still, message, spread)
+        inverse_hessian = solution.hess_inv if np.isfinite(solution.hess_inv).all() else inverse_hessian
+        # Before inducing inputs are reselected: other inputs that gain little may have another gradient.
+        stationary = is_stationary() or (solution.status == _STOPPED and not inexact.left_box)
+        steps_remain = num_steps < limits.max_iterations
+        again = steps_remain and inexact.choose_again()
+        if steps_remain and not again and inexact.tighten(_SURE if stationary else TIGHT):
+            stationary = is_stationary()
+            again = not stationary
+    message = "one more step would gain less than the tolerance" if stationary else str(solution.message)
+    return _Refinement(num_steps, stationary, message, inverse_hessian)
 
 
-def _definite(spread: np.ndarray) -> np.ndarray:
-    """An inverse Hessian as SciPy takes it: symmetric and positive definite, whatever rounding did to it."""
-    values, vectors = np.linalg.eigh(0.5 * (spread + spread.T))
-    found = (vectors * np.maximum(values, _LEAST_SHARE * values[-1])) @ vectors.T
-    return 0.5 * (found + found.T)
+def _definite(inverse_hessian: np.ndarray) -> np.ndarray:
+    """An inverse Hessian made symmetric and positive definite, as SciPy requires, despite rounding."""
+    values, vectors = np.linalg.eigh(0.5 * (inverse_hessian + inverse_hessian.T))
+    definite = (vectors * np.maximum(values, _LEAST_SHARE * values[-1])) @ vectors.T
+    return 0.5 * (definite + definite.T)
 
 
 def _check_start(elbo: float) -> None:
@@ -308,9 +318,9 @@ def _check_start(elbo: float) -> None:
         raise ValueError("fit: the ELBO is not finite at the start values. Give start values nearer to the data.")
 
 
-def box_of(begun: dict[str, Start]) -> np.ndarray:
-    """Bounds (2, size) of the unconstrained vector: a factor about the starts, where neither prior nor sign bounds."""
-    unknowns = [trainable(start.model) for start in begun.values()]
+def box_of(initial: dict[str, Start]) -> np.ndarray:
+    """Bounds (2, size) of the unconstrained vector: a factor about the starts for scale parameters without a prior."""
+    unknowns = [trainable(start.model) for start in initial.values()]
     shapes = zip(unknowns[0].parameters, unknowns[0].free_shapes, strict=True)
     bounded = [_are_scales(p) if int(np.prod(shape)) else np.zeros(0, bool) for p, shape in shapes]
     reach = np.where(np.concatenate([np.zeros(0, bool), *bounded]), np.log(_REACH), np.inf)
@@ -319,7 +329,7 @@ def box_of(begun: dict[str, Start]) -> np.ndarray:
 
 
 def _are_scales(parameter: Parameter) -> np.ndarray:
-    """Which unconstrained entries are logarithms or the like, from data alone: no locations."""
+    """Which unconstrained entries are scales (such as logarithms), not locations, and have no prior."""
     begin = np.ravel(parameter.transform.inv(as_array(parameter.value)))
     if not is_free(parameter) or parameter.support is real:
         return np.zeros(len(begin), bool)
@@ -334,12 +344,12 @@ def _are_scales(parameter: Parameter) -> np.ndarray:
 
 
 def are_within(vector: np.ndarray, box: np.ndarray) -> bool:
-    """Whether all values are within the bounds (2, size), and none at them."""
+    """Whether all values are strictly inside the bounds (2, size)."""
     return bool(np.all((vector > box[0]) & (vector < box[1])))
 
 
 def within(box: np.ndarray, factor: float) -> np.ndarray:
-    """The bounds (2, size) of values within a smaller factor of the starts than the box."""
+    """The bounds (2, size) for a smaller factor about the starts than that of the box."""
     return box + np.log(_REACH / factor) * np.array([[1.0], [-1.0]])
 
 

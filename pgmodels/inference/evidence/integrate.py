@@ -74,7 +74,7 @@ _MOST_ERROR = 0.5
 _BORNE = 0.05
 
 
-class _Given(Module):
+class _ProblemFamily(Module):
     """What a point depends on besides its hyperparameters: the model without priors, what moves in it, and the data."""
 
     objective: Objective = eqx.field(static=True)
@@ -91,8 +91,12 @@ class _Given(Module):
         if None in pivots:
             prior = model.traced_prior(inputs)
         else:
-            parts = zip(model.gps, inputs.X, pivots, strict=True)
-            groups = (low_rank_at(gp.kernel, as_array(gp.mean.value), X, own, gp.size) for gp, X, own in parts if own)
+            triples = zip(model.gps, inputs.X, pivots, strict=True)
+            groups = (
+                low_rank_at(gp.kernel, as_array(gp.mean.value), X, points, gp.size)
+                for gp, X, points in triples
+                if points
+            )
             prior = PriorCollection(tuple(groups), inputs.copies)
         return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.row_mask)
 
@@ -123,16 +127,16 @@ class _PointFit(NamedTuple):
 
 @compiled
 def _ascend(
-    given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, tolerance: Any
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: Sites, tolerance: Any
 ) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
-    problem = given.problem(vector, pivots)
+    problem = family.problem(vector, pivots)
     state = _optimum(problem, start, tolerance)
 
     def penalised(vector: Array) -> Array:
-        return collapsed_bound(given.problem(vector, pivots), state) + given.unknowns.log_prior_unconstrained(vector)
+        return collapsed_bound(family.problem(vector, pivots), state) + family.unknowns.log_prior_unconstrained(vector)
 
-    value = state.elbo + given.unknowns.log_prior_unconstrained(vector)
+    value = state.elbo + family.unknowns.log_prior_unconstrained(vector)
     return state.sites, value, jax.grad(penalised)(vector)
 
 
@@ -142,25 +146,27 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianS
 
 
 @compiled
-def _evaluate(given: _Given, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array) -> _PointFit:
+def _evaluate(
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array
+) -> _PointFit:
     """The corrected Gaussian at a point, and the weights of its draws, one a key."""
-    problem = given.problem(vector, pivots)
+    problem = family.problem(vector, pivots)
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
     proposal = move(posterior, still, response, _SHARE)
-    likelihood = given.model.likelihood
-    formula = likelihood.formula(given.model.num_latents)
+    likelihood = family.model.likelihood
+    formula = likelihood.formula(family.model.num_latents)
 
     def weigh(keys: Array) -> Array:
         noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
         f, log_ratio = proposal.place(keys, noise)
-        terms = formula.log_evaluate(Environment(given.y, f, problem.parameters))[..., 0]
-        return log_ratio + jnp.sum(masked(given.row_mask, terms.T), axis=0)
+        terms = formula.log_evaluate(Environment(family.y, f, problem.parameters))[..., 0]
+        return log_ratio + jnp.sum(masked(family.row_mask, terms.T), axis=0)
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
-    log_prior = given.unknowns.log_prior_unconstrained(vector)
+    log_prior = family.unknowns.log_prior_unconstrained(vector)
     return _PointFit(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
 
 
@@ -168,31 +174,31 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     """The posterior that sites imply, what linear response adds, zero where it is no covariance; whether it is one."""
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-    found = linear_response(
+    response = linear_response(
         problem.objective, problem.joint, posterior, Phi, problem.y, problem.row_mask, problem.parameters
     )
-    is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(found.kept))) & jnp.isfinite(found.residual)
-    return posterior, jnp.where(is_positive, found.covariance, 0.0), is_positive
+    is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
+    return posterior, jnp.where(is_positive, response.covariance, 0.0), is_positive
 
 
 @compiled
 def _marginals(
-    given: _Given, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
 ) -> tuple[Array, Array | None, tuple[Array, Array]]:
     """Variances (n, L) of the latents before any data, and of these what inducing inputs leave, None without any.
 
     And moments (n, P) of predictors where latents have the means and covariances given.
     """
-    problem = given.problem(vector, pivots).apart()
+    problem = family.problem(vector, pivots).apart()
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
 @compiled
 def _predict(
-    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
 ) -> tuple[Array, Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
-    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
+    posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, BlockPosterior):
         mean, covariance = posterior.marginals_at(X_new)
@@ -204,23 +210,23 @@ def _predict(
 
 @compiled
 def _predict_jointly(
-    given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
 ) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
+    posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
 class _Search:
     """The bound with the log prior, negative, with its gradient; q of the best point so far starts the next."""
 
-    def __init__(self, given: _Given, start: Sites):
-        self.given, self.sites = given, start
-        self.best, self.vector = math.inf, given.unknowns.start()
+    def __init__(self, family: _ProblemFamily, start: Sites):
+        self.family, self.sites = family, start
+        self.best, self.vector = math.inf, family.unknowns.start()
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.given, vector, self.given.pivots(vector), self.sites, _MODE_TOLERANCE)
+        sites, bound, slope = _ascend(self.family, vector, self.family.pivots(vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             # A bowl about the best point sends a line search back.
@@ -275,11 +281,11 @@ class _Integration:
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
         problem = engine.gaussian_problem(model, data, model.compiled_prior(data.X))
-        problem, found = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
-        if not np.isfinite(float(found.state.elbo)):
+        problem, ascent = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
+        if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
-        self.given = given_of(model, data.X, data.y, unknowns, problem.joint)
-        self.first = found.state.sites
+        self.family = problem_family(model, data.X, data.y, unknowns, problem.joint)
+        self.first = ascent.state.sites
         count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
         self.keys = jax.random.split(jax.random.key(seed), count)
         self.mode, self.axes = unknowns.start(), np.eye(len(unknowns.start()))
@@ -298,7 +304,7 @@ class _Integration:
         if not kept[0]:
             raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
         support = spread(design)
-        points = [point for point, own in zip(self.points, kept, strict=True) if own]
+        points = [point for point, is_finite in zip(self.points, kept, strict=True) if is_finite]
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
@@ -309,8 +315,8 @@ class _Integration:
         self._warn_inaccurate(model)
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
-            np.stack([np.asarray(part)[:n] for part in parts])
-            for parts in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
+            np.stack([np.asarray(part)[:n] for part in arrays])
+            for arrays in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
         )
         return IntegratedApproximation(
             model=model,
@@ -342,13 +348,13 @@ class _Integration:
         """Set the mode and the axes of standardised coordinates; whether the search converged."""
         from scipy.optimize import minimize
 
-        search = _Search(self.given, self.first)
+        search = _Search(self.family, self.first)
         options = {"maxiter": _MODE_STEPS, "ftol": 1e-6, "gtol": 1e-2}
-        found = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
+        solution = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
                          callback=lambda x: bar.advance(1, "mode"))  # fmt: skip
         if not math.isfinite(search.best):
             raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give others.")
-        converged = bool(found.success) or float(np.max(np.abs(search.slope))) < _NEAR
+        converged = bool(solution.success) or float(np.max(np.abs(search.slope))) < _NEAR
         self.mode, self.first = search.vector, search.sites
         steps = _STEP * np.eye(len(self.mode))
         differences = [search(self.mode + step)[1] - search(self.mode - step)[1] for step in steps]
@@ -365,11 +371,11 @@ class _Integration:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
         vector = as_array(self._vectors(point))
-        found = _evaluate(self.given, vector, self.given.pivots(vector), start, self.keys)
-        ratios = np.asarray(found.log_ratios)
+        evaluation = _evaluate(self.family, vector, self.family.pivots(vector), start, self.keys)
+        ratios = np.asarray(evaluation.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         weights = smoothed(ratios) if usable else None
-        self.points.append(found)
+        self.points.append(evaluation)
         self.usable.append(usable)
         self.k_hats.append(math.inf if weights is None else weights.k)
         bar.advance(1, f"point {len(self.points)}")
@@ -378,7 +384,7 @@ class _Integration:
     def _check(self, vector: np.ndarray, point: _PointFit) -> None:
         """Raise ValueError where a variance at a point is none that a posterior has; warn of few inducing inputs."""
         prior, residual, (m, v) = _marginals(
-            self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
+            self.family, as_array(vector), self.family.pivots(vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
@@ -387,12 +393,12 @@ class _Integration:
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
         )
         if residual is not None:
-            told = precisions(self.given.objective.predictors, point.sites, self.given.y, model.parameters)
-            warn_left_out(model, self.data.X, np.asarray(residual)[:n], told[:n], np.asarray(variance)[:n])
+            site_precisions = precisions(self.family.objective.predictors, point.sites, self.family.y, model.parameters)
+            warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
 
     def _warn_inaccurate(self, model: Model) -> None:
         """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""
-        dense = None in self.given.pivots(self.mode)
+        dense = None in self.family.pivots(self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
         problem = engine.gaussian_problem(model, self.data, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
@@ -439,22 +445,24 @@ class _Integration:
             )
 
 
-def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool) -> _Given:
+def problem_family(
+    model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool
+) -> _ProblemFamily:
     """What the points of a resolved model and checked data share."""
     objective = engine.quadrature_of(model)
     inputs, row_mask = model.padded(X)
     observed = as_array(y if row_mask is None else pad_rows(y, len(row_mask)))
-    return _Given(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)
+    return _ProblemFamily(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)
 
 
 @hooks.moments_at.register(IntegratedApproximation)
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, corrected and not, at each point."""
-    given, inputs = _given_again(result), as_array(pad_rows(X_new, padded_size(len(X_new))))
-    parts = [_predict(given, *_place(result, given, k), inputs) for k in range(len(result.shares))]
+    family, inputs = _family_of_result(result), as_array(pad_rows(X_new, padded_size(len(X_new))))
+    predictions = [_predict(family, *_place(result, family, k), inputs) for k in range(len(result.shares))]
     means, covariances, plain = (
-        np.stack([np.asarray(part)[: len(X_new)] for part in found]) for found in zip(*parts, strict=True)
+        np.stack([np.asarray(part)[: len(X_new)] for part in arrays]) for arrays in zip(*predictions, strict=True)
     )
     return means, covariances, plain
 
@@ -463,18 +471,20 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
-    given = _given_again(result)
-    found = _predict_jointly(given, *_place(result, given, point), as_array(X_new))
-    return np.asarray(found[0]), np.asarray(found[1])
+    family = _family_of_result(result)
+    moments = _predict_jointly(family, *_place(result, family, point), as_array(X_new))
+    return np.asarray(moments[0]), np.asarray(moments[1])
 
 
-def _given_again(result: IntegratedApproximation) -> _Given:
+def _family_of_result(result: IntegratedApproximation) -> _ProblemFamily:
     """What the points of a result share."""
-    return given_of(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
+    return problem_family(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
-def _place(result: IntegratedApproximation, given: _Given, point: int) -> tuple[Array, tuple[Pivots, ...], Sites]:
+def _place(
+    result: IntegratedApproximation, family: _ProblemFamily, point: int
+) -> tuple[Array, tuple[Pivots, ...], Sites]:
     """The hyperparameters, the pivots and the sites of a point, at the rows of what is given."""
-    parts = (pad_zeros(part[point], len(given.y)) for part in (result.potential, result.precision))
+    padded = (pad_zeros(part[point], len(family.y)) for part in (result.potential, result.precision))
     vector = as_array(result.vectors[point])
-    return vector, given.pivots(vector), Sites(*map(as_array, parts))
+    return vector, family.pivots(vector), Sites(*map(as_array, padded))

@@ -92,7 +92,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
         if tried[-1].k <= tried[-1].limit:
             break
     best = min(tried, key=lambda weights: weights.k)
-    found = Evidence(
+    evidence = Evidence(
         value=best.log_mean,
         standard_error=best.log_mean_error,
         k_hat=best.k,
@@ -101,15 +101,15 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
         num_draws=num_draws,
         proposal="the corrected Gaussian" if corrected.is_positive else "q, whose response is no covariance",
     )
-    if not found.is_reliable:
+    if not evidence.is_reliable:
         remedy = "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "cavi" else "Draw more"
         warn(
-            f"log_evidence: Pareto k-hat of the weights is {found.k_hat:.2f}, above {found.limit:.2f}: draws like the "
-            f"Gaussian's miss too much of the posterior, and {found.value:.4f} is more likely too small than its "
-            f"standard error says. {remedy}, or compare models by their predictions.",
+            f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "
+            f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than "
+            f"its standard error. {remedy}, or compare models by their predictions.",
             EvidenceWarning,
         )
-    return found
+    return evidence
 
 
 @double_precision
@@ -119,10 +119,10 @@ def weigh(result: LinearResponse, share: float, num_draws: int, seed: int) -> tu
     It is wider with a ``share`` of the data's precisions below 1, and q itself where the response is no covariance.
     Each draw has a key: that of the seed, folded with its number.
     """
-    proposal, key, parts = result.gaussian(share), jax.random.key(seed), []
+    proposal, key, chunks = result.gaussian(share), jax.random.key(seed), []
     for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
         f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
         f = f[:, : len(result.y)]
-        parts.append((f, pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio))
-    latents, log_ratios = (np.concatenate(part)[:num_draws] for part in zip(*parts, strict=True))
+        chunks.append((f, pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio))
+    latents, log_ratios = (np.concatenate(part)[:num_draws] for part in zip(*chunks, strict=True))
     return latents, log_ratios

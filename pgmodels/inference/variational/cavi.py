@@ -188,13 +188,13 @@ def converge(
     return conclude("cavi", model, data, problem, Ascent(state, trace, converged), tolerance, begin)
 
 
-def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approximation:
+def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approximation:
     """The result of an ascent in the prior's traced form, taken further where that is not accurate enough."""
     begin = time.perf_counter()
     problem = problem_of(model, data)
-    if accurate_prior(model, data, problem.prior, problem.largest_precision(found.state.sites)) is not problem.prior:
-        return converge(model, data, found.state, MANY, tolerance, False)
-    return conclude("cavi", model, data, problem, found, tolerance, begin)
+    if accurate_prior(model, data, problem.prior, problem.largest_precision(ascent.state.sites)) is not problem.prior:
+        return converge(model, data, ascent.state, MANY, tolerance, False)
+    return conclude("cavi", model, data, problem, ascent, tolerance, begin)
 
 
 def conclude(

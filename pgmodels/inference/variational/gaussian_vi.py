@@ -85,7 +85,7 @@ def _kinks(expression: Expression) -> list[Kink]:
     """
     if expression.latent_free:
         return []
-    found = [kink for child in expression.children for kink in _kinks(child)]
+    kinks = [kink for child in expression.children for kink in _kinks(child)]
     predictor = None
     if isinstance(expression, Call) and expression.name == "abs":
         predictor = affine(expression.argument)
@@ -93,8 +93,8 @@ def _kinks(expression: Expression) -> list[Kink]:
         quadratic = read_completed(expand(expression.base, 1))
         predictor = quadratic.squares[0].predictor if quadratic and len(quadratic.squares) == 1 else None
     if predictor is not None:
-        found.append(Kink(predictor.scale, predictor.shift))
-    return found
+        kinks.append(Kink(predictor.scale, predictor.shift))
+    return kinks
 
 
 def step(problem: Problem, state: GaussianState) -> GaussianState:
@@ -106,7 +106,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     which the posterior is one.
     """
     target = state.slope if problem.joint else positive(state.slope, state.mean)
-    held = with_precision(state.slope, state.mean, state.sites.precision)
+    fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
     longest = jnp.minimum(1.0, 2.0 * state.length)
@@ -119,7 +119,10 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
         halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
         length = jnp.where(count < 0, 1.0, longest * 0.5**halvings)
         aim = jax.tree.map(
-            lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]), further, target, held
+            lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]),
+            further,
+            target,
+            fixed_precision,
         )
         sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
         return state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
@@ -241,32 +244,32 @@ def converge(
     """Iterate to the tolerance from the sites of a state, or from where ``gaussian_vi`` starts."""
     begin = time.perf_counter() if begin is None else begin
     problem, state = _first(model, data, start)
-    problem, found = optimise(problem, state, tolerance, max_iterations, progress)
-    return _conclude(model, data, problem, found, tolerance, begin)
+    problem, ascent = optimise(problem, state, tolerance, max_iterations, progress)
+    return _conclude(model, data, problem, ascent, tolerance, begin)
 
 
-def finish(model: Model, data: Data, found: Ascent, tolerance: float) -> Approximation:
+def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approximation:
     """The result of an ascent in the prior's traced form, taken further where another form or joint sites gain."""
     begin = time.perf_counter()
     problem = gaussian_problem(model, data, model.prior(data.X))
-    sites = found.state.sites
+    sites = ascent.state.sites
     goes_on = (
         problem.joint != sites.coupled
         or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
-        or (not problem.joint and is_affordable(problem.prior) and _is_held(found.state))
+        or (not problem.joint and is_affordable(problem.prior) and _is_clipped(ascent.state))
     )
     if goes_on:
-        return converge(model, data, found.state, MANY, tolerance, False, begin)
+        return converge(model, data, ascent.state, MANY, tolerance, False, begin)
     _warn_independent(problem)
-    return _conclude(model, data, problem, found, tolerance, begin)
+    return _conclude(model, data, problem, ascent, tolerance, begin)
 
 
 def _conclude(
-    model: Model, data: Data, problem: Problem, found: Ascent, tolerance: float, begin: float
+    model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
     """The result of an ascent; not converged where it stopped because no step of any length gains."""
-    result = conclude("gaussian_vi", model, data, problem, found, tolerance, begin)
-    if not found.converged or not _is_stalled(problem, found.state):
+    result = conclude("gaussian_vi", model, data, problem, ascent, tolerance, begin)
+    if not ascent.converged or not _is_stalled(problem, ascent.state):
         return result
     remedy = (
         "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
@@ -278,8 +281,8 @@ def _conclude(
             f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {MAX_BLOCK} in all, and are."
         )
     warn(
-        f"gaussian_vi did not converge: after {len(found.trace) - 1} iterations no step raises the ELBO, and it is not "
-        f"at its optimum. {remedy}",
+        f"gaussian_vi did not converge: after {len(ascent.trace) - 1} iterations no step raises the ELBO, and it is "
+        f"not at its optimum. {remedy}",
         ConvergenceWarning,
     )
     return replace(result, converged=False)
@@ -315,27 +318,27 @@ def optimise(
     Near the optimum held precisions leave steps of next to no length, which are dear to find.
     """
     go_on = partial(_go_on, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
-    found = Ascent(state, np.asarray(state.elbo)[None], False)
+    ascent = Ascent(state, np.asarray(state.elbo)[None], False)
     if problem.joint or not is_affordable(problem.prior):
-        return problem, go_on(problem, found)
-    found = go_on(problem, found, tolerance=max(tolerance, _NEAR))
-    held = _is_held(found.state)
-    if not held:
-        found = go_on(problem, found)
-        held = _is_held(found.state)
-    if held:
-        h, w = found.state.sites
+        return problem, go_on(problem, ascent)
+    ascent = go_on(problem, ascent, tolerance=max(tolerance, _NEAR))
+    clipped = _is_clipped(ascent.state)
+    if not clipped:
+        ascent = go_on(problem, ascent)
+        clipped = _is_clipped(ascent.state)
+    if clipped:
+        h, w = ascent.state.sites
         problem = problem.jointly()
         state = _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)))
-        found = go_on(problem, found._replace(state=state))
-    return problem, found
+        ascent = go_on(problem, ascent._replace(state=state))
+    return problem, ascent
 
 
 def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: int, progress: bool | None) -> Ascent:
     """An ascent from where another one stopped, with the iterations that it left."""
-    left = max_iterations + 1 - len(before.trace)
-    found = maximise(step, problem, before.state, tolerance, left, title="gaussian_vi", progress=progress)
-    return Ascent(found.state, np.concatenate([before.trace, found.trace[1:]]), found.converged)
+    remaining = max_iterations + 1 - len(before.trace)
+    ascent = maximise(step, problem, before.state, tolerance, remaining, title="gaussian_vi", progress=progress)
+    return Ascent(ascent.state, np.concatenate([before.trace, ascent.trace[1:]]), ascent.converged)
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
@@ -353,7 +356,7 @@ def _is_stalled(problem: Problem, state: GaussianState) -> bool:
     return not largest <= _STILL
 
 
-def _is_held(state: GaussianState) -> bool:
+def _is_clipped(state: GaussianState) -> bool:
     """Whether the optimal precision of a site is below zero."""
     w = np.asarray(state.slope.precision)
     return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))

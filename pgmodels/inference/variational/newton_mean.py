@@ -104,15 +104,15 @@ def at_best_mean(
         def trial(share: Array) -> _Trial:
             return _Trial(share, value(now.x + share * way))
 
-        found = jax.lax.while_loop(
+        accepted = jax.lax.while_loop(
             lambda tried: ~(tried.value <= now.value) & (tried.share > 0.5**_HALVINGS),
             lambda tried: trial(0.5 * tried.share),
             trial(jnp.ones((), mean.dtype)),
         )
-        rises = found.value <= now.value
+        rises = accepted.value <= now.value
         return _Place(
-            jnp.where(rises, now.x + found.share * way, now.x),
-            jnp.where(rises, found.value, now.value),
+            jnp.where(rises, now.x + accepted.share * way, now.x),
+            jnp.where(rises, accepted.value, now.value),
             jnp.where(now.taken == 0, square, now.first),
             jnp.where(rises, square, 0.0),
             now.taken + 1,

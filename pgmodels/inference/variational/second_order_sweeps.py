@@ -66,7 +66,7 @@ def _dense(problem: Problem) -> list[DensePrior]:
 def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
     """Those of the groups' moments at sites."""
     pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
-    return tuple(expand(group, own) for group, own in pairs)
+    return tuple(expand(group, group_sites) for group, group_sites in pairs)
 
 
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
@@ -145,9 +145,9 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
         sites = problem.sites(*moments)
         by_mean = sites.potential - h - (sites.precision - w) * moments.potential
         moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
-        parts = list(zip(expansions, squares, moves, strict=True))
-        mean = problem.prior.side_by_side([e.times(own.potential.T).T for e, _, own in parts])
-        fall = [e.times_squares(square, own.precision.T).T for e, square, own in parts]
+        triples = list(zip(expansions, squares, moves, strict=True))
+        mean = problem.prior.side_by_side([e.times(change.potential.T).T for e, _, change in triples])
+        fall = [e.times_squares(square, change.precision.T).T for e, square, change in triples]
         # Of one datum by itself v / (1 + v dw), and never below zero.
         share = problem.prior.side_by_side(fall) / state.variance
         variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
@@ -160,19 +160,19 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
         return (now.taken < _SWEEPS) & ~is_near(now)
 
     def sweep(now: _Sweeps) -> _Sweeps:
-        found = image(now.moments)
-        memory = now.memory.after(now.moments, found)
+        updated = image(now.moments)
+        memory = now.memory.after(now.moments, updated)
         move = jnp.sum(memory.latest[1] ** 2)
         first = jnp.where(now.taken == 0, move, now.first)
-        return _Sweeps(memory.extrapolated(found), memory, now.taken + 1, move, first)
+        return _Sweeps(memory.extrapolated(updated), memory, now.taken + 1, move, first)
 
     infinite = jnp.asarray(jnp.inf, h.dtype)
     start = _Sweeps(begun, empty_history(begun), jnp.zeros((), int), infinite, jnp.zeros_like(infinite))
-    found = jax.lax.while_loop(unfinished, sweep, start)
-    mean, variance = found.moments
+    sweeps = jax.lax.while_loop(unfinished, sweep, start)
+    mean, variance = sweeps.moments
     swept = problem.sites(state.mean, state.variance)
     # The gradient of the ELBO by the moments is what the sites lack of those that it asks for.
     by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
     squares_moved = variance - state.variance + mean**2 - state.mean**2
     promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
-    return problem.sites(mean, variance), jnp.where(is_near(found), promise, jnp.inf)
+    return problem.sites(mean, variance), jnp.where(is_near(sweeps), promise, jnp.inf)

@@ -45,8 +45,8 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
     size = problem.prior.num_rows
     rows = (pad_rows(part, max(size, _ROWS)) for part in (approximation.y, *approximation.predictor_moments()))
-    found = _sites_by_curvature(model.augmentation, *rows, model.parameters)
-    sites = Sites(*(as_array(pad_zeros(np.asarray(part)[:n], size)) for part in found))
+    curvature_sites = _sites_by_curvature(model.augmentation, *rows, model.parameters)
+    sites = Sites(*(as_array(pad_zeros(np.asarray(part)[:n], size)) for part in curvature_sites))
     wider = np.asarray(condition(problem, sites)[2])[:n]
     # A latent that the prior knows is known.
     np.divide(approximation.variance, wider, out=ratio, where=wider > 0)

@@ -91,13 +91,13 @@ def test_corrected_gaussian_is_kept_where_responses_agree():
     corrected = pgm.correct(result)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = corrected.predict(X[:5]).probabilities
+        probabilities = corrected.predict(X[:5]).probabilities
     # Of the corrected moments, by quadrature.
     mean, variance = corrected.predict_latent(X[:5])
     z = np.linspace(-9.0, 9.0, 4001)
     weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
-    np.testing.assert_allclose(found[:, 1], expit(mean + np.sqrt(variance) * z) @ weights, atol=1e-7)
-    assert np.abs(found - result.predict(X[:5]).probabilities).max() > 1e-3
+    np.testing.assert_allclose(probabilities[:, 1], expit(mean + np.sqrt(variance) * z) @ weights, atol=1e-7)
+    assert np.abs(probabilities - result.predict(X[:5]).probabilities).max() > 1e-3
 
 
 def test_posterior_predictive_draws_take_the_same_gaussian():
@@ -202,8 +202,8 @@ def test_fit_says_why_it_does_not_correct(monkeypatch):
     monkeypatch.setattr("pgmodels.inference.corrections.correct.check_against_prior", doubtful)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = pgm.fit(model, X, y)
-    assert type(found) is pgm.Approximation
-    assert "not to be trusted here: covariances mean" in found.fit.correction
+        fitted = pgm.fit(model, X, y)
+    assert type(fitted) is pgm.Approximation
+    assert "not to be trusted here: covariances mean" in fitted.fit.correction
     with pytest.warns(pgm.CorrectionWarning, match="covariances mean nothing"):
         pgm.fit(model, X, y, correct=True)

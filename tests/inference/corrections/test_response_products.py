@@ -30,26 +30,26 @@ def equations(size, joint, height):
 @pytest.mark.parametrize(("size", "joint"), [(1, False), (3, False), (2, True)])
 def test_products_solve_what_the_matrix_solves(size, joint):
     (U, right, curved), pairs = equations(size, joint, 0.2)
-    found, residual = jax.jit(lambda *given: by_products(*given, pairs))(U, right, curved)
+    response, residual = jax.jit(lambda *arguments: by_products(*arguments, pairs))(U, right, curved)
     expected = linear_response._by_matrix(U, right, curved, pairs)
     # What the series does beyond its first term is seen.
     first = linear_response._by_matrix(U, right, 0.0 * curved, pairs)
     assert np.abs(expected - first).max() > 0.02 * np.abs(first).max()
     assert residual < 1e-7
-    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(response, expected, atol=1e-6 * np.abs(expected).max())
 
 
 def test_equations_that_are_not_positive_definite_are_told():
     (U, right, curved), pairs = equations(1, False, 0.2)
-    _, residual = jax.jit(lambda *given: by_products(*given, pairs))(U, right, 0.0 * curved + 50.0)
+    _, residual = jax.jit(lambda *arguments: by_products(*arguments, pairs))(U, right, 0.0 * curved + 50.0)
     assert residual == np.inf
 
 
 def test_nothing_to_solve():
     (U, right, curved), pairs = equations(1, False, 0.2)
-    found, residual = jax.jit(lambda *given: by_products(*given, pairs))(U, 0.0 * right, curved)
+    response, residual = jax.jit(lambda *arguments: by_products(*arguments, pairs))(U, 0.0 * right, curved)
     assert residual == 0.0
-    assert not np.any(found)
+    assert not np.any(response)
 
 
 def test_corrections_by_products_are_those_by_matrices(monkeypatch):
@@ -57,7 +57,7 @@ def test_corrections_by_products_are_those_by_matrices(monkeypatch):
     one = pgm.correct(result)
     monkeypatch.setattr(linear_response, "_PRODUCTS", 0.0)
     monkeypatch.setattr(
-        correction, "_respond", jax.jit(lambda *given: correction._corrected(*given), static_argnums=(0, 1, 2))
+        correction, "_respond", jax.jit(lambda *arguments: correction._corrected(*arguments), static_argnums=(0, 1, 2))
     )
     other = pgm.correct(result)
     assert one.residual == 0.0

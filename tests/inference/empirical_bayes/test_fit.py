@@ -218,9 +218,9 @@ def test_values_stay_within_their_limits():
     y = [-2.996865350764697, -1.0110703743659013, 3.252356424260763, 1.511008143556655, -2.572680909153007]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Which there are goes by rounding.
-        found = pgm.fit(pgm.Model(pgm.StudentT(4.0, 0.3), pgm.GP(pgm.RBF(1.0, 1.0))), X[:, None], y, objective="cavi")
-    assert found.fit.values["scale"] >= 0.3e-6
-    assert found.elbo < 0.0
+        fitted = pgm.fit(pgm.Model(pgm.StudentT(4.0, 0.3), pgm.GP(pgm.RBF(1.0, 1.0))), X[:, None], y, objective="cavi")
+    assert fitted.fit.values["scale"] >= 0.3e-6
+    assert fitted.elbo < 0.0
 
 
 @pytest.mark.slow
@@ -229,6 +229,6 @@ def test_few_rows_converge(n):
     """Values run far where these say little of them; the bound then has no digits for a search to go by."""
     X = np.linspace(0.0, 1.0, n)[:, None]
     with pytest.warns(FitWarning):
-        found = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, np.ones(n))
-    assert found.fit.converged
-    assert "StopIteration" not in found.fit.message
+        fitted = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, np.ones(n))
+    assert fitted.fit.converged
+    assert "StopIteration" not in fitted.fit.message

@@ -51,10 +51,10 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
         assert pivots_at(terms, at_start, [X] * latents, (None,) * latents) == (None,) * latents
         dense, theirs = MarginalBound(learnable, data, terms)(start)
         monkeypatch.setattr(bound_module, "_MANY_ROWS", rows)
-        for own in pivots_at(terms, at_start, [X] * latents, (None,) * latents):
+        for points in pivots_at(terms, at_start, [X] * latents, (None,) * latents):
             # Ranks are powers of two, so that few programs are compiled.
-            assert own is not None
-            assert len(own.active) in (32, 64)
+            assert points is not None
+            assert len(points.active) in (32, 64)
         low, ours = MarginalBound(learnable, data, terms)(start)
     # What the pivots neglect, 1e-10 of the variance a datum.
     np.testing.assert_allclose(low, dense, rtol=1e-8)
@@ -77,8 +77,8 @@ def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypa
         ranks = []
         for model in (rough, smooth, coupled):
             terms = objective_of(model, "cavi")
-            found = pivots_at(terms, model.bare(), [X] * len(model.gps), (None,) * len(model.gps))
-            ranks.append([None if own is None else len(own.active) for own in found])
+            pivots = pivots_at(terms, model.bare(), [X] * len(model.gps), (None,) * len(model.gps))
+            ranks.append([None if points is None else len(points.active) for points in pivots])
     assert ranks == [[None], [64], [256, 256]]
 
 

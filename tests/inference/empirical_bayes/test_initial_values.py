@@ -122,8 +122,8 @@ def test_fixed_values_and_priors_stay():
         starts = initial_models(model, Data(X, y), model.augmentation)
     assert list(starts) == ["values given", "median distance", "median distance / 4", "median distance * 4"]
     for start in starts.values():
-        gp, held = start.model.gps[0], start.model.gps[0].kernel.left.left
-        values = start.model.likelihood.values["scale"], gp.mean.value, held.variance.value, held.lengthscale.value
+        gp, rbf = start.model.gps[0], start.model.gps[0].kernel.left.left
+        values = start.model.likelihood.values["scale"], gp.mean.value, rbf.variance.value, rbf.lengthscale.value
         assert [float(value) for value in values] == [0.3, 1.5, 2.0, 1.0]
 
 

@@ -95,10 +95,10 @@ def test_a_ridge_that_no_value_shows_by_itself_is_named():
     gp = pgm.GP(pgm.RBF(pgm.Fixed(0.01), pgm.Fixed(1.0)), mean=0.0)
     model = pgm.Model(pgm.NegativeBinomial(1.0), gp)
     with jax.enable_x64(True), progress_bar("fit", 1, False) as bar:
-        found = learn(model, Data(X, y), objective_of(model, "gaussian_vi"), Limits(50, 1e-9), bar)
-        bound, ridge = found.bound, found.bound.vector.copy()
+        maximum = learn(model, Data(X, y), objective_of(model, "gaussian_vi"), Limits(50, 1e-9), bar)
+        bound, ridge = maximum.bound, maximum.bound.vector.copy()
         assert bound.learnable.names == ["dispersion", "mean"]
-        assert list(_undetermined(found)) == ["dispersion"]
+        assert list(_undetermined(maximum)) == ["dispersion"]
         # The counts are less variable than a Poisson's, so that r is without a bound; r exp(f) is their mean.
         assert ridge[0] > np.log(1e4)
         np.testing.assert_allclose(ridge.sum(), np.log(5.5), atol=0.02)

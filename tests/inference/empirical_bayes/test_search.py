@@ -16,14 +16,14 @@ from tests.registry import CASES
 @pytest.fixture
 def tolerances(monkeypatch):
     """The tolerance of every evaluation of a bound from here on."""
-    found, call = [], MarginalBound.__call__
+    used, call = [], MarginalBound.__call__
 
     def kept(self, vector, tolerance=TIGHT):
-        found.append(tolerance)
+        used.append(tolerance)
         return call(self, vector, tolerance)
 
     monkeypatch.setattr(MarginalBound, "__call__", kept)
-    return found
+    return used
 
 
 @pytest.mark.slow
@@ -82,8 +82,8 @@ def test_an_inverse_hessian_that_rounding_spoiled_is_one_again():
 
     # Symmetric but for rounding, and with an eigenvalue below zero.
     for spoiled in (np.array([[2.0, 0.3 + 1e-16], [0.3, 1.0]]), np.array([[1.0, 1.0 + 1e-9], [1.0, 1.0]])):
-        spread = maximum._definite(spoiled)
-        np.testing.assert_allclose(spread, spoiled, rtol=1e-8)
+        inverse_hessian = maximum._definite(spoiled)
+        np.testing.assert_allclose(inverse_hessian, spoiled, rtol=1e-8)
         # SciPy refuses others.
-        found = minimize(rosen, np.zeros(2), jac=rosen_der, method="BFGS", options={"hess_inv0": spread})
-        np.testing.assert_allclose(found.x, 1.0, rtol=1e-4)
+        solution = minimize(rosen, np.zeros(2), jac=rosen_der, method="BFGS", options={"hess_inv0": inverse_hessian})
+        np.testing.assert_allclose(solution.x, 1.0, rtol=1e-4)

@@ -35,16 +35,16 @@ def few_rows(monkeypatch):
 def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
     X, y = data(np.random.default_rng(3))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.1))
-    found = pgm.fit(model, X, y, objective=objective)
-    assert found.fit.start == "40 rows"
-    assert found.converged
+    fitted = pgm.fit(model, X, y, objective=objective)
+    assert fitted.fit.start == "40 rows"
+    assert fitted.converged
     monkeypatch.setattr(stages, "_LEAST", 512)
     at_once = pgm.fit(model, X, y, objective=objective)
     assert at_once.fit.start != "40 rows"
     # Both stop where a step changes the ELBO by some 1e-9 of its size.
-    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    np.testing.assert_allclose(fitted.elbo, at_once.elbo, rtol=1e-7)
     for name, value in at_once.fit.values.items():
-        np.testing.assert_allclose(found.fit.values[name], value, rtol=2e-2, err_msg=name)
+        np.testing.assert_allclose(fitted.fit.values[name], value, rtol=2e-2, err_msg=name)
 
 
 @pytest.mark.slow
@@ -55,10 +55,10 @@ def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     sample = np.sort(np.random.default_rng(0).permutation(ROWS)[:40])
     y[sample] = 1.0
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
-    found = pgm.fit(model, X, y)
-    assert found.converged
+    fitted = pgm.fit(model, X, y)
+    assert fitted.converged
     monkeypatch.setattr(stages, "_LEAST", 512)
-    np.testing.assert_allclose(found.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
+    np.testing.assert_allclose(fitted.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -68,11 +68,11 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, np.array([1.0, 1.0])), mean=0.1))
     monkeypatch.setattr(stages, "_FAR_OUT", 1.5)
     monkeypatch.setattr(stages, "_FLAT", 1.0)
-    found = pgm.fit(model, X, y)
-    assert found.fit.start != "40 rows"
+    fitted = pgm.fit(model, X, y)
+    assert fitted.fit.start != "40 rows"
     monkeypatch.setattr(stages, "_LEAST", 512)
     at_once = pgm.fit(model, X, y)
-    assert found.elbo == at_once.elbo
+    assert fitted.elbo == at_once.elbo
     # Where the bound is curved as much as is asked for they are.
     monkeypatch.setattr(stages, "_LEAST", 40)
     monkeypatch.setattr(stages, "_FLAT", 10.0)
@@ -90,14 +90,14 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     if separable:
         y = (X[:, 0] + X[:, 1] > 0.2).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
-    found = pgm.fit(model, X, y)
-    assert found.fit.start == "40 rows"
+    fitted = pgm.fit(model, X, y)
+    assert fitted.fit.start == "40 rows"
     monkeypatch.setattr(stages, "_LEAST", 512)
     at_once = pgm.fit(model, X, y)
-    np.testing.assert_allclose(found.elbo, at_once.elbo, rtol=1e-7)
+    np.testing.assert_allclose(fitted.elbo, at_once.elbo, rtol=1e-7)
     # That of all rows, whose distances are not the stage's.
-    np.testing.assert_allclose(found.fit.values["variance"], at_once.fit.values["variance"], rtol=1e-8)
-    assert found.fit.values["variance"] > 8.0  # 14.6 and more without
+    np.testing.assert_allclose(fitted.fit.values["variance"], at_once.fit.values["variance"], rtol=1e-8)
+    assert fitted.fit.values["variance"] > 8.0  # 14.6 and more without
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
 )
 def test_rows_of_a_stage(form, rows, stage):
     gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
-    assert stages._fewer(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
+    assert stages._num_subset_rows(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
 
 
 def test_what_few_rows_hardly_tell_more_do_not_tell_much_better():
     """Curvatures 2,000 and 0.1 in directions that are no axes: the one grows as the rows do, the other does not."""
     vectors = np.linalg.qr(np.array([[1.0, 0.7], [0.2, -1.3]]))[0]
-    found = stages._narrowed((vectors / np.array([2000.0, 0.1])) @ vectors.T, 4.0)
-    np.testing.assert_array_equal(found, found.T)
+    scaled = stages._scaled_to_rows((vectors / np.array([2000.0, 0.1])) @ vectors.T, 4.0)
+    np.testing.assert_array_equal(scaled, scaled.T)
     # A hundredth of 20, where a curvature grows by half as much, is left of the difference.
-    np.testing.assert_allclose(1.0 / np.diag(vectors.T @ found @ vectors), [8000.0, 0.1], rtol=0.02)
-    np.testing.assert_allclose(found, vectors @ np.diag(np.diag(vectors.T @ found @ vectors)) @ vectors.T, atol=1e-12)
+    np.testing.assert_allclose(1.0 / np.diag(vectors.T @ scaled @ vectors), [8000.0, 0.1], rtol=0.02)
+    np.testing.assert_allclose(scaled, vectors @ np.diag(np.diag(vectors.T @ scaled @ vectors)) @ vectors.T, atol=1e-12)

@@ -57,12 +57,12 @@ def regression_by_quadrature():
     scale = -1.0 + 0.5 * np.linspace(-4.0, 4.0, 31)
     lengthscale = 0.6 * np.linspace(-4.0, 4.0, 31)
     points = np.stack(np.meshgrid(scale, lengthscale, indexing="ij"), axis=-1).reshape(-1, 2)
-    found = [exact_regression(X, y, longer, noise, np.concatenate([X, NEW])) for noise, longer in points]
-    log_p = np.array([value for value, _, _ in found])
+    regressions = [exact_regression(X, y, longer, noise, np.concatenate([X, NEW])) for noise, longer in points]
+    log_p = np.array([value for value, _, _ in regressions])
     log_p = log_p + stats.norm(-1.0, 0.5).logpdf(points[:, 0]) + stats.norm(0.0, 0.6).logpdf(points[:, 1])
     total = np.logaddexp.reduce(log_p)
     volume = (scale[1] - scale[0]) * (lengthscale[1] - lengthscale[0])
-    means, covariances = (np.array([part[k] for part in found]) for k in (1, 2))
+    means, covariances = (np.array([part[k] for part in regressions]) for k in (1, 2))
     return points, np.exp(log_p - total), total + np.log(volume), means, covariances
 
 
@@ -78,17 +78,17 @@ def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     for logs, marginal in zip(points.T, result.hyperparameters.values(), strict=True):
         mean = shares @ logs
         deviation = np.sqrt(shares @ (logs - mean) ** 2)
-        own = marginal.logarithm
+        log_marginal = marginal.logarithm
         # What the grid leaves out is in the tails.
-        assert abs(own.mean - mean) < 0.03 * deviation
-        np.testing.assert_allclose(own.deviation, deviation, rtol=0.03)
+        assert abs(log_marginal.mean - mean) < 0.03 * deviation
+        np.testing.assert_allclose(log_marginal.deviation, deviation, rtol=0.03)
         values = np.unique(logs)
         each = np.array([shares[logs == value].sum() for value in values])
         levels = [0.05, 0.5, 0.95]
         expected = np.interp(levels, np.cumsum(each) - 0.5 * each, values)
         # Half a per cent of the mass is cut at each end.
-        np.testing.assert_allclose(own.quantiles(levels), expected, atol=0.1 * deviation)
-        np.testing.assert_allclose(marginal.quantiles(levels), np.exp(own.quantiles(levels)), rtol=1e-4)
+        np.testing.assert_allclose(log_marginal.quantiles(levels), expected, atol=0.1 * deviation)
+        np.testing.assert_allclose(marginal.quantiles(levels), np.exp(log_marginal.quantiles(levels)), rtol=1e-4)
         np.testing.assert_allclose(marginal.mean, shares @ np.exp(logs), rtol=0.02)
     np.testing.assert_allclose(result.log_evidence, log_evidence, atol=0.02)
     assert result.converged
@@ -114,11 +114,11 @@ def test_latents_of_a_regression_are_those_of_quadrature():
     _, shares, _, means, covariances = regression_by_quadrature()
     variances = np.diagonal(covariances, axis1=1, axis2=2)
     mean, variance = mixed(shares, means, variances)
-    found = result.predict_latent(np.concatenate([X, NEW]))
-    for own, expected in zip(found, (mean, variance), strict=True):
-        np.testing.assert_allclose(own[:, 0], expected, atol=0.02 * np.sqrt(variance).max(), rtol=0.02)
-    np.testing.assert_allclose(result.mean, found[0][:12], atol=1e-6)
-    np.testing.assert_allclose(result.variance, found[1][:12], atol=1e-6)
+    moments = result.predict_latent(np.concatenate([X, NEW]))
+    for moment, expected in zip(moments, (mean, variance), strict=True):
+        np.testing.assert_allclose(moment[:, 0], expected, atol=0.02 * np.sqrt(variance).max(), rtol=0.02)
+    np.testing.assert_allclose(result.mean, moments[0][:12], atol=1e-6)
+    np.testing.assert_allclose(result.variance, moments[1][:12], atol=1e-6)
     # A quantile of the mixture leaves so much below it.
     levels = np.array([0.05, 0.5, 0.9])
     quantiles = result.quantiles(levels, NEW)
@@ -176,13 +176,13 @@ def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
     standard = sobol_normals(12, 1 << 13)
     variance, lengthscale = 1.0 + 0.8 * np.linspace(-3.5, 3.5, 17), 0.3 + 0.5 * np.linspace(-3.5, 3.5, 17)
     points = np.stack(np.meshgrid(variance, lengthscale, indexing="ij"), axis=-1).reshape(-1, 2)
-    found = []
+    evidences = []
     for values in np.exp(points):
         f = -0.3 + standard @ np.linalg.cholesky(rbf(X, *values) + 1e-8 * np.eye(12)).T
         p = np.prod(expit(np.where(y == 1, f, -f)), axis=1)
         mean = p @ f / p.sum()
-        found.append((np.log(p.mean()), mean, p @ (f - mean) ** 2 / p.sum()))
-    log_p = np.array([value for value, _, _ in found])
+        evidences.append((np.log(p.mean()), mean, p @ (f - mean) ** 2 / p.sum()))
+    log_p = np.array([value for value, _, _ in evidences])
     log_p = log_p + stats.norm(1.0, 0.8).logpdf(points[:, 0]) + stats.norm(0.3, 0.5).logpdf(points[:, 1])
     total = np.logaddexp.reduce(log_p)
     shares = np.exp(log_p - total)
@@ -194,7 +194,7 @@ def test_labels_are_those_of_draws_of_the_prior_over_a_fine_grid():
     volume = (variance[1] - variance[0]) * (lengthscale[1] - lengthscale[0])
     np.testing.assert_allclose(result.log_evidence, total + np.log(volume), atol=0.04)
     # A skew posterior of twelve labels: what is left is the Gaussian's, at the widest hyperparameters.
-    mean, variance = mixed(shares, *(np.array([part[k] for part in found]) for k in (1, 2)))
+    mean, variance = mixed(shares, *(np.array([part[k] for part in evidences]) for k in (1, 2)))
     np.testing.assert_allclose(result.mean[:, 0], mean, atol=0.06 * np.sqrt(variance).max())
     np.testing.assert_allclose(result.variance[:, 0], variance, rtol=0.08)
 
@@ -230,8 +230,8 @@ def test_it_is_a_result_like_the_others(tmp_path):
     tree = result.to_arviz(num_draws=2000)
     assert "nested approximation" in tree["posterior"].attrs["draws_of"]
     logs = np.log(tree["posterior"]["variance"].to_numpy())
-    own = result.hyperparameters["variance"].logarithm
-    np.testing.assert_allclose(logs.mean(), own.mean, atol=4.5 * own.deviation / np.sqrt(2000))
+    log_marginal = result.hyperparameters["variance"].logarithm
+    np.testing.assert_allclose(logs.mean(), log_marginal.mean, atol=4.5 * log_marginal.deviation / np.sqrt(2000))
     f = tree["posterior"]["f"].to_numpy()[0]
     # The nearest point stands for each draw: a twentieth of the spread between points is lost or gained.
     np.testing.assert_allclose(f.mean(axis=0), result.mean, atol=0.1 * np.sqrt(result.variance).max())
@@ -278,8 +278,8 @@ def test_four_hyperparameters_by_a_composite_design():
     log_p = -0.5 * (solved @ y + np.linalg.slogdet(2.0 * np.pi * S)[1])
     shares = np.exp(log_p - np.logaddexp.reduce(log_p))
     truth = shares @ logs, np.sqrt(shares @ (logs - shares @ logs) ** 2)
-    parts = [marginal.logarithm for marginal in result.hyperparameters.values()]
-    mean, deviation = (np.concatenate([np.ravel(getattr(part, name)) for part in parts])
+    marginals = [marginal.logarithm for marginal in result.hyperparameters.values()]
+    mean, deviation = (np.concatenate([np.ravel(getattr(part, name)) for part in marginals])
                        for name in ("mean", "deviation"))  # fmt: skip
     # The design knows one scale a side: a tenth or two of a deviation (Rue, Martino and Chopin 2009).
     np.testing.assert_allclose((mean - truth[0]) / truth[1], 0.0, atol=0.2)
@@ -289,7 +289,7 @@ def test_four_hyperparameters_by_a_composite_design():
 
 @pytest.mark.slow
 def test_what_is_not_to_be_trusted_is_said(monkeypatch):
-    model, X, y, whole = labels()
+    model, X, y, reference = labels()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "smoothed", lambda log_ratios: smoothed(log_ratios)._replace(k=1.2))
         with pytest.warns(pgm.EvidenceWarning, match=r"k-hat of the evidence's weights is above .* 100% of the mass"):
@@ -302,15 +302,15 @@ def test_what_is_not_to_be_trusted_is_said(monkeypatch):
             assert not pgm.integrate(model, X, y).holds_mass
     evaluate = engine._evaluate
 
-    def failing(given, vector, *others):
-        point = evaluate(given, vector, *others)
+    def failing(family, vector, *others):
+        point = evaluate(family, vector, *others)
         return point._replace(log_ratios=point.log_ratios + np.where(vector[0] > 2.5, np.nan, 0.0))
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_evaluate", failing)
         with pytest.warns(pgm.EvidenceWarning, match="gave no finite evidence and are left out"):
             result = pgm.integrate(model, X, y)
-    assert 0 < result.num_failed < len(whole.shares)
+    assert 0 < result.num_failed < len(reference.shares)
     assert (result.vectors[:, 0] < 2.5).all()
     assert "that failed" in str(result)
 
@@ -341,15 +341,15 @@ def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
         kernel = pgm.On(pgm.White(dist.LogNormal(-1.0, 0.7)), [0]) + pgm.On(pgm.White(pgm.Fixed(0.6)), [1])
         return pgm.integrate(pgm.Model(pgm.Binomial(), pgm.GP(kernel, mean=-0.4, **form)), X, y)
 
-    found, dense = integrated(), integrated(form=pgm.Dense())
-    assert found.log_evidence == pytest.approx(dense.log_evidence, abs=0.02)
-    np.testing.assert_allclose(found.mean, dense.mean, atol=0.01)
-    np.testing.assert_allclose(found.variance, dense.variance, rtol=0.03)
+    result, dense = integrated(), integrated(form=pgm.Dense())
+    assert result.log_evidence == pytest.approx(dense.log_evidence, abs=0.02)
+    np.testing.assert_allclose(result.mean, dense.mean, atol=0.01)
+    np.testing.assert_allclose(result.variance, dense.variance, rtol=0.03)
     new = np.array([[0.0, 5.0], [2.0, 9.0], [0.0, 5.0]])
-    for mine, other in zip(found.predict_latent(new), dense.predict_latent(new), strict=True):
+    for mine, other in zip(result.predict_latent(new), dense.predict_latent(new), strict=True):
         np.testing.assert_allclose(mine, other, rtol=0.03, atol=0.01)
-    drawn = found.draw_latents(new, 4000, seed=2)[..., 0]
-    mean, variance = (part[:, 0] for part in found.predict_latent(new))
+    drawn = result.draw_latents(new, 4000, seed=2)[..., 0]
+    mean, variance = (part[:, 0] for part in result.predict_latent(new))
     assert (np.abs(drawn.mean(axis=0) - mean) < 5 * np.sqrt(variance / 4000)).all()
     np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.15)
     np.testing.assert_allclose(drawn[:, 0], drawn[:, 2], atol=1e-5)

@@ -42,15 +42,15 @@ def by_quadrature(X, y):
 def test_labels_against_quadrature(engine, n):
     model, X, y = labels(n)
     result = ENGINES[engine](model, X, y)
-    found = pgm.log_evidence(result, num_draws=20_000, seed=2)
-    assert found.is_reliable
-    assert abs(found.value - by_quadrature(X, y)) < 4 * found.standard_error
+    evidence = pgm.log_evidence(result, num_draws=20_000, seed=2)
+    assert evidence.is_reliable
+    assert abs(evidence.value - by_quadrature(X, y)) < 4 * evidence.standard_error
     # There is something to find: the bound is further off than the error.
-    assert found.value - result.elbo > 6 * found.standard_error
-    assert found.elbo == result.elbo
-    assert found.standard_error < 0.002
+    assert evidence.value - result.elbo > 6 * evidence.standard_error
+    assert evidence.elbo == result.elbo
+    assert evidence.standard_error < 0.002
     if engine == "gaussian":
-        assert pgm.log_evidence(pgm.correct(result), num_draws=20_000, seed=2) == found
+        assert pgm.log_evidence(pgm.correct(result), num_draws=20_000, seed=2) == evidence
 
 
 @pytest.mark.parametrize("engine", some(["cavi", "gaussian"], "cavi"))
@@ -58,10 +58,10 @@ def test_of_gaussian_noise_it_is_exact(engine):
     X, y = np.array([-2.0, -1.1, 0.2, 0.9, 1.4, 2.6])[:, None], np.array([0.3, 1.2, -0.4, 0.1, 0.9, 2.0])
     result = ENGINES[engine](pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.5, 0.9), mean=0.4)), X, y)
     truth = stats.multivariate_normal(np.full(6, 0.4), rbf(X, 1.5, 0.9) + 0.25 * np.eye(6)).logpdf(y)
-    found = pgm.log_evidence(result, num_draws=400)
+    evidence = pgm.log_evidence(result, num_draws=400)
     # The optimum is found to 1e-9 of the ELBO, and jitter is 1e-8.
-    np.testing.assert_allclose(found.value, truth, rtol=1e-6)
-    assert found.standard_error < 1e-4
+    np.testing.assert_allclose(evidence.value, truth, rtol=1e-6)
+    assert evidence.standard_error < 1e-4
 
 
 def by_the_prior(model, X, y, num_draws=100_000):
@@ -91,18 +91,18 @@ def test_against_the_average_over_the_prior(name):
     model, X, y = case(name)
     truth, error = by_the_prior(model, X, y)
     result = pgm.cavi(model, X, y)
-    found = pgm.log_evidence(result, seed=1)
-    assert found.is_reliable
-    assert abs(found.value - truth) < 4 * np.hypot(error, found.standard_error)
+    evidence = pgm.log_evidence(result, seed=1)
+    assert evidence.is_reliable
+    assert abs(evidence.value - truth) < 4 * np.hypot(error, evidence.standard_error)
     # There is something to find.
-    assert found.value - result.elbo > 4 * np.hypot(error, found.standard_error)
+    assert evidence.value - result.elbo > 4 * np.hypot(error, evidence.standard_error)
 
 
 @pytest.mark.slow
 def test_of_latents_that_the_gaussian_couples():
     model, X, y = case("heteroscedastic")
     both = [pgm.log_evidence(engine(model, X, y), seed=1) for engine in (pgm.cavi, pgm.gaussian_vi)]
-    assert abs(both[0].value - both[1].value) < 4 * np.hypot(*(found.standard_error for found in both))
+    assert abs(both[0].value - both[1].value) < 4 * np.hypot(*(evidence.standard_error for evidence in both))
     # The closer Gaussian leaves more of the draws.
     assert both[1].standard_error < both[0].standard_error
 
@@ -110,11 +110,11 @@ def test_of_latents_that_the_gaussian_couples():
 def test_what_it_says():
     model, X, y = labels(3)
     result = pgm.cavi(model, X, y)
-    found = pgm.log_evidence(result, num_draws=100)
-    assert found.limit == 0.5
-    assert "log p(y) = " in str(found)
-    assert "100 draws of the corrected Gaussian" in str(found)
-    assert pgm.log_evidence(result, num_draws=100) == found != pgm.log_evidence(result, num_draws=100, seed=1)
+    evidence = pgm.log_evidence(result, num_draws=100)
+    assert evidence.limit == 0.5
+    assert "log p(y) = " in str(evidence)
+    assert "100 draws of the corrected Gaussian" in str(evidence)
+    assert pgm.log_evidence(result, num_draws=100) == evidence != pgm.log_evidence(result, num_draws=100, seed=1)
 
 
 @pytest.mark.slow
@@ -126,9 +126,9 @@ def test_what_a_gaussian_misses_is_reported():
         pytest.warns(pgm.CorrectionWarning, match="not positive definite"),
         pytest.warns(pgm.EvidenceWarning, match=r"k-hat of the weights is .* above 0\.70"),
     ):
-        found = pgm.log_evidence(result)
-    assert not found.is_reliable
-    assert "not to be trusted (4000 draws of q, whose response is no covariance)" in str(found)
+        evidence = pgm.log_evidence(result)
+    assert not evidence.is_reliable
+    assert "not to be trusted (4000 draws of q, whose response is no covariance)" in str(evidence)
 
 
 def test_wrong_calls_are_refused():

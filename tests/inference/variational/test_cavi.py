@@ -65,8 +65,8 @@ def test_binary_elbo_is_the_gibbs_mackay_bound(binary):
         return -(constant - 0.5 * np.linalg.slogdet(B)[1] + 0.5 * h @ np.linalg.solve(B, K @ h))
 
     # From c = 1 everywhere, not from the result. The optimum is flat: gradients of 1e-6 leave 1e-12 of the value.
-    found = minimize(negative_log_integral, np.zeros(len(y)), method="BFGS", options={"gtol": 1e-5})
-    np.testing.assert_allclose(result.elbo, -found.fun, rtol=1e-8)
+    solution = minimize(negative_log_integral, np.zeros(len(y)), method="BFGS", options={"gtol": 1e-5})
+    np.testing.assert_allclose(result.elbo, -solution.fun, rtol=1e-8)
 
 
 def wine():

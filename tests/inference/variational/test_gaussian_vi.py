@@ -57,8 +57,8 @@ def test_it_is_the_closest_of_all_gaussians(name):
             R = jnp.zeros((total, total)).at[lower].set(x[2 * total :]) + jnp.diag(jnp.exp(x[total : 2 * total]))
             m, S = mean + root @ a, root @ R
             V = (S @ S.T).reshape(size, n, size, n)
-            own = jnp.arange(n)
-            each = V[:, own, :, own]
+            rows = jnp.arange(n)
+            each = V[:, rows, :, rows]
             divergence = 0.5 * (a @ a + jnp.sum(R**2) - total) - jnp.sum(x[total : 2 * total])
             expected = expected_log_density(model, nodes, weights, m.reshape(size, n).T, each, jnp.asarray(y))
             return divergence - expected, (m, V)
@@ -103,8 +103,8 @@ def test_without_an_augmentation_a_sum_of_latents_is_one_gp_with_the_sum_of_the_
     X, y = rng.uniform(-2.0, 2.0, (15, 2)), rng.poisson(2.0, 15).astype(float)
     gps = [pgm.GP(pgm.RBF(1.5, 0.8), mean=0.5), pgm.GP(pgm.RBF(2.0, 1.7), mean=-0.4)]
     result = pgm.gaussian_vi(pgm.Model(additive_poisson(), gps), X, y, tolerance=1e-14)
-    whole = pgm.GP(pgm.RBF(1.5, 0.8) + pgm.RBF(0.98, 1.7), mean=0.5 - 0.7 * 0.4 - 0.2)
-    twin = pgm.gaussian_vi(pgm.Model(log_poisson(), whole), X, y, tolerance=1e-14)
+    summed = pgm.GP(pgm.RBF(1.5, 0.8) + pgm.RBF(0.98, 1.7), mean=0.5 - 0.7 * 0.4 - 0.2)
+    twin = pgm.gaussian_vi(pgm.Model(log_poisson(), summed), X, y, tolerance=1e-14)
     np.testing.assert_allclose(result.elbo, twin.elbo, rtol=1e-7)
     new, weights = np.array([[0.3, -0.4], [1.9, 0.2]]), np.array([1.0, 0.7])
     for one, other in ((result, twin), (pgm.correct(result), pgm.correct(twin))):
@@ -198,7 +198,7 @@ def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatc
     X = np.sort(rng.uniform(-3.0, 3.0, (80, 1)), axis=0)
     y = np.sin(2.0 * X[:, 0]) + 0.3 * np.exp(X[:, 0] / 2.0) * rng.standard_t(2, 80)
 
-    def found(**form):
+    def optimum(**form):
         kernel = pgm.RBF(4.0, 0.5)
         return pgm.gaussian_vi(pgm.Model(pgm.HeteroscedasticGaussian(8.0), pgm.GP(kernel, size=2, **form)), X, y)
 
@@ -206,10 +206,10 @@ def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatc
         pytest.warns(pgm.MeanFieldWarning),
         pytest.warns(pgm.ConvergenceWarning, match="no step raises the ELBO.*pgm.Inducing"),
     ):
-        stalled = found()
+        stalled = optimum()
     assert not stalled.converged
     # The remedy of the warning: few coordinates, factorised together, have precisions of any sign.
-    remedied = found(form=pgm.Inducing(10, "variance"))
+    remedied = optimum(form=pgm.Inducing(10, "variance"))
     assert remedied.converged
 
 
@@ -244,16 +244,16 @@ def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
     from pgmodels.inference.corrections.correct import Response, _is_positive
 
-    def found(least):
+    def response_with(least):
         return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))
 
     half = np.zeros((4, 3, 2))
     half[2, 1], half[2, 2] = [0.1, -0.8], [0.5, 0.5]
     with pytest.warns(pgm.CorrectionWarning, match=r"1 directions, most in row 2"):
-        assert not _is_positive(found(-0.1), lambda: np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0))), 3)
-    assert _is_positive(found(0.1), lambda: half, 3)
+        assert not _is_positive(response_with(-0.1), lambda: np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0))), 3)
+    assert _is_positive(response_with(0.1), lambda: half, 3)
     with pytest.warns(pgm.CorrectionWarning, match="not positive definite: the optimum"):
-        assert not _is_positive(found(0.1)._replace(residual=np.inf), lambda: half, 3)
+        assert not _is_positive(response_with(0.1)._replace(residual=np.inf), lambda: half, 3)
 
 
 def test_wrong_calls_are_refused():

@@ -86,15 +86,15 @@ def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     """And the bound never falls on the way."""
     model, data = sparse(name, scale=3.0, shift=-0.7)
     problem = problem_of(model, data)
-    found = converged(problem)
-    assert found.converged
-    assert np.diff(found.trace).min() > -1e-11 * abs(found.trace[-1])
+    ascent = converged(problem)
+    assert ascent.converged
+    assert np.diff(ascent.trace).min() > -1e-11 * abs(ascent.trace[-1])
     monkeypatch.setattr(engine, "can_ascend", lambda problem: False)
     # A function of its own has programs of its own.
     plain = converged(problem, step=lambda problem, state: engine.step(problem, state))
-    np.testing.assert_allclose(found.trace[-1], plain.trace[-1], rtol=1e-9)
-    np.testing.assert_allclose(found.state.mean, plain.state.mean, atol=1e-4)
-    assert len(found.trace) <= len(plain.trace)
+    np.testing.assert_allclose(ascent.trace[-1], plain.trace[-1], rtol=1e-9)
+    np.testing.assert_allclose(ascent.state.mean, plain.state.mean, atol=1e-4)
+    assert len(ascent.trace) <= len(plain.trace)
 
 
 @pytest.mark.slow
@@ -106,15 +106,15 @@ def test_classes_that_are_sure():
     kernel = pgm.RBF(variance=2000.0, lengthscale=2.0)
     latent = pgm.GP(kernel, mean=0.0, size=3, form=pgm.Inducing(X[:20]))
     model, data = pgm.Model(pgm.LogisticSoftmax(3), latent).prepare(X, y, None)
-    found = converged(problem_of(model.resolve(data.X), data), 1e-9)
-    assert found.converged
-    assert len(found.trace) < 25
+    ascent = converged(problem_of(model.resolve(data.X), data), 1e-9)
+    assert ascent.converged
+    assert len(ascent.trace) < 25
 
 
 @pytest.mark.parametrize("y", [[1.0], [40.0]])
 def test_one_datum(y):
     """And one far out, whose bound is not concave: with itself as inducing input, what the dense prior gives."""
-    found, dense = (
+    result, dense = (
         pgm.cavi(
             pgm.Model(pgm.StudentT(4.0, 1.0), pgm.GP(pgm.RBF(3.0, 1.0), mean=0.5, form=form)),
             np.array([[0.1]]),
@@ -124,10 +124,10 @@ def test_one_datum(y):
         )
         for form in (pgm.Inducing([[0.1]]), pgm.Dense())
     )
-    assert found.converged
-    np.testing.assert_allclose(found.elbo, dense.elbo, rtol=1e-10)
+    assert result.converged
+    np.testing.assert_allclose(result.elbo, dense.elbo, rtol=1e-10)
     # To the root of the ELBO's tolerance.
-    np.testing.assert_allclose(found.mean, dense.mean, atol=1e-6)
+    np.testing.assert_allclose(result.mean, dense.mean, atol=1e-6)
 
 
 def test_what_is_held_of_each_row_has_a_limit(monkeypatch):

@@ -70,7 +70,7 @@ def test_a_slope_row_by_row():
     result = quietly(pgm.cavi, model, x[:, None], np.column_stack([ones, np.full(7, 120)]))
     a, b = np.meshgrid(np.linspace(-4.0, 4.0, 401), np.linspace(0.0, 8.0, 401), indexing="ij")
     f = [a + b * place for place in x]
-    logs = sum(binomial(own, count, 120) for own, count in zip(f, ones, strict=True)) - (a**2 + b**2) / 50.0
+    logs = sum(binomial(margin, count, 120) for margin, count in zip(f, ones, strict=True)) - (a**2 + b**2) / 50.0
     ratio, exact = variance_ratio(result)[:, 0], result.variance[:, 0] / variances(logs, *f)
     assert exact.min() < 0.15 < 0.35 < exact.max()
     np.testing.assert_allclose(ratio, exact, rtol=0.03)
@@ -82,8 +82,8 @@ def test_several_latents_have_at_least_the_right_ratio():
     result = quietly(pgm.cavi, shared(pgm.LogisticSoftmax(3), size=3), X[:100], np.repeat(np.arange(3), counts))
     g = np.linspace(-14.0, 10.0, 100)
     f = np.meshgrid(g, g, g, indexing="ij")
-    each = sum(count * -np.logaddexp(0.0, -own) - own**2 / 8.0 for count, own in zip(counts, f, strict=True))
-    exact = result.variance[0] / variances(each - 100 * np.log(sum(1 / (1 + np.exp(-own)) for own in f)), *f)
+    each = sum(count * -np.logaddexp(0.0, -latent) - latent**2 / 8.0 for count, latent in zip(counts, f, strict=True))
+    exact = result.variance[0] / variances(each - 100 * np.log(sum(1 / (1 + np.exp(-latent)) for latent in f)), *f)
     ratio = variance_ratio(result)[0]
     assert np.all((exact < ratio) & (ratio < 0.5))
 
