@@ -173,7 +173,7 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {"gibbs, three classes": gibbs_classes, "gibbs, Bernoulli": gibbs_sampled},
     ),
     "whitened slice move": (
-        {f"{INFERENCE}.mcmc.gibbs.driver:MOVES": "SliceUnknownsWhitened"},
+        {f"{INFERENCE}.mcmc.gibbs.driver:MOVES": "WhitenedSlice"},
         {"gibbs, Bernoulli": gibbs_sampled, "gibbs, weak data": gibbs_few},
     ),
     "adaptive tuning": (

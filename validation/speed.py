@@ -12,7 +12,7 @@ from table import write_table
 import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.problem import problem_of
@@ -59,7 +59,7 @@ with jax.enable_x64(True):
         update = seconds(lambda step=step, p=problem, s=state: step(p, s), n)
         chunk = (run.target, sweeps_alone, run.state, run.moments, 0, 5, run.settings.keep)
         sweep = seconds(lambda c=chunk: run_chunk(*c), n) / 5
-        slices = run.schedule.change(SliceLatents, repeats=20).change(Sweep, every=1000)
+        slices = run.schedule.change(SliceLatents, repeats=20).change(DataAugmentation, every=1000)
         chunk = (run.target, slices, run.state, run.moments, 1, 5, run.settings.keep)
         slice_step = seconds(lambda c=chunk: run_chunk(*c), n) / 100
         rows.append(

@@ -11,8 +11,12 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import SweepInfo, autocorrelation, choose_relaxation
-from pgmodels.inference.mcmc.gibbs.moves.move import Seen
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
+    DataAugmentationInfo,
+    autocorrelation,
+    choose_relaxation,
+)
+from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
@@ -115,8 +119,8 @@ def test_tuning_does_not_count_what_does_not_move():
     E[:] = 0.9 * f
     row_mask = np.array([1.0, 1.0, 0.0])
     f, E = f * row_mask, E * row_mask
-    info = SweepInfo(*(part.sum(axis=1) for part in (f, E, f**2, f * E)))
-    found = autocorrelation(Seen(np.array(400), np.array(400), info, None))
+    info = DataAugmentationInfo(*(part.sum(axis=1) for part in (f, E, f**2, f * E)))
+    found = autocorrelation(MoveStats(np.array(400), np.array(400), info, None))
     np.testing.assert_allclose(found, 0.9, atol=1e-12)
     assert choose_relaxation(found[:0]) == 0.0
 

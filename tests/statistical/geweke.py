@@ -21,15 +21,15 @@ from scipy.stats import norm
 
 from pgmodels.inference.mcmc.gibbs.iteration import State as EngineState
 from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep, SweepSettings
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation, DataAugmentationSettings
 from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SliceUnknowns
-from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import SliceUnknownsWhitened
-from pgmodels.inference.mcmc.gibbs.preconditioner import still_frame
+from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
+from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import WhitenedSlice
+from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
-from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, prior_of
 from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
 from pgmodels.parameters.vector import with_priors
@@ -47,7 +47,7 @@ RELAXATION = -0.7
 # Hamiltonian steps, some of which are refused: their coordinates are poor ones.
 LEAPFROGS, STEP = 3, 0.2
 SETTINGS = {
-    Sweep: SweepSettings(jnp.asarray(RELAXATION)),
+    DataAugmentation: DataAugmentationSettings(jnp.asarray(RELAXATION)),
     Hamiltonian: HamiltonianSettings(jnp.asarray(LEAPFROGS), jnp.asarray(STEP)),
 }
 
@@ -62,12 +62,12 @@ class Kernel(NamedTuple):
 
 
 KERNELS = (
-    Kernel("sweep", Sweep(), SweepSettings(jnp.asarray(0.0))),
-    Kernel("overrelaxed sweep", Sweep(), SETTINGS[Sweep]),
+    Kernel("sweep", DataAugmentation(), DataAugmentationSettings(jnp.asarray(0.0))),
+    Kernel("overrelaxed sweep", DataAugmentation(), SETTINGS[DataAugmentation]),
     Kernel("slice of latents", SliceLatents()),
-    Kernel("slice of unknowns", SliceUnknowns()),
-    Kernel("whitened slice of unknowns, ellipse", SliceUnknownsWhitened()),
-    Kernel("whitened slice of unknowns, line", SliceUnknownsWhitened(), number=1),
+    Kernel("slice of unknowns", SurrogateSlice()),
+    Kernel("whitened slice of unknowns, ellipse", WhitenedSlice()),
+    Kernel("whitened slice of unknowns, line", WhitenedSlice(), number=1),
     Kernel("Hamiltonian step", Hamiltonian(), SETTINGS[Hamiltonian]),
 )
 
@@ -139,7 +139,7 @@ class Geweke:
         # Hyperparameters that are sampled want the form that a prior has at every value of them.
         bound = model.compiled_prior(law.X) if self.sampled else model.prior(law.X)
         prior, size = bound.for_sampling(), model.num_latents
-        self.framed = self.sampled and prior.factored
+        self.preconditioned = self.sampled and prior.factored
         self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
         roots = 0.4 * self.rng.normal(size=(n, size, size))
         W = roots @ np.swapaxes(roots, 1, 2)
@@ -154,12 +154,14 @@ class Geweke:
             shapes = ((d, n, size), (d, n, size), (d, D), (d, D))
             slopes = [jnp.asarray(0.2 * self.rng.normal(size=shape)) for shape in shapes]
             frame = None
-            if self.framed:
-                frame = replace(still_frame(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3])
-            response = Response(frame, *marginals, middle, scale, *slopes[:2])
+            if self.preconditioned:
+                frame = replace(
+                    constant_preconditioner(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3]
+                )
+            response = SurrogatePath(frame, *marginals, middle, scale, *slopes[:2])
             self.target = replace(self.target, fitted=response)
         else:
-            self.target = replace(self.target, held=self.base.with_inverse_roots())
+            self.target = replace(self.target, fixed_reference=self.base.with_inverse_roots())
 
     def kernels(self, *others: Kernel) -> dict[str, Callable[[Target, Chain], Chain]]:
         """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
@@ -171,16 +173,16 @@ class Geweke:
         return chosen
 
     def _meets(self, move: Move) -> bool:
-        lacking = {Need.FRAME} if not self.framed else set()
-        lacking |= {Need.UNKNOWNS} if not self.sampled else set()
-        return not move.needs & lacking
+        lacking = {MoveRequirement.PRECONDITIONER} if not self.preconditioned else set()
+        lacking |= {MoveRequirement.HYPERPARAMETERS} if not self.sampled else set()
+        return not move.requirements & lacking
 
     def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
         """One step of a move, with its state made for it."""
-        about = target.about(chain.unknowns)
-        shared = {PriorCollection: prior_of(about), BlockPosterior: about}
-        own = row.move.init(target, chain) if row.move.state is None else shared[row.move.state]
-        return row.move.step(target, row.settings, chain, own, jnp.asarray(row.number)).chain
+        reference = target.reference(chain.unknowns)
+        shared = {PriorCollection: prior_of(reference), BlockPosterior: reference}
+        state = row.move.init(target, chain) if row.move.state is None else shared[row.move.state]
+        return row.move.step(target, row.settings, chain, state, jnp.asarray(row.number)).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
@@ -188,19 +190,19 @@ class Geweke:
         Of the latents three more, which is more than are drawn together.
         """
         moves = tuple(filter(self._meets, MOVES))
-        repeats = {SliceUnknowns: slices, SliceLatents: slices and slices + 3}
-        every = {Sweep: 2, SliceUnknownsWhitened: 2}
-        turns = tuple(
+        repeats = {SurrogateSlice: slices, SliceLatents: slices and slices + 3}
+        every = {DataAugmentation: 2, WhitenedSlice: 2}
+        schedules = tuple(
             MoveSchedule(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
             for kind in map(type, moves)
         )
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
-        about = jax.tree.map(lambda leaf: leaf[None], target.about(chain.unknowns)) if self.sampled else None
-        state = EngineState(chains, about, ((),) * len(moves))
+        reference = jax.tree.map(lambda leaf: leaf[None], target.reference(chain.unknowns)) if self.sampled else None
+        state = EngineState(chains, reference, ((),) * len(moves))
         # Without the jit around it, so that nothing compiled earlier is used.
         run = run_chunk.__wrapped__
         moments = no_moments(chains.latents.shape)
-        state, *_ = run(target, Schedule(moves, turns), state, moments, 3, 2, Keep("moments"))
+        state, *_ = run(target, Schedule(moves, schedules), state, moments, 3, 2, Keep("moments"))
         return jax.tree.map(lambda leaf: leaf[0], state.chains)
 
     def scores(self, kernel: Callable[[Target, Chain], Chain], replicas: int, steps: int = 3) -> Scores:
@@ -249,8 +251,8 @@ class Geweke:
 
         def all_batches(*replicas: Any) -> State:
             batches = [slice(start, start + BATCH) for start in range(0, len(replicas[0]), BATCH)]
-            parts = [move(*jax.tree.map(itemgetter(batch), replicas)) for batch in batches]
-            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+            results = [move(*jax.tree.map(itemgetter(batch), replicas)) for batch in batches]
+            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 
         return all_batches
 
@@ -289,8 +291,8 @@ def compare(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> tupl
             low, middle, high = np.quantile(before[name], [0.16, 0.5, 0.84])
             columns.append(np.tanh((values - middle) / max(high - low, 1e-12)))
         x = np.stack(columns)
-        left, right = np.triu_indices(len(x))
-        features.append(np.concatenate([x, x[left] * x[right]]))
+        first, second = np.triu_indices(len(x))
+        features.append(np.concatenate([x, x[first] * x[second]]))
     names = list(before)
     names += [f"{names[i]} x {names[j]}" for i, j in zip(*np.triu_indices(len(before)), strict=True)]
     difference = features[1] - features[0]

@@ -127,7 +127,7 @@ class JointLaw:
         self.priors: dict[str, Any] = {}
         # The package's where hyperparameters are sampled, and next to none where they are fixed: it tries none first.
         self.jitter = 1e-8 if sampled else 1e-12
-        read = self._prior if sampled else self._held
+        read = self._prior if sampled else self._fixed
         if name in TWO_KERNELS:
             sizes = TWO_KERNELS[name]
             one, other = of_latents(0, sizes[0]), of_latents(sizes[0], sizes[1])
@@ -158,7 +158,7 @@ class JointLaw:
         self.priors[name] = law
         return law
 
-    def _held(self, name: str, law: Any) -> Any:
+    def _fixed(self, name: str, law: Any) -> Any:
         # Off the middle of the prior, unequal where there are several, and latents that go far.
         factor = 3.0 if name.endswith("variance") else 1.1
         unequal = np.linspace(factor, 0.8 * factor, int(np.prod(law.batch_shape))).reshape(law.batch_shape)
@@ -186,13 +186,14 @@ class JointLaw:
     def latents(self, values: Mapping[str, np.ndarray], whitened: np.ndarray) -> np.ndarray:
         """The latents (count, n, L) of hyperparameters and whitened coordinates (count, D)."""
         count = len(whitened)
-        by_latent, parts = whitened.reshape(count, sum(group.size for group in self.groups), -1), []
+        by_latent, by_group = whitened.reshape(count, sum(group.size for group in self.groups), -1), []
         for group in self.groups:
-            own, by_latent = by_latent[:, : group.size], by_latent[:, group.size :]
-            parts.append(
-                values[group.mean][:, None, None] + np.einsum("sij,slj->sil", self._colour(group, values), own)
+            whitened_of_group, by_latent = by_latent[:, : group.size], by_latent[:, group.size :]
+            by_group.append(
+                values[group.mean][:, None, None]
+                + np.einsum("sij,slj->sil", self._colour(group, values), whitened_of_group)
             )
-        return np.concatenate(parts, axis=2)
+        return np.concatenate(by_group, axis=2)
 
     def _colour(self, group: Group, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """The matrices (count, n, D) that take coordinates to latents of mean zero."""
@@ -222,8 +223,8 @@ class JointLaw:
 
     def unconstrain(self, names: list[str], values: Mapping[str, np.ndarray]) -> np.ndarray:
         """The unconstrained vectors (count, d) of hyperparameters, in the order of ``names``."""
-        parts = [np.asarray(biject_to(self.priors[name].support).inv(jnp.asarray(values[name]))) for name in names]
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        columns = [np.asarray(biject_to(self.priors[name].support).inv(jnp.asarray(values[name]))) for name in names]
+        return np.concatenate([part.reshape(len(part), -1) for part in columns], axis=1)
 
     def constrain(self, names: list[str], vectors: np.ndarray) -> dict[str, np.ndarray]:
         """The inverse of ``unconstrain``."""

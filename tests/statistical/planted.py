@@ -21,8 +21,8 @@ from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
 from pgmodels.inference.mcmc.gibbs.moves import data_augmentation as sweep
 from pgmodels.inference.mcmc.gibbs.moves import slice_sampler as shrinking
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.preconditioner import Frame
-from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.inference.mcmc.gibbs.preconditioner import Preconditioner
+from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors import block_posterior as coupled
 from pgmodels.priors.block_posterior import BlockPosterior, FICPosterior
@@ -82,9 +82,9 @@ def no_determinant(patch: Any) -> None:
     original = coupled._condition_sparse
 
     def changed(*args: Any) -> Any:
-        found = original(*args)
-        half = jnp.log(jnp.diagonal(found.residual_roots, axis1=1, axis2=2))
-        return replace(found, log_evidence=found.log_evidence + jnp.sum(half))
+        posterior = original(*args)
+        half = jnp.log(jnp.diagonal(posterior.residual_roots, axis1=1, axis2=2))
+        return replace(posterior, log_evidence=posterior.log_evidence + jnp.sum(half))
 
     patch.setattr(coupled, "_condition_sparse", changed)
 
@@ -96,19 +96,19 @@ def residuals_by_themselves(patch: Any) -> None:
 
 def stretched_coordinates(patch: Any) -> None:
     """Standard coordinates of latents that are wider at larger hyperparameters, without their Jacobian."""
-    place, standardise = Response.place, Response.standardise
+    place, standardise = SurrogatePath.place, SurrogatePath.standardise
 
     def run_block(self: Any, standard: Any, sign: float) -> Any:
         z, u = jnp.split(standard, [len(self.middle)])
         return jnp.concatenate([z, jnp.exp(0.3 * sign * z[0]) * u])
 
-    patch.setattr(Response, "place", lambda self, standard: place(self, run_block(self, standard, 1.0)))
-    patch.setattr(Response, "standardise", lambda self, *chain: run_block(self, standardise(self, *chain), -1.0))
+    patch.setattr(SurrogatePath, "place", lambda self, standard: place(self, run_block(self, standard, 1.0)))
+    patch.setattr(SurrogatePath, "standardise", lambda self, *chain: run_block(self, standardise(self, *chain), -1.0))
 
 
 def no_lengths(patch: Any) -> None:
     """A Hamiltonian step that forgets that the coordinates' lengths depend on hyperparameters."""
-    patch.setattr(Frame, "log_jacobian", lambda self, z: jnp.zeros(()))
+    patch.setattr(Preconditioner, "log_jacobian", lambda self, z: jnp.zeros(()))
 
 
 def one_width(patch: Any) -> None:
@@ -186,8 +186,8 @@ def difference_of_one_end(patch: Any) -> None:
     original = DifferenceRule.match.__func__
 
     def shorter(cls: Any, *args: Any) -> Any:
-        left = original(cls, *args)
-        return None if left is None else left[:-1]
+        factors = original(cls, *args)
+        return None if factors is None else factors[:-1]
 
     patch.setattr(DifferenceRule, "match", classmethod(shorter))
     patch.setattr(model, "_derive", model._derive.__wrapped__)

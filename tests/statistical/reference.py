@@ -55,9 +55,9 @@ def z_scores(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """
     scores = []
     for power in (1, 2):
-        parts = [x if power == 1 else (x - x.mean(axis=(0, 1))) ** 2 for x in (one, other)]
-        error = np.hypot(*(standard_error(x) for x in parts))
-        scores.append((parts[0].mean(axis=(0, 1)) - parts[1].mean(axis=(0, 1))) / error)
+        powers = [x if power == 1 else (x - x.mean(axis=(0, 1))) ** 2 for x in (one, other)]
+        error = np.hypot(*(standard_error(x) for x in powers))
+        scores.append((powers[0].mean(axis=(0, 1)) - powers[1].mean(axis=(0, 1))) / error)
     return scores[0], scores[1]
 
 

@@ -53,12 +53,12 @@ def test_gibbs_agrees_with_a_grid():
     X, y, referee = regression()
     draws = pgm.gibbs(referee.model, X, y, num_samples=10_000, num_warmup=400, seed=3)
     weights, points, means, variances = exact_regression(X, y, X)
-    found = unbounded(draws)
-    sizes = effective_sizes(found)[:, 0]
+    unconstrained = unbounded(draws)
+    sizes = effective_sizes(unconstrained)[:, 0]
     columns = {"lengthscale": 0, "scale": 1}
     assert set(draws.hyperparameters) == set(columns)
     for column, name in enumerate(draws.hyperparameters):
-        x, exact = found[:, :, column, 0], np.log(points[:, columns[name]])
+        x, exact = unconstrained[:, :, column, 0], np.log(points[:, columns[name]])
         center = weights @ exact
         deviation = np.sqrt(weights @ (exact - center) ** 2)
         error = deviation / np.sqrt(sizes[column])

@@ -101,10 +101,10 @@ def ranks(law: JointLaw, truth: Joint, seed: int) -> np.ndarray:
 
 def verdict(name: str, seed: int) -> Verdict:
     law, rng = JointLaw(name, X, True), np.random.default_rng(seed)
-    found = np.stack([ranks(law, truth, seed=i) for i, truth in enumerate(replicates(law, rng))])
+    rank_table = np.stack([ranks(law, truth, seed=i) for i, truth in enumerate(replicates(law, rng))])
     num_draws = OPTIONS["num_chains"] * OPTIONS["num_samples"] // THIN
     # A uniform number within the rank's interval makes the law exactly uniform.
-    u = (found + rng.random(found.shape)) / (num_draws + 1)
+    u = (rank_table + rng.random(rank_table.shape)) / (num_draws + 1)
     middle = np.sum(np.abs(u - 0.5) < 0.25, axis=0)
     shape = [stats.kstest(column, "uniform", method="exact").pvalue for column in u.T]
     spread = [stats.binomtest(int(count), REPLICATES, 0.5).pvalue for count in middle]

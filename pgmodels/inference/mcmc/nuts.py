@@ -89,11 +89,11 @@ def nuts(
         progress_bar=shows_progress(progress),
     )
     sampler.run(key, extra_fields=tuple(_STATISTICS))
-    found = sampler.get_samples(group_by_chain=True)
+    samples = sampler.get_samples(group_by_chain=True)
     statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
     _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
     model = program.unknowns.with_values(
-        program.unknowns.median([np.asarray(found[name]) for name in program.unknowns.names])
+        program.unknowns.median([np.asarray(samples[name]) for name in program.unknowns.names])
     )
     draws = Draws(
         model=model,
@@ -101,9 +101,9 @@ def nuts(
         y=data.y,
         columns=data.columns,
         prior=model.compiled_prior(data.X, program.fixed_groups),
-        whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
-        stored_latents=np.asarray(found["f"]),
-        hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},
+        whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
+        stored_latents=np.asarray(samples["f"]),
+        hyperparameters={name: np.asarray(samples[name]) for name in program.unknowns.names},
         log_likelihood_trace=np.zeros((num_chains, num_samples)),
         statistics=statistics,
         num_warmup=num_warmup,

@@ -26,7 +26,7 @@ class SviCheckpoint:
 
     def __init__(self, checkpoint: Any):
         self.folder = CheckpointFolder(checkpoint, "svi", _FORMAT)
-        self.found = self.folder.arrays(self.folder.file) if self.folder.file.exists() else None
+        self.saved = self.folder.arrays(self.folder.file) if self.folder.file.exists() else None
         self.fingerprint: dict[str, str] = {}
         self.time = time.monotonic()
 
@@ -36,16 +36,16 @@ class SviCheckpoint:
         ``like`` is a tree of a state and a window. Raises ValueError where what is saved belongs to other steps.
         """
         self.fingerprint = fingerprint
-        if self.found is None:
+        if self.saved is None:
             return None
-        document, arrays = self.found
+        document, arrays = self.saved
         kind = "svi of another model, other data, another seed or other options"
         self.folder.require_same(kind, document.get("fingerprint"), fingerprint)
         trace = arrays.pop("trace", None)
         match document:
             case {
                 "learning": int() | float() as learning,
-                "held": int(held),
+                "held": int(windows_at_rate),
                 "pooled": int(pooled),
                 "has_before": bool(has_before),
                 "converged": bool(converged),
@@ -61,7 +61,9 @@ class SviCheckpoint:
         if fault:
             self.folder.refuse(f"{self.folder.file} is damaged: {fault}")
         state, window, before = jax.tree.unflatten(jax.tree.structure(shapes), [as_array(leaf) for leaf in leaves])
-        return Ascent(state, learning, held, window, before, pooled, tuple(trace.tolist()), converged), starts
+        return Ascent(
+            state, learning, windows_at_rate, window, before, pooled, tuple(trace.tolist()), converged
+        ), starts
 
     def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
         """Save where the steps are, unless that was done a moment ago and they are not at their end."""
@@ -71,7 +73,7 @@ class SviCheckpoint:
             **self.folder.heading,
             "fingerprint": self.fingerprint,
             "learning": ascent.learning,
-            "held": ascent.held,
+            "held": ascent.windows_at_rate,
             "pooled": ascent.pooled,
             "has_before": ascent.before is not None,
             "converged": ascent.converged,

@@ -13,10 +13,10 @@ from pgmodels.data.sources.rows import Block
 from pgmodels.data.sources.stream import in_order
 from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
-from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, solved
+from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source
-from pgmodels.inference.stochastic.sharding import split_rows, where_rows_are
-from pgmodels.inference.stochastic.step import StochasticProblem, penalised_bound, places
+from pgmodels.inference.stochastic.sharding import row_sharding, shard_rows
+from pgmodels.inference.stochastic.step import StochasticProblem, block_indices, penalised_bound
 from pgmodels.inference.variational.cavi import ConvergenceWarning
 from pgmodels.model import Model
 from pgmodels.numerics.anderson import History, empty_history
@@ -25,7 +25,7 @@ from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.warnings import warn
 
 
-class _Image(NamedTuple):
+class _PassResult(NamedTuple):
     """The bound of q, the q to which a step on all rows leads, what it gains at least, and what q leaves out.
 
     It gains KL(q || that) at least: the q that is optimal beside q's marginals maximises a bound that touches q's and
@@ -35,11 +35,16 @@ class _Image(NamedTuple):
     bound: float
     naturals: tuple[NaturalParameters, ...]
     gain: float
-    left_out: np.ndarray
+    inducing_loss: np.ndarray
 
 
-def arrive(
-    whole: StochasticProblem, model: Model, outcome: Outcome, source: Source, settings: Settings, progress: bool | None
+def run_final_passes(
+    problem: StochasticProblem,
+    model: Model,
+    outcome: Outcome,
+    source: Source,
+    settings: Settings,
+    progress: bool | None,
 ) -> Outcome:
     """Steps on all rows from where stochastic ones ended, until one gains next to nothing or no passes are left.
 
@@ -48,29 +53,29 @@ def arrive(
     where q did not come to the optimum, or ``model`` has too few inducing inputs.
     """
     best = now = outcome.naturals
-    safe, memory, trace, gain, converged = None, _forgotten(now), list[float](), None, False
-    left_out = np.zeros(2)
-    left = settings.passes_left(len(outcome.trace)) // len(whole.objective.blocks)
-    with progress_bar("svi, all rows", left, progress) as bar:
-        for _ in range(left):
-            image = _look(whole, now, outcome.vector, source, settings)
+    fallback, history, trace, gain, converged = None, _new_history(now), list[float](), None, False
+    inducing_loss = np.zeros(2)
+    remaining_epochs = settings.remaining_epochs(len(outcome.trace)) // len(problem.objective.blocks)
+    with progress_bar("svi, all rows", remaining_epochs, progress) as bar:
+        for _ in range(remaining_epochs):
+            image = _update(problem, now, outcome.vector, source, settings)
             bar.advance(1, f"bound {image.bound:.4f}")
             if trace and not image.bound >= trace[-1]:
-                if safe is None:
+                if fallback is None:
                     break
-                now, safe, memory = safe, None, _forgotten(now)
+                now, fallback, history = fallback, None, _new_history(now)
                 continue
             best, gain = image.naturals, image.gain
             trace.append(image.bound)
-            converged = gain <= settings.enough(source.num_rows, image.bound)
-            left_out = image.left_out
+            converged = gain <= settings.max_gain(source.num_rows, image.bound)
+            inducing_loss = image.inducing_loss
             if converged:
                 break
-            memory, now, goes_further = _further(memory, now, best)
-            safe = best if goes_further else None
+            history, now, extrapolates = _extrapolate(history, now, best)
+            fallback = best if extrapolates else None
     if not converged:
         warn_gaining(settings, gain)
-    nats, share = left_out.tolist()
+    nats, share = inducing_loss.tolist()
     warn_costly(model, nats, share)
     return Outcome(best, outcome.vector, np.append(outcome.trace, trace), converged)
 
@@ -86,59 +91,69 @@ def warn_gaining(settings: Settings, gain: float | None) -> None:
     )
 
 
-def _forgotten(naturals: tuple[NaturalParameters, ...]) -> History:
+def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
     return empty_history([each.potential for each in naturals])
 
 
 @compiled
-def _further(
-    memory: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
+def _extrapolate(
+    history: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
 ) -> tuple[History, tuple[NaturalParameters, ...], Array]:
     """The past with one more step, q with its mean carried on, and whether the past says how far.
 
     The precision is that of the step: the mean is what moves slowly, and it is small beside it.
     """
-    is_known, before = memory.started, [solved(each)[1] for each in now]
-    memory = memory.after(before, [solved(each)[1] for each in image])
-    parts = jnp.split(memory.combined(), np.cumsum([len(each.potential) for each in image])[:-1])
-    pairs = zip(image, parts, strict=True)
+    was_started, before = history.started, [to_moments(each)[1] for each in now]
+    history = history.after(before, [to_moments(each)[1] for each in image])
+    means = jnp.split(history.combined(), np.cumsum([len(each.potential) for each in image])[:-1])
+    pairs = zip(image, means, strict=True)
     return (
-        memory,
-        tuple(NaturalParameters(each.precision, part + each.precision @ part) for each, part in pairs),
-        is_known,
+        history,
+        tuple(NaturalParameters(each.precision, mean + each.precision @ mean) for each, mean in pairs),
+        was_started,
     )
 
 
-def _look(
-    whole: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, source: Source, settings: Settings
-) -> _Image:
+def _update(
+    problem: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    source: Source,
+    settings: Settings,
+) -> _PassResult:
     """A pass over all rows for each block of the objective, which are updated in turn."""
-    begun, first = naturals, _pass(whole, naturals, vector, source, settings)
-    for index in range(len(whole.objective.blocks)):
-        seen = first if index == 0 else _pass(whole, naturals, vector, source, settings)
-        moving = places(whole, index)
-        naturals = tuple(seen.targets[k] if k in moving else each for k, each in enumerate(naturals))
-    return _Image(float(first.bound), naturals, float(_divergence(begun, naturals)), np.asarray(first.left_out))
+    begun, first = naturals, _pass(problem, naturals, vector, source, settings)
+    for index in range(len(problem.objective.blocks)):
+        statistics = first if index == 0 else _pass(problem, naturals, vector, source, settings)
+        moving = block_indices(problem, index)
+        naturals = tuple(statistics.targets[k] if k in moving else each for k, each in enumerate(naturals))
+    return _PassResult(
+        float(first.bound), naturals, float(_divergence(begun, naturals)), np.asarray(first.inducing_loss)
+    )
 
 
-class _Seen(NamedTuple):
+class _PassStatistics(NamedTuple):
     """What a pass finds of q: its bound, the optimal q beside its marginals, and what it leaves out."""
 
     bound: Array
     targets: tuple[NaturalParameters, ...]
-    left_out: Float[Array, "2"]
+    inducing_loss: Float[Array, "2"]
 
 
 def _pass(
-    whole: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, source: Source, settings: Settings
-) -> _Seen:
+    problem: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    source: Source,
+    settings: Settings,
+) -> _PassStatistics:
     """A pass over all rows."""
     total = None
     for batches, count, size in _chunks(source, settings):
-        here = whole if size == settings.batch_size else replace(whole, split=split_rows(size))
-        seen = here.split.at_hand(_means(here, (naturals, vector), *here.split.place(batches), count))
-        seen = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, seen)
-        total = seen if total is None else jax.tree.map(jnp.add, total, seen)
+        here = problem if size == settings.batch_size else replace(problem, sharding=row_sharding(size))
+        statistics = here.sharding.to_host(_means(here, (naturals, vector), *here.sharding.shard(batches), count))
+        statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
+        total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
     if total is None:
         raise ValueError("a pass over the data has no rows: give the same rows in every pass.")
     return total
@@ -154,7 +169,7 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
     def stacked(most: int) -> tuple[Block, int, int]:
         count = len(several)
         padded = several + [several[-1]] * (most - count)
-        X, y = (np.stack(parts) for parts in zip(*padded, strict=True))
+        X, y = (np.stack(arrays) for arrays in zip(*padded, strict=True))
         return (X, y), count, X.shape[1]
 
     most = min(settings.window, settings.batches)
@@ -168,24 +183,24 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
 
 
 @compiled
-@where_rows_are
+@shard_rows
 def _means(
-    whole: StochasticProblem,
+    problem: StochasticProblem,
     at: tuple[tuple[NaturalParameters, ...], Array],
     X: Float[Array, "most b d"],
     y: Array,
     count: Array,
-) -> _Seen:
+) -> _PassStatistics:
     """What is seen of q, averaged over so many batches."""
     naturals, vector = at
 
-    def add(index: Array, total: _Seen) -> _Seen:
-        bound, (batch, moments) = penalised_bound(whole, naturals, vector, X[index], y[index])
-        targets = whole.targets(batch, moments.mean, moments.variance)
-        seen = _Seen(whole.split.total(bound), targets, whole.left_out(batch, moments))
-        return jax.tree.map(jnp.add, total, seen)
+    def add(index: Array, total: _PassStatistics) -> _PassStatistics:
+        bound, (batch, moments) = penalised_bound(problem, naturals, vector, X[index], y[index])
+        targets = problem.targets(batch, moments.mean, moments.variance)
+        statistics = _PassStatistics(problem.sharding.psum(bound), targets, problem.inducing_loss(batch, moments))
+        return jax.tree.map(jnp.add, total, statistics)
 
-    nothing = _Seen(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
+    nothing = _PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
     return jax.tree.map(lambda leaf: leaf / count, jax.lax.fori_loop(0, count, add, nothing))
 
 

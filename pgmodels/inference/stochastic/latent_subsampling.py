@@ -8,8 +8,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from pgmodels.augmentation.tangent import TangentBound
-from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, first_log_sum, follow
-from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, solved
+from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
+from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, to_moments
 from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
@@ -17,7 +17,7 @@ from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
 from pgmodels.priors.lapack_loops import over_states
 
 
-def sample_of(model: Model, count: int, key: Array) -> LatentSample:
+def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
     """How steps for a model are on so many latents at a time. Raises ValueError where they cannot be."""
     size = model.num_latents
     bound = TangentBound(model.augmentation)
@@ -51,8 +51,8 @@ def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
     """The marginals of latents with such natural parameters, each at all rows."""
     A, residual = batch.factors[0], batch.residuals[0]
 
-    def one(own: NaturalParameters) -> tuple[Array, ...]:
-        root, centre = solved(own)
+    def one(q: NaturalParameters) -> tuple[Array, ...]:
+        root, centre = to_moments(q)
         variance = residual + jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
         return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
 
@@ -66,8 +66,8 @@ def marginals_of(
     """Means and variances of latents that each row chooses."""
 
     def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
-        own, a, residual = row
-        root, centre = solved(own)
+        q, a, residual = row
+        root, centre = to_moments(q)
         return batch.means[0] + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
 
     again, theirs = chosen.shape[1], chosen.ravel()
@@ -78,13 +78,13 @@ def marginals_of(
     return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
 
 
-def others_weight(latents: Int[Array, " k"], chosen: Int[Array, "b i"], share: float) -> Float[Array, "b k"]:
+def inclusion_weights(latents: Int[Array, " k"], chosen: Int[Array, "b i"], share: float) -> Float[Array, "b k"]:
     """1 / share for latents that a row does not choose, 0 for those that it does: what is chosen is there anyway."""
     return jnp.where(jnp.any(latents[:, None] == chosen[:, None, :], axis=2), 0.0, 1.0 / share)
 
 
 def targets(
-    whole: StochasticProblem,
+    problem: StochasticProblem,
     sample: LatentSample,
     batch: Batch,
     both: tuple[Float[Array, "b k"], Float[Array, "b k"]],
@@ -93,26 +93,26 @@ def targets(
 ) -> NaturalParameters:
     """The optimal q of some latents where they have such marginals, and rows stand for all."""
     h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
-    h, w = map(whole.split.of_batch, (h - w * batch.means[0], w))
-    share, A = whole.num_rows / whole.split.count(batch.y), batch.factors[0]
-    precision = jax.lax.map(lambda own: (A * own) @ A.T, w.T)
-    sums = whole.split.total((precision, h.T @ A.T))
+    h, w = map(problem.sharding.mask_padding, (h - w * batch.means[0], w))
+    share, A = problem.num_rows / problem.sharding.count(batch.y), batch.factors[0]
+    precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
+    sums = problem.sharding.psum((precision, h.T @ A.T))
     return NaturalParameters(*(share * part for part in sums))
 
 
 def first_state(
-    whole: StochasticProblem, sample: LatentSample, vector: Array, X: Float[Array, "count b d"], y: Array
+    problem: StochasticProblem, sample: LatentSample, vector: Array, X: Float[Array, "count b d"], y: Array
 ) -> SviState:
     """The start of all latents by the first of some batches; see ``natural_gradient.first_state``."""
-    batch, size = whole.batch(vector, X[0], y[0]), sample.bound.augmentation.size
+    batch, size = problem.batch(vector, X[0], y[0]), sample.bound.augmentation.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.y), size), batch.means[0])
     both = (mean, jnp.broadcast_to(jnp.minimum(prior, 1.0)[:, None], mean.shape))
     every = jnp.arange(size)
     sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
     scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
-    naturals = targets(whole, sample, batch, both, every, scale)
-    log_sum = first_log_sum(batch.factors[0], scale, whole.num_rows, whole.split)
+    naturals = targets(problem, sample, batch, both, every, scale)
+    log_sum = fit_log_sum(batch.factors[0], scale, problem.num_rows, problem.sharding)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
 
@@ -122,7 +122,7 @@ class Sampled(NamedTuple):
     ``first`` is 1 where a row chooses a latent for the first time.
     """
 
-    own: Marginals
+    marginals: Marginals
     chosen: Int[Array, "b i"]
     first: Float[Array, "b i"]
     at_chosen: tuple[Float[Array, "b i"], Float[Array, "b i"]]
@@ -130,17 +130,17 @@ class Sampled(NamedTuple):
 
 
 def estimated_sum(
-    sample: LatentSample, batch: Batch, seen: Sampled, theirs: Marginals, latents: Int[Array, " k"]
+    sample: LatentSample, batch: Batch, sampled: Sampled, theirs: Marginals, latents: Int[Array, " k"]
 ) -> Float[Array, " b"]:
     """S of each row: what it chooses, and some latents in the place of all else, as Horvitz and Thompson have it."""
-    bound, given = sample.bound, (batch.y, batch.parameters)
-    sums = bound.sums(theirs.mean, theirs.variance, *given, latents)
-    at_chosen = bound.sums(*seen.at_chosen, *given, seen.chosen)
-    total = bound.constant(*given) + jnp.sum(seen.first * at_chosen, axis=1)
-    return total + jnp.sum(others_weight(latents, seen.chosen, sample.share) * sums, axis=1)
+    bound, data = sample.bound, (batch.y, batch.parameters)
+    sums = bound.sums(theirs.mean, theirs.variance, *data, latents)
+    at_chosen = bound.sums(*sampled.at_chosen, *data, sampled.chosen)
+    total = bound.constant(*data) + jnp.sum(sampled.first * at_chosen, axis=1)
+    return total + jnp.sum(inclusion_weights(latents, sampled.chosen, sample.share) * sums, axis=1)
 
 
-def look(
+def sampled_marginals(
     sample: LatentSample,
     batch: Batch,
     naturals: NaturalParameters,
@@ -150,36 +150,36 @@ def look(
 ) -> Sampled:
     """The marginals of latents, and S0 as it was before the latents were drawn; S itself where they are all."""
     chosen, first = sample.bound.selected(batch.y, batch.parameters)
-    own = marginals(batch, before)
+    step_marginals = marginals(batch, before)
     scale = jnp.exp(features(batch.factors[0]) @ log_sum.weights)
-    seen = Sampled(own, chosen, first, marginals_of(batch, naturals, chosen), scale)
+    sampled = Sampled(step_marginals, chosen, first, marginals_of(batch, naturals, chosen), scale)
     if sample.share == 1.0:
-        seen = seen._replace(scale=estimated_sum(sample, batch, seen, own, latents))
-    return seen._replace(scale=jax.lax.stop_gradient(seen.scale))
+        sampled = sampled._replace(scale=estimated_sum(sample, batch, sampled, step_marginals, latents))
+    return sampled._replace(scale=jax.lax.stop_gradient(sampled.scale))
 
 
 def estimated_bound(
-    whole: StochasticProblem,
+    problem: StochasticProblem,
     sample: LatentSample,
     batch: Batch,
-    seen: Sampled,
+    sampled: Sampled,
     latents: Int[Array, " k"],
 ) -> Float[Array, ""]:
     """Σ of the tangents - KL(q || prior) from some rows and latents, in expectation that of all.
 
     Where devices share rows, a part that adds up to it.
     """
-    bound, share, split = sample.bound, sample.share, whole.split
-    given = (batch.y, batch.parameters)
-    terms = bound.terms(seen.own.mean, seen.own.variance, *given, latents, seen.scale)
-    at_chosen = bound.terms(*seen.at_chosen, *given, seen.chosen, seen.scale)
-    total = jnp.sum(others_weight(latents, seen.chosen, share) * terms, axis=1)
-    total = total + jnp.sum(seen.first * at_chosen, axis=1) + bound.rest(*given, seen.scale)
-    likely = whole.num_rows / split.count(batch.y) * jnp.sum(split.of_batch(total))
-    return likely - jnp.sum(seen.own.divergences) / share / split.devices
+    bound, share, sharding = sample.bound, sample.share, problem.sharding
+    data = (batch.y, batch.parameters)
+    terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.scale)
+    at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.scale)
+    total = jnp.sum(inclusion_weights(latents, sampled.chosen, share) * terms, axis=1)
+    total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.scale)
+    likely = problem.num_rows / sharding.count(batch.y) * jnp.sum(sharding.mask_padding(total))
+    return likely - jnp.sum(sampled.marginals.divergences) / share / sharding.devices
 
 
-class Seen(NamedTuple):
+class LatentStepInfo(NamedTuple):
     """What a step saw of where it began, the bound, its latents and their E v; where these went, and how far."""
 
     bound: Float[Array, ""]
@@ -190,8 +190,8 @@ class Seen(NamedTuple):
 
 
 def step(
-    whole: StochasticProblem, sample: LatentSample, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
-) -> tuple[SviState, Seen]:
+    problem: StochasticProblem, sample: LatentSample, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
+) -> tuple[SviState, LatentStepInfo]:
     """For some latents a step of their natural parameters towards the optimum for some rows, and Adam's.
 
     The length of a latent's step goes by how many steps it had itself: in expectation over the latents, all natural
@@ -205,31 +205,32 @@ def step(
     log_sum = state.log_sum
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
-        batch = whole.batch(vector, X, y)
-        seen = look(sample, batch, naturals, before, log_sum, latents)
-        log_prior = whole.learnable.log_prior(whole.values_at(vector))
-        value = estimated_bound(whole, sample, batch, seen, latents)
-        return value + log_prior / whole.split.devices, (batch, seen)
+        batch = problem.batch(vector, X, y)
+        sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
+        log_prior = problem.learnable.log_prior(problem.values_at(vector))
+        value = estimated_bound(problem, sample, batch, sampled, latents)
+        return value + log_prior / problem.sharding.devices, (batch, sampled)
 
-    (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
-    value, slope = whole.split.total((value, slope))
-    toward = targets(whole, sample, batch, (seen.own.mean, seen.own.variance), latents, seen.scale)
+    (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
+    value, slope = problem.sharding.psum((value, slope))
+    moments = (sampled.marginals.mean, sampled.marginals.variance)
+    toward = targets(problem, sample, batch, moments, latents, sampled.scale)
     rate = rates.length(state.taken[latents])
     moved = NaturalParameters(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
         before.potential + rate[:, None] * (toward.potential - before.potential),
     )
     length = sample.share * rates.length(sample.share * state.values.taken)
-    sums = estimated_sum(sample, batch, seen, seen.own, latents)
-    following = follow(log_sum, batch.factors[0], sums, whole.num_rows, whole.split, length)
-    values = adam_step(state.values, slope, rates.learning, whole.units)
-    every = jax.tree.map(lambda all, own: all.at[latents].set(own), naturals, moved)
+    sums = estimated_sum(sample, batch, sampled, sampled.marginals, latents)
+    following = newton_update(log_sum, batch.factors[0], sums, problem.num_rows, problem.sharding, length)
+    values = adam_step(state.values, slope, rates.learning, problem.units)
+    every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
     after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
-    return after, Seen(value, latents, seen.own.centres, moved, rate)
+    return after, LatentStepInfo(value, latents, sampled.marginals.centres, moved, rate)
 
 
 def advance(
-    whole: StochasticProblem,
+    problem: StochasticProblem,
     sample: LatentSample,
     state: SviState,
     X: Float[Array, "most b d"],
@@ -248,28 +249,28 @@ def advance(
     sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.taken))
 
     def body(index: Array, carry: Any) -> Any:
-        state, (naturals, vectors, squares, centres, bounds, left) = carry
-        state, seen = step(whole, sample, state, X[index % len(X)], y[index % len(y)], rates)
-        own, vector = seen.latents, state.values.vector
-        naturals = jax.tree.map(lambda total, now: total.at[own].add(now), naturals, seen.naturals)
-        centres, left = centres.at[own].add(seen.centres), left.at[own].multiply(1.0 - seen.rates)
-        return state, (naturals, vectors + vector, squares + vector**2, centres, bounds + seen.bound, left)
+        state, (naturals, vectors, squares, centres, bounds, remaining) = carry
+        state, info = step(problem, sample, state, X[index % len(X)], y[index % len(y)], rates)
+        latents, vector = info.latents, state.values.vector
+        naturals = jax.tree.map(lambda total, now: total.at[latents].add(now), naturals, info.naturals)
+        centres, remaining = centres.at[latents].add(info.centres), remaining.at[latents].multiply(1.0 - info.rates)
+        return state, (naturals, vectors + vector, squares + vector**2, centres, bounds + info.bound, remaining)
 
-    found = jax.lax.fori_loop(first, last, body, (state, sums))
-    state, (naturals, vectors, squares, centres, bounds, left) = found
+    result = jax.lax.fori_loop(first, last, body, (state, sums))
+    state, (naturals, vectors, squares, centres, bounds, remaining) = result
     visits, count = state.taken - start.taken, last - first
 
     def averaged(total: Array, now: Array) -> Array:
-        own = visits.reshape(-1, *[1] * (total.ndim - 1))
-        return jnp.where(own > 0.0, total / jnp.maximum(own, 1.0), now)
+        counts = visits.reshape(-1, *[1] * (total.ndim - 1))
+        return jnp.where(counts > 0.0, total / jnp.maximum(counts, 1.0), now)
 
-    now = over_states(lambda own: solved(own)[1], state.naturals[0])
+    now = over_states(lambda each: to_moments(each)[1], state.naturals[0])
     window = WindowAverage(
         (jax.tree.map(averaged, naturals, state.naturals[0]),),
         vectors / count,
         squares / count,
         averaged(centres, now).ravel(),
         bounds / count,
-        1.0 - jnp.mean(left),
+        1.0 - jnp.mean(remaining),
     )
     return state, window

@@ -24,23 +24,23 @@ def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 
-def first_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, split: RowSharding) -> LogSum:
+def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, sharding: RowSharding) -> LogSum:
     """Least squares on the logarithms of sums that are known; weights have the prior N(0, 1)."""
-    phi = split.of_batch(features(A))
-    size = split.count(sums)
-    curvature, told = split.total((phi.T @ phi / size, phi.T @ jnp.log(sums) / size))
-    return LogSum(_solve(curvature, told, num_rows), curvature)
+    phi = sharding.mask_padding(features(A))
+    size = sharding.count(sums)
+    curvature, slope = sharding.psum((phi.T @ phi / size, phi.T @ jnp.log(sums) / size))
+    return LogSum(_solve(curvature, slope, num_rows), curvature)
 
 
-def follow(
-    now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, split: RowSharding, rate: Array
+def newton_update(
+    now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, sharding: RowSharding, rate: Array
 ) -> LogSum:
     """A step, so long at most, of Newton's towards what loses least at unbiased estimates of the sums at some rows."""
-    phi = split.of_batch(features(A))
-    size = split.count(sums)
+    phi = sharding.mask_padding(features(A))
+    size = sharding.count(sums)
     # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S.
     excess = sums * jnp.exp(-(features(A) @ now.weights)) - 1.0
-    square, slope = split.total((phi.T @ phi / size, phi.T @ excess / size))
+    square, slope = sharding.psum((phi.T @ phi / size, phi.T @ excess / size))
     curvature = now.curvature + rate * (square - now.curvature)
     return LogSum(now.weights + rate * _solve(curvature, slope - now.weights / num_rows, num_rows), curvature)
 

@@ -20,7 +20,7 @@ class NaturalParameters(NamedTuple):
     potential: Float[Array, "*latents D"]
 
 
-def solved(naturals: NaturalParameters) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+def to_moments(naturals: NaturalParameters) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
     """The root of P, and E v."""
     root = root_of_one_plus(naturals.precision)
     return root, cho_solve((root, True), naturals.potential)
@@ -34,7 +34,7 @@ def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Floa
 
 def divergence_between(one: NaturalParameters, other: NaturalParameters) -> Float[Array, ""]:
     """KL(one || other)."""
-    (root, centre), (its_root, its_centre) = solved(one), solved(other)
+    (root, centre), (its_root, its_centre) = to_moments(one), to_moments(other)
     spread = jnp.sum(solve_triangular(root, its_root, lower=True) ** 2)
     moved = its_root.T @ (its_centre - centre)
     logs = jnp.log(jnp.diagonal(root)) - jnp.log(jnp.diagonal(its_root))
@@ -59,7 +59,7 @@ def retraction_step(now: NaturalParameters, toward: NaturalParameters, rate: Arr
     moved = natural_step(now, toward, rate)
 
     def retracted() -> NaturalParameters:
-        root, centre = solved(now)
+        root, centre = to_moments(now)
         half = rate * solve_triangular(root, toward.precision, lower=True)
         bend = 0.5 * half.T @ half
         return NaturalParameters(moved.precision + bend, moved.potential + bend @ centre)

@@ -54,9 +54,10 @@ def source_of(
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
         return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
-    found = survey(X, check)
+    surveyed = survey(X, check)
     model.warn_unseen(check.unseen)
-    return model, Data(found.X, found.y, X.columns), Source(X, found.num_rows, found.scaling, X.columns, found.digest)
+    source = Source(X, surveyed.num_rows, surveyed.scaling, X.columns, surveyed.digest)
+    return model, Data(surveyed.X, surveyed.y, X.columns), source
 
 
 def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
@@ -71,9 +72,9 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
 
 
 def _check_rows(model: Model, y: Any, weights: Any) -> None:
-    given = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
-    if given:
-        raise ValueError(f"{given[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
+    extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
+    if extra:
+        raise ValueError(f"{extra[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
     if model.is_weighted:
         raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
 

@@ -19,7 +19,7 @@ from pgmodels.runtime.x64 import as_array
 
 _ROWS = "rows"
 # Batches lie along a first axis, the rows of each along the second.
-_SHARED, _WHOLE = PartitionSpec(None, _ROWS), PartitionSpec()
+_SHARDED, _REPLICATED = PartitionSpec(None, _ROWS), PartitionSpec()
 
 
 class RowSharding(NamedTuple):
@@ -31,12 +31,12 @@ class RowSharding(NamedTuple):
     devices: int = 1
     size: int = 0
 
-    def place(self, batches: Block) -> tuple[Array, Array]:
+    def shard(self, batches: Block) -> tuple[Array, Array]:
         """Batches, along a first axis, with their rows on the devices; a process copies those of its own."""
         if self.devices == 1:
             return as_array(batches[0]), as_array(batches[1])
         X, y = (_filled(part, -self.size % self.devices) for part in batches)
-        sharding = NamedSharding(_mesh(), _SHARED)
+        sharding = NamedSharding(_mesh(), _SHARDED)
         return (
             jax.make_array_from_callback(X.shape, sharding, X.__getitem__),
             jax.make_array_from_callback(y.shape, sharding, y.__getitem__),
@@ -46,60 +46,62 @@ class RowSharding(NamedTuple):
         """The rows of a batch, of which some are here."""
         return len(rows) if self.devices == 1 else self.size
 
-    def first(self, rows: Array) -> Any:
+    def first_index(self, rows: Array) -> Any:
         """The place in the batch of the first of the rows here."""
         return 0 if self.devices == 1 else jax.lax.axis_index(_ROWS) * len(rows)
 
-    def of_batch(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
+    def mask_padding(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
         """Terms of each row here, zero where it fills up."""
         if self.size % self.devices == 0:
             return terms
-        return masked(jnp.where(self.first(terms) + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
+        return masked(jnp.where(self.first_index(terms) + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
 
-    def total(self, sums: Any) -> Any:
+    def psum(self, sums: Any) -> Any:
         """Sums over the rows of a batch, from those over the rows here."""
         return sums if self.devices == 1 else jax.lax.psum(sums, _ROWS)
 
-    def mean(self, tree: Any) -> Any:
+    def pmean(self, tree: Any) -> Any:
         """The mean of what each device has."""
         return tree if self.devices == 1 else jax.lax.pmean(tree, _ROWS)
 
-    def at_hand(self, tree: Any) -> Any:
+    def to_host(self, tree: Any) -> Any:
         """What all devices have alike, on the one that all other work is done on."""
         return tree if self.devices == 1 else jax.tree.map(lambda leaf: as_array(np.asarray(leaf)), tree)
 
 
-def split_rows(size: int) -> RowSharding:
+def row_sharding(size: int) -> RowSharding:
     """How all devices, of all processes, share the rows of batches of a size."""
     return RowSharding(jax.device_count(), size)
 
 
-def where_rows_are(function: Callable[..., Any]) -> Callable[..., Any]:
+def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function(whole, start, X, y, *others)``, to be compiled, on each device with its rows of the batches X and y.
 
-    ``whole.split`` says how they are shared. All else is the same everywhere, and so is what it returns.
+    ``problem.sharding`` says how they are shared. All else is the same everywhere, and so is what it returns.
     """
 
     @wraps(function)
-    def call(whole: Any, *arguments: Any) -> Any:
-        if whole.split.devices == 1:
-            return function(whole, *arguments)
+    def call(problem: Any, *arguments: Any) -> Any:
+        if problem.sharding.devices == 1:
+            return function(problem, *arguments)
 
-        def here(*own: Any) -> Any:
+        def here(*local_arguments: Any) -> Any:
             # Machines may round differently, and have to decide alike.
-            return whole.split.mean(function(*own))
+            return problem.sharding.pmean(function(*local_arguments))
 
-        specs = (_WHOLE, _WHOLE, _SHARED, _SHARED, *[_WHOLE] * (len(arguments) - 3))
-        return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_WHOLE, check_vma=False)(whole, *arguments)
+        specs = (_REPLICATED, _REPLICATED, _SHARDED, _SHARDED, *[_REPLICATED] * (len(arguments) - 3))
+        return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_REPLICATED, check_vma=False)(
+            problem, *arguments
+        )
 
     return call
 
 
-def check_alike(description: str) -> None:
+def require_same_inputs(description: str) -> None:
     """Raise ValueError where the processes that share rows begin with what is described differently."""
     digest = np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8)[None]
-    own = NamedSharding(_mesh(), PartitionSpec(_ROWS))
-    each = jax.make_array_from_callback((jax.device_count(), digest.size), own, lambda _: digest)
+    by_device = NamedSharding(_mesh(), PartitionSpec(_ROWS))
+    each = jax.make_array_from_callback((jax.device_count(), digest.size), by_device, lambda _: digest)
     every = np.asarray(_everywhere(each))
     others = np.flatnonzero(np.any(every != every[0], axis=1))
     if len(others):
@@ -111,7 +113,7 @@ def check_alike(description: str) -> None:
 
 
 @contextmanager
-def others_named() -> Iterator[None]:
+def explain_lost_process() -> Iterator[None]:
     """Within the context, where processes share rows, an error of JAX says that it may be that of another."""
     try:
         yield
@@ -132,7 +134,7 @@ def _filled(part: np.ndarray, more: int) -> np.ndarray:
 @compiled
 def _everywhere(rows: Any) -> Any:
     """All rows, on each device."""
-    return jax.lax.with_sharding_constraint(rows, NamedSharding(_mesh(), _WHOLE))
+    return jax.lax.with_sharding_constraint(rows, NamedSharding(_mesh(), _REPLICATED))
 
 
 @cache

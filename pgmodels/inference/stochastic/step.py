@@ -20,7 +20,7 @@ from pgmodels.inference.stochastic.natural_parameters import (
     divergence_of,
     natural_step,
     retraction_step,
-    solved,
+    to_moments,
 )
 from pgmodels.inference.stochastic.sharding import RowSharding
 from pgmodels.inference.variational.gaussian_vi import positive
@@ -37,7 +37,7 @@ from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
 # Steps of q are as long as so many of Adam's at least: it follows the values.
-_FOLLOW = 2.0
+_MIN_STEP = 2.0
 
 
 class GradientStatistics(NamedTuple):
@@ -75,7 +75,7 @@ class Rates(NamedTuple):
 
     def length(self, taken: Array) -> Array:
         """Of a step of q after so many, where it is not adaptive."""
-        return jnp.maximum((taken + self.delay) ** -self.power, _FOLLOW * self.learning)
+        return jnp.maximum((taken + self.delay) ** -self.power, _MIN_STEP * self.learning)
 
 
 class WindowAverage(NamedTuple):
@@ -129,13 +129,13 @@ class Moments(NamedTuple):
 
 
 class StochasticProblem(Module):
-    """A model whose latents have coordinates, which q is of, and ``num_rows`` rows of data.
+    """The variational problem of svi: a model with ``num_rows`` rows of data and q on whitened coordinates.
 
-    ``prior`` has a factor in every group, and stands where nothing is learned; elsewhere the latents are those by their
-    values at ``inputs``, an (M, d) a group. A vector has the unconstrained values and, where the ``inputs_move``, these
-    after them; ``units`` are the units of its entries. Where devices share rows, as ``split`` says, what has rows has
-    those of one device. With a ``sample`` the latents are alike, those of one group, and q is that of each of them.
-    Where it is ``joint`` q couples all latents, and moments are covariances (n, p, p) of the predictors of a datum.
+    ``prior`` has a factor in every group, and is used if nothing is learned; otherwise the prior is recomputed from the
+    inducing ``inputs``, (M, d) for each group. A parameter vector holds the unconstrained hyperparameters, followed by
+    the inducing inputs if ``inputs_move``; ``units`` are the scales of its entries. ``sharding`` says how devices share
+    rows: arrays over rows hold those of one device. With a ``sample``, steps use a subset of the latents, which form
+    one group and have one q each. If ``joint``, q couples all latents, and variances are covariances (n, p, p).
     """
 
     objective: Objective = eqx.field(static=True)
@@ -146,7 +146,7 @@ class StochasticProblem(Module):
     units: Float[Array, " values"]
     num_rows: Float[Array, ""]
     adaptive: bool = eqx.field(static=True)
-    split: RowSharding = eqx.field(static=True, default=RowSharding())
+    sharding: RowSharding = eqx.field(static=True, default=RowSharding())
     sample: LatentSample | None = None
     inputs_move: bool = eqx.field(static=True, default=False)
     joint: bool = eqx.field(static=True, default=False)
@@ -168,8 +168,8 @@ class StochasticProblem(Module):
 
     def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
         """The inducing inputs of a vector."""
-        parts = self._split(vector)[1:] if self.inputs_move else self.inputs
-        return tuple(part.reshape(Z.shape) for part, Z in zip(parts, self.inputs, strict=True))
+        arrays = self._split(vector)[1:] if self.inputs_move else self.inputs
+        return tuple(array.reshape(Z.shape) for array, Z in zip(arrays, self.inputs, strict=True))
 
     def _split(self, vector: Array) -> list[Array]:
         """The unconstrained values of a vector, and its inducing inputs where they move."""
@@ -184,8 +184,8 @@ class StochasticProblem(Module):
         predictors, latents = self.objective.predictors, range(self.objective.num_latents)
         if self.joint:
             return (tuple(latents),)
-        own = tuple((latent,) for latent in latents)
-        return own if predictors is None else predictors.latent_blocks
+        single = tuple((latent,) for latent in latents)
+        return single if predictors is None else predictors.latent_blocks
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
         """The prior at rows, at the values of an unconstrained vector."""
@@ -198,34 +198,34 @@ class StochasticProblem(Module):
     def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
         """Some rows."""
         parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
-        prior, found = self.prior, []
+        prior, factors = self.prior, []
         if self.learns:
             prior = self.prior_at(vector, X)
         for group in prior.groups:
             if isinstance(group, InducingPrior) and self.learns:
-                found += [(group.factor, group.residual)] * group.size
+                factors += [(group.factor, group.residual)] * group.size
             elif isinstance(group, FactoredPrior):
-                found += [group.factor_at(X)] * group.size
+                factors += [group.factor_at(X)] * group.size
         Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(y, parameters)
-        return Batch(y, prior.means(), [A for A, _ in found], [left for _, left in found], parameters, Phi)
+        return Batch(y, prior.means(), [A for A, _ in factors], [residual for _, residual in factors], parameters, Phi)
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
         size, centres, divergence = len(batch.factors), [], jnp.zeros(())
         mean = jnp.broadcast_to(batch.means, (len(batch.y), size))
         V = jnp.zeros((len(batch.y), size, size))
-        for block, own in zip(self.blocks, naturals, strict=True):
-            root, centre = solved(own)
+        for block, q in zip(self.blocks, naturals, strict=True):
+            root, centre = to_moments(q)
             centres.append(centre)
             divergence = divergence + divergence_of(root, centre)
-            parts = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
+            centre_by_latent = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
             # The covariance of a block's latents is U^T U.
-            U = [solve_triangular(root, _placed(batch, block, latent), lower=True) for latent in block]
-            for ours, part, left in zip(block, parts, U, strict=True):
-                mean = mean.at[:, ours].add(batch.factors[ours].T @ part)
+            U = [solve_triangular(root, _zero_padded_factor(batch, block, latent), lower=True) for latent in block]
+            for ours, latent_centre, our_root in zip(block, centre_by_latent, U, strict=True):
+                mean = mean.at[:, ours].add(batch.factors[ours].T @ latent_centre)
                 V = V.at[:, ours, ours].add(batch.residuals[ours])
-                for theirs, right in zip(block, U, strict=True):
-                    V = V.at[:, ours, theirs].add(jnp.sum(left * right, axis=0))
+                for theirs, their_root in zip(block, U, strict=True):
+                    V = V.at[:, ours, theirs].add(jnp.sum(our_root * their_root, axis=0))
         both = (mean, jnp.diagonal(V, axis1=1, axis2=2))
         if batch.Phi is not None:
             both = self.pushed(batch.Phi, mean, V)
@@ -237,7 +237,7 @@ class StochasticProblem(Module):
             return push_values(Phi, mean), push_covariance(Phi, V)
         return push_moments(Phi, mean, V)
 
-    def left_out(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
+    def inducing_loss(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
         """Σ w residual / 2, what the bound loses to inducing inputs, and the mean share of the predictors' variance.
 
         Rows stand for all.
@@ -247,8 +247,12 @@ class StochasticProblem(Module):
             residual = push_values(batch.Phi**2, residual)
         w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
         share = jnp.mean(residual / moments.variance, axis=1)
-        sums = [jnp.sum(self.split.of_batch(part)) for part in (jnp.sum(0.5 * w * residual, axis=1), share)]
-        return self.split.total(jnp.stack(sums)) / self.split.count(batch.y) * jnp.stack([self.num_rows, jnp.ones(())])
+        sums = [jnp.sum(self.sharding.mask_padding(part)) for part in (jnp.sum(0.5 * w * residual, axis=1), share)]
+        return (
+            self.sharding.psum(jnp.stack(sums))
+            / self.sharding.count(batch.y)
+            * jnp.stack([self.num_rows, jnp.ones(())])
+        )
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
@@ -260,60 +264,61 @@ class StochasticProblem(Module):
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
             h, w = pull_sites(batch.Phi, sites)
-        h, w = map(self.split.of_batch, (h - w @ batch.means, w))
-        share, A, found = self.num_rows / self.split.count(batch.y), batch.factors, []
+        h, w = map(self.sharding.mask_padding, (h - w @ batch.means, w))
+        share, A, targets = self.num_rows / self.sharding.count(batch.y), batch.factors, []
         for block in self.blocks:
-            parts = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
+            products = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
             potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
-            sums = self.split.total((jnp.block(parts), potential))
-            found.append(NaturalParameters(share * sums[0], share * sums[1]))
-        return tuple(found)
+            sums = self.sharding.psum((jnp.block(products), potential))
+            targets.append(NaturalParameters(share * sums[0], share * sums[1]))
+        return tuple(targets)
 
 
-def _placed(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
+def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
     """The factor of a latent in the rows of its coordinates among those of its block."""
-    own = [batch.factors[other] if other == latent else 0.0 * batch.factors[other] for other in block]
-    return jnp.concatenate(own)
+    factors = [batch.factors[other] if other == latent else 0.0 * batch.factors[other] for other in block]
+    return jnp.concatenate(factors)
 
 
-def first_state(whole: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
     See ``pgmodels.inference.variational.cavi.first_state``. Precisions below zero are left out.
     """
-    batch = whole.batch(vector, X[0], y[0])
+    batch = problem.batch(vector, X[0], y[0])
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
-    prior = jnp.stack([jnp.sum(A**2, axis=0) + left for A, left in pairs], axis=1)
+    prior = jnp.stack([jnp.sum(A**2, axis=0) + residual for A, residual in pairs], axis=1)
     if batch.Phi is not None:
-        mean, prior = whole.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
-    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if whole.joint else jnp.minimum(prior, 1.0)
-    sites = Sites(*whole.objective.local_sites(mean, prior, batch.y, batch.parameters))
-    naturals = whole.natural_target(batch, positive(sites, mean) if whole.objective.signed else sites)
+        mean, prior = problem.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
+    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if problem.joint else jnp.minimum(prior, 1.0)
+    sites = Sites(*problem.objective.local_sites(mean, prior, batch.y, batch.parameters))
+    naturals = problem.natural_target(batch, positive(sites, mean) if problem.objective.signed else sites)
     begun = SviState(naturals, (), initial_adam(vector), jnp.zeros(()), jnp.ones(()))
-    if not whole.adaptive:
+    if not problem.adaptive:
         return begun
 
     def gradients(rows: tuple[Array, Array]) -> Any:
-        one = whole.batch(vector, *rows)
-        return difference(whole.targets(one, *whole.moments(one, naturals)[:2]), naturals)
+        one = problem.batch(vector, *rows)
+        return difference(problem.targets(one, *problem.moments(one, naturals)[:2]), naturals)
 
     every = jax.lax.map(gradients, (X, y))
     averages = []
-    for index in range(len(whole.objective.blocks)):
-        own = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in places(whole, index)]
-        squares = sum(jnp.sum(leaf**2) for place in places(whole, index) for leaf in every[place]) / len(X)
-        averages.append(GradientStatistics(own, as_array(squares), as_array(np.float64(len(X)))))
+    for index in range(len(problem.objective.blocks)):
+        indices = block_indices(problem, index)
+        means = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in indices]
+        squares = sum(jnp.sum(leaf**2) for place in indices for leaf in every[place]) / len(X)
+        averages.append(GradientStatistics(means, as_array(squares), as_array(np.float64(len(X)))))
     return begun._replace(averages=tuple(averages))
 
 
-def places(whole: StochasticProblem, index: int) -> list[int]:
+def block_indices(problem: StochasticProblem, index: int) -> list[int]:
     """The places of the blocks of latents that a block of the objective updates."""
-    latents = whole.objective.latents_of(whole.objective.blocks[index])
-    return [place for place, block in enumerate(whole.blocks) if set(block) <= set(latents)]
+    latents = problem.objective.latents_of(problem.objective.blocks[index])
+    return [place for place, block in enumerate(problem.blocks) if set(block) <= set(latents)]
 
 
-class Seen(NamedTuple):
+class StepInfo(NamedTuple):
     """What a step saw of where it began: the bound, with the log prior of the values, and E v."""
 
     bound: Float[Array, ""]
@@ -321,54 +326,54 @@ class Seen(NamedTuple):
 
 
 def penalised_bound(
-    whole: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
+    problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
     """Σ B - KL(q || prior) and the log prior of the values, some rows in the place of all; what it was computed from.
 
     Where devices share rows, a part that adds up to it.
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
-    batch = whole.batch(vector, X, y)
-    moments = whole.moments(batch, naturals)
-    terms = whole.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
-    log_prior, split = whole.learnable.log_prior(whole.values_at(vector)), whole.split
-    likely = whole.num_rows / split.count(y) * jnp.sum(split.of_batch(terms))
-    return likely - moments.divergence / split.devices + log_prior / split.devices, (batch, moments)
+    batch = problem.batch(vector, X, y)
+    moments = problem.moments(batch, naturals)
+    terms = problem.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
+    log_prior, sharding = problem.learnable.log_prior(problem.values_at(vector)), problem.sharding
+    likely = problem.num_rows / sharding.count(y) * jnp.sum(sharding.mask_padding(terms))
+    return likely - moments.divergence / sharding.devices + log_prior / sharding.devices, (batch, moments)
 
 
 def step(
-    whole: StochasticProblem, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
-) -> tuple[SviState, Seen]:
+    problem: StochasticProblem, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
+) -> tuple[SviState, StepInfo]:
     """For each block of the objective a step of its natural parameters towards the optimum for some rows, and Adam's.
 
     Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
     of CAVI.
     """
-    seen_before = state.taken * whole.split.count(y) + whole.split.first(y)
-    whole = replace(whole, objective=whole.objective.for_batch(seen_before))
+    rows_before = state.taken * problem.sharding.count(y) + problem.sharding.first_index(y)
+    problem = replace(problem, objective=problem.objective.for_batch(rows_before))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
-        return penalised_bound(whole, state.naturals, vector, X, y)
+        return penalised_bound(problem, state.naturals, vector, X, y)
 
-    (value, (batch, seen)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
-    value, slope = whole.split.total((value, slope))
-    naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), seen
-    for index in range(len(whole.objective.blocks)):
+    (value, (batch, initial_moments)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
+    value, slope = problem.sharding.psum((value, slope))
+    naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), initial_moments
+    for index in range(len(problem.objective.blocks)):
         if index > 0:
-            moments = whole.moments(batch, naturals)
-        target = whole.targets(batch, moments.mean, moments.variance)
-        own = places(whole, index)
-        gradient = [difference(target[place], naturals[place]) for place in own]
+            moments = problem.moments(batch, naturals)
+        target = problem.targets(batch, moments.mean, moments.variance)
+        indices = block_indices(problem, index)
+        gradient = [difference(target[place], naturals[place]) for place in indices]
         rate = rates.length(state.taken)
-        if whole.adaptive:
+        if problem.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
         shortest = jnp.minimum(shortest, rate)
-        for place, toward in zip(own, gradient, strict=True):
-            move = retraction_step if whole.objective.signed else natural_step
+        for place, toward in zip(indices, gradient, strict=True):
+            move = retraction_step if problem.objective.signed else natural_step
             naturals[place] = move(naturals[place], toward, rate)
-    values = adam_step(state.values, slope, rates.learning, whole.units)
+    values = adam_step(state.values, slope, rates.learning, problem.units)
     moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
-    return moved, Seen(value, seen.centre)
+    return moved, StepInfo(value, initial_moments.centre)
 
 
 def adapt(averages: GradientStatistics, gradient: Any) -> tuple[Array, GradientStatistics]:

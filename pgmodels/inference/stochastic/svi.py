@@ -18,16 +18,16 @@ from pgmodels.inference.empirical_bayes.initial_values import steps
 from pgmodels.inference.inducing_selection import Inputs, with_inputs, without_inputs
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.inference.stochastic import convergence as windows
+from pgmodels.inference.stochastic import convergence
 from pgmodels.inference.stochastic.checkpoint import SviCheckpoint
-from pgmodels.inference.stochastic.convergence import Outcome, Settings, settle
-from pgmodels.inference.stochastic.final_passes import arrive, warn_gaining
+from pgmodels.inference.stochastic.convergence import Outcome, Settings, make_settings
+from pgmodels.inference.stochastic.final_passes import run_final_passes, warn_gaining
 from pgmodels.inference.stochastic.inputs import inputs_for_steps
-from pgmodels.inference.stochastic.latent_subsampling import sample_of
+from pgmodels.inference.stochastic.latent_subsampling import latent_sample_of
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.posterior import posterior
 from pgmodels.inference.stochastic.rows import Source, paired, shuffled, source_of
-from pgmodels.inference.stochastic.sharding import check_alike, others_named, split_rows
+from pgmodels.inference.stochastic.sharding import explain_lost_process, require_same_inputs, row_sharding
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
 from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational.cavi import ConvergenceWarning, conclude
@@ -58,16 +58,16 @@ _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
 _LIGHT_ROWS = 20_000
 
 
-def _many_rows(whole: StochasticProblem, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
+def _many_rows(problem: StochasticProblem, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
     return len(y) > _LIGHT_ROWS
 
 
 @partial(compiled, optimise=_many_rows)
 def _moments(
-    whole: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
+    problem: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
 ) -> tuple[Array, Array]:
-    found = whole.moments(whole.batch(vector, X, y), naturals)
-    return found.mean, found.variance
+    moments = problem.moments(problem.batch(vector, X, y), naturals)
+    return moments.mean, moments.variance
 
 
 _start = compiled(cavi_engine.start_at, optimise=False)
@@ -162,10 +162,10 @@ def svi(
         check_whole_number(class_batch_size, "class_batch_size", 1)
         there = {"weights": weights is not None, "rate='adaptive'": decay is None}
         there |= {"objective='gaussian_vi'": objective != "cavi"}
-        given = [name for name, is_there in there.items() if is_there]
-        if given:
-            raise ValueError(f"class_batch_size goes without {given[0]}: leave one of them out.")
-        sample = sample_of(require_model(model), class_batch_size, key)
+        conflicting = [name for name, is_there in there.items() if is_there]
+        if conflicting:
+            raise ValueError(f"class_batch_size goes without {conflicting[0]}: leave one of them out.")
+        sample = latent_sample_of(require_model(model), class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
     model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, objective)
     model = model.resolve(data.X)
@@ -173,7 +173,7 @@ def svi(
         model = hold_unnormalised(model, "svi")
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
-    settings = settle(
+    settings = make_settings(
         count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, objective == "cavi"
     )
     options = _Options(
@@ -202,10 +202,10 @@ class _Options(NamedTuple):
     sample: LatentSample | None
 
 
-class _Found(NamedTuple):
+class _Fitted(NamedTuple):
     """What the steps led to: what they worked on, where they ended, and the model with its values."""
 
-    whole: StochasticProblem
+    stochastic: StochasticProblem
     outcome: Outcome
     model: Model
     report: FitReport | None
@@ -214,25 +214,26 @@ class _Found(NamedTuple):
 def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
     """Steps for a resolved model, and those of CAVI on all rows."""
     inputs = inputs_for_steps(model, data, len(data.X), options.train_hyperparameters, options.objective)
-    held = with_inputs(model, inputs)
-    problem = None if options.train_hyperparameters else problem_of(held, data)
-    prior = held.prior(data.X[:1]) if problem is None else problem.prior
+    model_for_steps = with_inputs(model, inputs)
+    problem = None if options.train_hyperparameters else problem_of(model_for_steps, data)
+    prior = model_for_steps.prior(data.X[:1]) if problem is None else problem.prior
     prior.require_factors()
-    found = _learned(model, prior, inputs, data, source, settings, options)
-    problem = problem or problem_of(found.model, data)
+    fitted = _learned(model, prior, inputs, data, source, settings, options)
+    problem = problem or problem_of(fitted.model, data)
     # The bound of the start says how much a relative tolerance is.
-    first = maximise(cavi_engine.step, problem, _start(problem, *_at_all(problem, found, data)), 0.0, 0)
+    first = maximise(cavi_engine.step, problem, _start(problem, *_at_all(problem, fitted, data)), 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
-    limit, left = settings.enough(source.num_rows, size) / size, settings.passes_left(len(found.outcome.trace))
-    ascent = maximise(cavi_engine.step, problem, first.state, limit, left, title="svi", progress=options.progress)
+    limit = settings.max_gain(source.num_rows, size) / size
+    count = settings.remaining_epochs(len(fitted.outcome.trace))
+    ascent = maximise(cavi_engine.step, problem, first.state, limit, count, title="svi", progress=options.progress)
     # What is to be said of convergence is said of svi.
     result = conclude(
-        "svi", found.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
+        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
     )
-    if found.outcome.converged and not ascent.converged:
-        warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if left else None)
-    converged = found.outcome.converged and ascent.converged
-    result = replace(result, objective="cavi", converged=converged, fit=found.report)
+    if fitted.outcome.converged and not ascent.converged:
+        warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
+    converged = fitted.outcome.converged and ascent.converged
+    result = replace(result, objective="cavi", converged=converged, fit=fitted.report)
     warn_narrow("svi", result)
     return result
 
@@ -241,13 +242,13 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
     """Steps for a resolved model, of which q at the inducing inputs stays."""
     inputs = inputs_for_steps(model, sample, source.num_rows, options.train_hyperparameters, options.objective)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
-    found = _learned(model, prior, inputs, sample, source, settings, options)
-    outcome = found.outcome
+    fitted = _learned(model, prior, inputs, sample, source, settings, options)
+    outcome = fitted.outcome
     if outcome.converged and options.objective == "cavi" and options.sample is None:
-        outcome = arrive(found.whole, found.model, outcome, source, settings, options.progress)
+        outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, settings, options.progress)
     return SparseApproximation(
-        model=found.model,
-        posterior=posterior(found.whole, outcome.naturals, outcome.vector, as_array(sample.X[:1])),
+        model=fitted.model,
+        posterior=posterior(fitted.stochastic, outcome.naturals, outcome.vector, as_array(sample.X[:1])),
         scaling=source.scaling,
         num_rows=source.num_rows,
         columns=source.columns,
@@ -255,7 +256,7 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
         converged=outcome.converged,
         tolerance=settings.tolerance,
         seconds=time.perf_counter() - options.begin,
-        fit=found.report,
+        fit=fitted.report,
         objective=options.objective,
     )
 
@@ -268,20 +269,20 @@ def _learned(
     source: Source,
     settings: Settings,
     options: _Options,
-) -> _Found:
+) -> _Fitted:
     """Steps until nothing moves any more."""
     unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, joint = _terms(model, prior, options.objective)
-    whole = StochasticProblem(
+    problem = StochasticProblem(
         terms,
         unknowns,
         without_inputs(model).bare(),
         prior,
-        tuple(as_array(own) for own in inputs) if options.train_hyperparameters else (),
+        tuple(as_array(Z) for Z in inputs) if options.train_hyperparameters else (),
         as_array(_units(unknowns, inputs if options.train_inducing else (), sample.X)),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
-        split_rows(settings.batch_size),
+        row_sharding(settings.batch_size),
         options.sample,
         options.train_inducing,
         joint,
@@ -289,17 +290,17 @@ def _learned(
     stream = shuffled(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
     saved = options.checkpoint
-    restored = None if saved is None else saved.restore(fingerprint(), windows.structure(whole, stream, settings))
-    with others_named():
+    restored = None if saved is None else saved.restore(fingerprint(), convergence.structure(problem, stream, settings))
+    with explain_lost_process():
         if jax.process_count() > 1:
-            check_alike(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
-        ascent, starts = restored or windows.begin(whole, sample, stream, settings)
+            require_same_inputs(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
+        ascent, starts = restored or convergence.initial_ascent(problem, sample, stream, settings)
 
-        def save(ascent: windows.Ascent, final: bool) -> None:
+        def save(ascent: convergence.Ascent, final: bool) -> None:
             if saved is not None and jax.process_index() == 0:
                 saved.save(ascent, starts, final)
 
-        outcome = windows.maximise(whole, ascent, stream, settings, save, options.progress)
+        outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress)
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
@@ -307,11 +308,11 @@ def _learned(
             "tolerance.",
             ConvergenceWarning,
         )
-    values = [np.asarray(value) for value in whole.values_at(outcome.vector)]
+    values = [np.asarray(value) for value in problem.values_at(outcome.vector)]
     report = _report(outcome, starts, unknowns, values, settings) if options.train_hyperparameters else None
     if options.train_inducing:
-        inputs = tuple(np.asarray(Z) for Z in whole.inputs_at(outcome.vector))
-    return _Found(whole, outcome, with_inputs(unknowns.with_values(values), inputs), report)
+        inputs = tuple(np.asarray(Z) for Z in problem.inputs_at(outcome.vector))
+    return _Fitted(problem, outcome, with_inputs(unknowns.with_values(values), inputs), report)
 
 
 def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
@@ -339,7 +340,7 @@ def _fingerprint(
 def _report(
     outcome: Outcome, starts: dict[str, float], learnable: ParameterVector, values: list[np.ndarray], settings: Settings
 ) -> FitReport:
-    num_steps = settings.taken(len(outcome.trace))
+    num_steps = settings.num_steps(len(outcome.trace))
     return FitReport(
         start=max(starts, key=lambda name: starts[name], default="values given"),
         start_elbos=starts,
@@ -367,15 +368,15 @@ def _terms(model: Model, prior: PriorCollection, objective: str) -> tuple[Object
     return terms, joint
 
 
-def _at_all(problem: Problem, found: _Found, data: Data) -> tuple[Array, Array]:
+def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array]:
     """q's moments at all rows."""
-    whole, q = found.whole, found.outcome
-    n, width = len(data.y), sum(group.rank * group.size for group in whole.prior.groups)
+    stochastic, q = fitted.stochastic, fitted.outcome
+    n, width = len(data.y), sum(group.rank * group.size for group in stochastic.prior.groups)
     chunks = equal_chunks(np.arange(n), min(n, chunk_length(width)))
     X, y = data.X, data.y
-    parts = (_moments(whole, q.naturals, q.vector, as_array(X[own]), as_array(y[own])) for own in chunks)
+    moments = (_moments(stochastic, q.naturals, q.vector, as_array(X[rows]), as_array(y[rows])) for rows in chunks)
     size = problem.prior.num_rows
-    mean, variance = (as_array(pad_rows(np.concatenate(both)[:n], size)) for both in zip(*parts, strict=True))
+    mean, variance = (as_array(pad_rows(np.concatenate(both)[:n], size)) for both in zip(*moments, strict=True))
     return mean, variance
 
 

@@ -12,11 +12,11 @@ from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.inference.mcmc.gibbs.adaptation import default_schedule, pilot_schedule, tune
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.moves import hamiltonian
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep, SweepInfo
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation, DataAugmentationInfo
 from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, choose_step
-from pgmodels.inference.mcmc.gibbs.moves.move import Seen
+from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SliceUnknowns
+from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, first_schedule
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from tests.registry import CASES
@@ -63,63 +63,63 @@ def has(schedule, kind):
 
 @pytest.mark.parametrize(("cost", "tried"), [(0.5, True), (2.0, False)])
 def test_hamiltonian_steps_are_tried_where_they_cost_no_more(cost, tried, monkeypatch):
-    prior, slices = prior_of(1, 100), first_schedule(MOVES).of(SliceUnknowns)
-    in_their_place = int(slices.repeats) * SliceUnknowns().cost(prior, slices, None)
-    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, turn, seen: cost * in_their_place)
-    held = default_schedule(MOVES, prior)
-    first = pilot_schedule(held, 0)
+    prior, slices = prior_of(1, 100), first_schedule(MOVES).of(SurrogateSlice)
+    in_their_place = int(slices.repeats) * SurrogateSlice().cost(prior, slices, None)
+    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, schedule, stats: cost * in_their_place)
+    default = default_schedule(MOVES, prior)
+    first = pilot_schedule(default, 0)
     second = pilot_schedule(first, 1)
     # Until the first pilot has found how long steps are, and then together with what they are compared to.
-    found = [(has(schedule, Hamiltonian), has(schedule, SliceUnknowns)) for schedule in (held, first, second)]
-    assert found == ([(False, True), (True, False), (True, True)] if tried else [(False, True)] * 3)
-    assert all(has(schedule, Sweep) for schedule in (held, first, second))
+    active = [(has(schedule, Hamiltonian), has(schedule, SurrogateSlice)) for schedule in (default, first, second)]
+    assert active == ([(False, True), (True, False), (True, True)] if tried else [(False, True)] * 3)
+    assert all(has(schedule, DataAugmentation) for schedule in (default, first, second))
     assert repeats(default_schedule(WITHOUT_GRADIENT, prior), Hamiltonian) is None
 
 
-def seen_of(schedule, acceptance, jumps):
+def stats_of(schedule, acceptance, jumps):
     """A pilot of ten iterations of four chains: each Hamiltonian step this probable, squared jumps this large."""
     ones, none = jnp.ones((4, 100, 3)), jnp.zeros((4, 2))
     infos = {
         Hamiltonian: (40.0, 10.0 * acceptance * jnp.ones(4), 10.0 * jnp.asarray(jumps[0])),
-        SliceUnknowns: (40.0, (), 10.0 * jnp.asarray(jumps[1])),
-        Sweep: (40.0, SweepInfo(ones, ones, 2.0 * ones, 1.5 * ones), none),
+        SurrogateSlice: (40.0, (), 10.0 * jnp.asarray(jumps[1])),
+        DataAugmentation: (40.0, DataAugmentationInfo(ones, ones, 2.0 * ones, 1.5 * ones), none),
         SliceLatents: (40.0, 15.0 * jnp.ones(4), none),
     }
-    found = [infos.get(type(move), (40.0, (), none)) for move in schedule.moves]
-    return [Seen(jnp.asarray(40.0), jnp.asarray(steps), info, jnp.ones((4, 1)) * j) for steps, info, j in found]
+    entries = [infos.get(type(move), (40.0, (), none)) for move in schedule.moves]
+    return [MoveStats(jnp.asarray(40.0), jnp.asarray(steps), info, jnp.ones((4, 1)) * j) for steps, info, j in entries]
 
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_move_whose_slowest_coordinate_goes_furthest_for_its_cost_is_kept(chosen, monkeypatch):
-    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, turn, seen: 3.0)
-    monkeypatch.setattr(SliceUnknowns, "cost", lambda self, prior, turn, seen: 2.0)
+    monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, schedule, stats: 3.0)
+    monkeypatch.setattr(SurrogateSlice, "cost", lambda self, prior, schedule, stats: 2.0)
     prior = prior_of(3, 100)
-    held = default_schedule(MOVES, prior)
-    pilot = pilot_schedule(pilot_schedule(held, 0), 1)
+    default = default_schedule(MOVES, prior)
+    pilot = pilot_schedule(pilot_schedule(default, 0), 1)
     # A fifth further for its cost, or less far; however far the other hyperparameter goes.
     slowest = 0.1 * 3.0 / 2.0 * (1.2 if chosen else 0.8)
     jumps = [[3.0, slowest], [0.1, 0.7]]
-    schedule = tune(prior, True, seen_of(pilot, 0.8, jumps), pilot)
-    assert (has(schedule, Hamiltonian), has(schedule, SliceUnknowns)) == (chosen, not chosen)
+    schedule = tune(prior, True, stats_of(pilot, 0.8, jumps), pilot)
+    assert (has(schedule, Hamiltonian), has(schedule, SurrogateSlice)) == (chosen, not chosen)
     # Slice steps of the latents are beside those of the hyperparameters alone, and sweeps beside either.
     assert has(schedule, SliceLatents) == (not chosen)
-    assert 1 <= int(schedule.of(Sweep).every) < 50
+    assert 1 <= int(schedule.of(DataAugmentation).every) < 50
     # The step is that which is accepted as often as wanted.
     settings = schedule.of(Hamiltonian).settings
     assert float(settings.step) == pytest.approx(choose_step(float(pilot.of(Hamiltonian).settings.step), 0.8))
     # The last pilot has the chosen kind, and changes it no more.
-    last = tune(prior, True, seen_of(schedule, 0.8, jumps), pilot_schedule(schedule, 2))
-    assert (has(last, Hamiltonian), has(last, SliceUnknowns)) == (chosen, not chosen)
+    last = tune(prior, True, stats_of(schedule, 0.8, jumps), pilot_schedule(schedule, 2))
+    assert (has(last, Hamiltonian), has(last, SurrogateSlice)) == (chosen, not chosen)
 
 
 def test_where_hamiltonian_steps_alone_fail_slice_steps_come_back():
     prior = prior_of(3, 100)
     alone = pilot_schedule(default_schedule(MOVES, prior), 0)
     jumps = [[3.0, 0.9], [0.8, 0.7]]
-    rare, often = (tune(prior, True, seen_of(alone, acceptance, jumps), alone) for acceptance in (0.025, 0.8))
-    assert [has(rare, kind) for kind in (Hamiltonian, SliceUnknowns, SliceLatents)] == [True, True, True]
-    assert [has(often, kind) for kind in (Hamiltonian, SliceUnknowns, SliceLatents)] == [True, False, False]
-    assert int(rare.of(Sweep).every) == 1
+    rare, often = (tune(prior, True, stats_of(alone, acceptance, jumps), alone) for acceptance in (0.025, 0.8))
+    assert [has(rare, kind) for kind in (Hamiltonian, SurrogateSlice, SliceLatents)] == [True, True, True]
+    assert [has(often, kind) for kind in (Hamiltonian, SurrogateSlice, SliceLatents)] == [True, False, False]
+    assert int(rare.of(DataAugmentation).every) == 1
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def held_at_first(model, X, y, num_warmup):
     """How many Hamiltonian steps and slice steps on hyperparameters a run begins with."""
     settings = Settings(num_warmup, 2, jax.random.key(0), Keep("all"))
     schedule = GibbsRun(model.resolve(X), model.check(X, y), settings).schedule
-    return repeats(schedule, Hamiltonian), repeats(schedule, SliceUnknowns)
+    return repeats(schedule, Hamiltonian), repeats(schedule, SurrogateSlice)
 
 
 @pytest.mark.slow

@@ -64,9 +64,9 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     # To a number of draws that the test can make again from the start.
     total = done + 333
     resumed = pgm.gibbs(*problem, num_samples=total, checkpoint=tmp_path, **OPTIONS)
-    whole = pgm.gibbs(*problem, num_samples=total, **OPTIONS)
-    assert np.array_equal(resumed.latents, whole.latents)
-    assert np.array_equal(resumed.log_likelihood_trace, whole.log_likelihood_trace)
+    uninterrupted = pgm.gibbs(*problem, num_samples=total, **OPTIONS)
+    assert np.array_equal(resumed.latents, uninterrupted.latents)
+    assert np.array_equal(resumed.log_likelihood_trace, uninterrupted.log_likelihood_trace)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("replace", 3)),
 )
 def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
-    whole = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
+    uninterrupted = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
     original, calls = getattr(os, failing), []
 
     def interrupted(*arguments):
@@ -88,7 +88,7 @@ def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path,
         pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
     monkeypatch.setattr(os, failing, original)
     resumed = pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
-    assert np.array_equal(resumed.latents, whole.latents)
+    assert np.array_equal(resumed.latents, uninterrupted.latents)
 
 
 def test_a_finished_run_is_read_and_goes_on(problem, tmp_path):
@@ -106,11 +106,11 @@ def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
     options = {**OPTIONS, "keep": keep}
     pgm.gibbs(*problem, num_samples=70, checkpoint=tmp_path, **options)
     resumed = pgm.gibbs(*problem, num_samples=150, checkpoint=tmp_path, **options)
-    whole = pgm.gibbs(*problem, num_samples=150, **options)
-    assert np.array_equal(resumed.mean, whole.mean)
-    assert np.array_equal(resumed.variance, whole.variance)
+    uninterrupted = pgm.gibbs(*problem, num_samples=150, **options)
+    assert np.array_equal(resumed.mean, uninterrupted.mean)
+    assert np.array_equal(resumed.variance, uninterrupted.variance)
     if keep != "moments":
-        assert np.array_equal(resumed.latents, whole.latents)
+        assert np.array_equal(resumed.latents, uninterrupted.latents)
 
 
 @pytest.mark.slow
@@ -120,8 +120,8 @@ def test_sampled_hyperparameters_survive_too(tmp_path, eager):
     options = {"num_warmup": 120, "num_chains": 2, "seed": 4}
     pgm.gibbs(model, X, y, num_samples=20, checkpoint=tmp_path, **options)
     resumed = pgm.gibbs(model, X, y, num_samples=45, checkpoint=tmp_path, **options)
-    whole = pgm.gibbs(model, X, y, num_samples=45, **options)
-    assert_same_draws(resumed, whole)
+    uninterrupted = pgm.gibbs(model, X, y, num_samples=45, **options)
+    assert_same_draws(resumed, uninterrupted)
 
 
 @pytest.mark.slow
@@ -147,10 +147,10 @@ def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, m
     assert_same_draws(resumed, pgm.gibbs(model, X, y, **options))
 
 
-def assert_same_draws(resumed, whole):
-    for name, values in whole.hyperparameters.items():
+def assert_same_draws(resumed, uninterrupted):
+    for name, values in uninterrupted.hyperparameters.items():
         assert np.array_equal(resumed.hyperparameters[name], values)
-    assert np.array_equal(resumed.latents, whole.latents)
+    assert np.array_equal(resumed.latents, uninterrupted.latents)
 
 
 def test_another_run_is_refused(problem, tmp_path):

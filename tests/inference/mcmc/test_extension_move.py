@@ -10,8 +10,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import Sweep
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, Need, Step
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, Step
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from tests.inference.mcmc.test_invariance import FALSE_ALARMS, REPLICAS, STEPS
 from tests.registry import CASES
@@ -30,12 +30,12 @@ class CrankNicolson(Move):
     # The error to plant.
     accepts_all: bool = False
     name: ClassVar[str] = "crank_nicolson"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.FACTOR})
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset({MoveRequirement.FACTOR})
 
     def init(self, target, chain):
         return jnp.zeros(2)
 
-    def step(self, target, settings, chain, own, number):
+    def step(self, target, settings, chain, state, number):
         key, noise_key, accept_key = jax.random.split(chain.key, 3)
         noise = jax.random.normal(noise_key, chain.coordinates.shape)
         coordinates = jnp.sqrt(1.0 - self.length**2) * chain.coordinates + self.length * noise
@@ -46,9 +46,9 @@ class CrankNicolson(Move):
             jnp.where(accepted, new, old) for new, old in ((latents, chain.latents), (coordinates, chain.coordinates))
         )
         moved = chain._replace(key=key, latents=latents, coordinates=coordinates)
-        return Step(moved, own + jnp.array([accepted, 1.0]))
+        return Step(moved, state + jnp.array([accepted, 1.0]))
 
-    def cost(self, prior, turn, seen):
+    def cost(self, prior, schedule, stats):
         return float(sum(factor.size for factor in prior.factors()))
 
 
@@ -69,9 +69,9 @@ def test_it_takes_part_in_a_run():
     X, y = CASES["gaussian"].data(6, seed=3)
     model = CASES["gaussian"].model()
     settings = Settings(25, 2, jax.random.key(0), Keep("all"))
-    run = GibbsRun(model.resolve(X), model.check(X, y), settings, (CrankNicolson(), Sweep()))
+    run = GibbsRun(model.resolve(X), model.check(X, y), settings, (CrankNicolson(), DataAugmentation()))
     run.advance(525, None, False)
-    accepted, made = np.asarray(run.state.own[0]).T
+    accepted, made = np.asarray(run.state.move_states[0]).T
     assert made.tolist() == [525.0, 525.0]
     assert np.all((accepted > 25) & (accepted < 500))
     draws = run.draws(500, 0.0)

@@ -120,19 +120,19 @@ def test_draws_of_another_engine_cannot_be_extended(binary):
 @pytest.mark.parametrize("keep", some(["moments", [3, 0, 17]], "moments"))
 def test_keeping_less_of_the_same_draws(binary, keep):
     options = {"num_samples": 120, "num_warmup": 30, "num_chains": 2, "seed": 4}
-    whole, part = gibbs(*binary, **options), gibbs(*binary, keep=keep, **options)
+    full, part = gibbs(*binary, **options), gibbs(*binary, keep=keep, **options)
     # Two programs, each of which rounds in its own order.
-    np.testing.assert_allclose(part.log_likelihood_trace, whole.log_likelihood_trace, rtol=1e-12)
+    np.testing.assert_allclose(part.log_likelihood_trace, full.log_likelihood_trace, rtol=1e-12)
     # Running sums round otherwise than a sum at the end.
-    np.testing.assert_allclose(part.mean, whole.mean, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(part.variance, whole.variance, rtol=1e-9)
+    np.testing.assert_allclose(part.mean, full.mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(part.variance, full.variance, rtol=1e-9)
     assert part.whitened is None
     if keep == "moments":
         with pytest.raises(ValueError, match="were not stored"):
             _ = part.latents
     else:
         np.testing.assert_array_equal(part.rows, keep)
-        np.testing.assert_allclose(part.latents, whole.latents[:, :, keep], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(part.latents, full.latents[:, :, keep], rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match='keep="all"'):
         part.predict_latent(binary[1][:2])
 

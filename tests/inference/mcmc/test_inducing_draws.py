@@ -96,17 +96,17 @@ def ess(values):
 )
 def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request):
     # With an inducing input at every datum the sparse model is the dense one.
-    found = sample(X) if everywhere else request.getfixturevalue("draws")
+    result = sample(X) if everywhere else request.getfixturevalue("draws")
     weights, points, means, variances = exact(rbf if everywhere else sparse)
     for column, name in enumerate(("lengthscale", "scale")):
-        values = found.hyperparameters[name]
+        values = result.hyperparameters[name]
         middle = weights @ points[:, column]
         deviation = np.sqrt(weights @ (points[:, column] - middle) ** 2)
         # Nearly as many effective draws as there are; four standard errors.
         assert ess(values) > 400
         assert abs(values.mean() - middle) < 4.0 * deviation / np.sqrt(ess(values))
         np.testing.assert_allclose(values.std(), deviation, rtol=0.2)
-    mean, variance = found.predict_latent(X_NEW)
+    mean, variance = result.predict_latent(X_NEW)
     exact_mean = weights @ means
     exact_variance = weights @ (variances + (means - exact_mean) ** 2)
     # Five standard errors of 400 draws.
@@ -211,7 +211,7 @@ def first_of_gibbs(model):
     run = GibbsRun(model.resolve(ROWS), Data(ROWS, NOISY), Settings(0, 2, jax.random.key(0), Keep("all")))
     run._warn_left_out()
     # What the Gaussian of the moves has of the prior is no copy.
-    assert run.target.held.prior.groups[0].span.A is run.prior.groups[0].span.A
+    assert run.target.fixed_reference.prior.groups[0].span.A is run.prior.groups[0].span.A
     return run
 
 
@@ -233,10 +233,12 @@ def test_too_few_inducing_inputs_are_said(engine):
         gp = pgm.GP(pgm.RBF(pgm.Fixed(0.5), pgm.Fixed(3.0)), mean=pgm.Fixed(0.0), form=pgm.Inducing(Z))
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            found = engine(pgm.Model(pgm.Gaussian(scale), gp))
+            result = engine(pgm.Model(pgm.Gaussian(scale), gp))
         messages = [str(each.message) for each in told if each.category is pgm.InducingWarning]
         scales = (
-            np.exp(found.vectors[np.argmax(found.shares)]) if engine is integrated else found.model.parameters["scale"]
+            np.exp(result.vectors[np.argmax(result.shares)])
+            if engine is integrated
+            else result.model.parameters["scale"]
         )
         return messages, float(np.squeeze(scales))
 

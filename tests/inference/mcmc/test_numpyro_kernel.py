@@ -33,13 +33,13 @@ def test_draws_are_those_of_gibbs(method):
     case = CASES["bernoulli"]
     X, y = case.data(15, seed=3)
     kernel = pgm.GibbsKernel(case.model(), X, y)
-    found = run(kernel, method)["f"]
-    assert found.shape == (3, 400, 15, 1)
+    samples = run(kernel, method)["f"]
+    assert samples.shape == (3, 400, 15, 1)
     draws = pgm.gibbs(case.model(), X, y, num_samples=2000, seed=7)
-    mean, variance = z_scores(found, draws.latents)
+    mean, variance = z_scores(samples, draws.latents)
     assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.0
-    assert len(np.unique(found[:, 0, 0, 0])) == 3
-    assert np.array_equal(run(kernel, method, num_samples=20, thinning=4)["f"], found[:, 3:20:4])
+    assert len(np.unique(samples[:, 0, 0, 0])) == 3
+    assert np.array_equal(run(kernel, method, num_samples=20, thinning=4)["f"], samples[:, 3:20:4])
 
 
 def test_draws_are_of_the_rows_of_the_data_chain_by_chain():
@@ -56,11 +56,11 @@ def test_sampled_hyperparameters_have_their_names_and_law():
     X = np.linspace(-1.5, 1.5, 12)[:, None]
     y = np.sin(2.0 * X[:, 0]) + 0.2
     model = pgm.Model(pgm.Gaussian(dist.LogNormal(-1.0, 0.5)), pgm.GP(pgm.RBF(1.2, dist.LogNormal(0.0, 0.5))))
-    found = run(pgm.GibbsKernel(model, X, y), "vectorized")
-    assert set(found) == {"f", "lengthscale", "scale"}
+    samples = run(pgm.GibbsKernel(model, X, y), "vectorized")
+    assert set(samples) == {"f", "lengthscale", "scale"}
     draws = pgm.gibbs(model, X, y, num_samples=2000, seed=7)
     for name, values in draws.hyperparameters.items():
-        mean, variance = z_scores(np.log(found[name])[..., None, None], np.log(values)[..., None, None])
+        mean, variance = z_scores(np.log(samples[name])[..., None, None], np.log(values)[..., None, None])
         assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.0
 
 
@@ -111,20 +111,20 @@ def test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on(p
             sampler.run(jax.random.key(seed), extra_fields=("number",))
             numbers = sampler.get_extra_fields(group_by_chain=True)["number"]
             assert np.array_equal(numbers, np.tile(np.arange(first, first + 400), (num_chains, 1)))
-            found = np.asarray(sampler.get_samples(group_by_chain=True)["f"])
-            assert found.shape == (num_chains, 400, ROWS, 1)
-            assert np.array_equal(sampler.get_samples()["f"], found.reshape(-1, ROWS, 1))
-            assert len(np.unique(found[:, 0, 0, 0])) == num_chains
-            return found
+            samples = np.asarray(sampler.get_samples(group_by_chain=True)["f"])
+            assert samples.shape == (num_chains, 400, ROWS, 1)
+            assert np.array_equal(sampler.get_samples()["f"], samples.reshape(-1, ROWS, 1))
+            assert len(np.unique(samples[:, 0, 0, 0])) == num_chains
+            return samples
 
-        found = run(3, 1)
+        samples = run(3, 1)
         sampler.post_warmup_state = sampler.last_state
         following = run(4, 401)
         sampler.post_warmup_state = None
-        assert np.array_equal(run(3, 1), found)
-    assert not np.any(found == following)
+        assert np.array_equal(run(3, 1), samples)
+    assert not np.any(samples == following)
     # Each mean is over some 200 independent draws at least.
-    for each in (found, following):
+    for each in (samples, following):
         mean, deviation = each.mean(axis=(0, 1)), np.sqrt(draws.variance)
         assert np.all(np.abs(mean - draws.mean) < 0.4 * deviation)
     assert np.ptp(draws.mean) > 2.0 * deviation.max()

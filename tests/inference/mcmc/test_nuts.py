@@ -38,9 +38,9 @@ def test_log_density_of_the_numpyro_model_is_the_product_written_out():
     prior += stats.gamma(3.0, scale=2.0).logpdf(2.7) + stats.norm.logpdf(v).sum()
     with jax.enable_x64(True):
         program = pgm.to_numpyro(model, X3, y)
-        found, trace = log_density(program, (), {}, values | {"whitened_0": jnp.asarray(v)})
+        log_joint, trace = log_density(program, (), {}, values | {"whitened_0": jnp.asarray(v)})
         pointwise = trace["y"]["fn"].log_prob(trace["y"]["value"])
-    np.testing.assert_allclose(float(found), likelihood.sum() + prior, rtol=1e-12)
+    np.testing.assert_allclose(float(log_joint), likelihood.sum() + prior, rtol=1e-12)
     np.testing.assert_allclose(trace["f"]["value"], f, rtol=1e-12)
     np.testing.assert_allclose(pointwise, likelihood, rtol=1e-12)
 
@@ -95,9 +95,9 @@ def binary():
 def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     model, X, y, referee = binary()
     draws = pgm.gibbs(model, X, y, num_samples=1500, num_warmup=100, seed=1)
-    found = verdicts(pgm.compare(nuts=referee, gibbs=draws, reference="nuts"))
-    assert {label: verdict.level for label, verdict in found.items()} == {"nuts": "trust", "gibbs": "trust"}
-    assert "agrees with nuts" in str(found["gibbs"])
+    by_label = verdicts(pgm.compare(nuts=referee, gibbs=draws, reference="nuts"))
+    assert {label: verdict.level for label, verdict in by_label.items()} == {"nuts": "trust", "gibbs": "trust"}
+    assert "agrees with nuts" in str(by_label["gibbs"])
     other = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), mean=0.3))
     draws = pgm.gibbs(other, X, y, num_samples=500, num_warmup=100, seed=1)
     table = pgm.compare(nuts=referee, gibbs=draws, reference="nuts")

@@ -31,9 +31,9 @@ def svi(folder, seed):
     model = pgm.Model(pgm.Gaussian(dist.TruncatedNormal(0.5, 0.7, low=0.1)), pgm.GP(kernel, form=pgm.Inducing(4)))
     options = {"batch_size": 4, "train_hyperparameters": True, "tolerance": 1e-9, "max_epochs": 200, "seed": seed}
     with pytest.warns(pgm.ConvergenceWarning):
-        found = pgm.svi(model, pgm.ArrayRows(X, Y), checkpoint=folder, **options)
-    mean, variance = found.predict_latent(X)
-    return found.fit.values | {"mean of f": mean, "variance of f": variance, "bounds": found.elbo_trace}
+        result = pgm.svi(model, pgm.ArrayRows(X, Y), checkpoint=folder, **options)
+    mean, variance = result.predict_latent(X)
+    return result.fit.values | {"mean of f": mean, "variance of f": variance, "bounds": result.elbo_trace}
 
 
 ENGINES = {"gibbs": (gibbs, checkpoint, "Checkpoint"), "svi": (svi, svi_checkpoint, "SviCheckpoint")}
@@ -41,7 +41,7 @@ ENGINES = {"gibbs": (gibbs, checkpoint, "Checkpoint"), "svi": (svi, svi_checkpoi
 
 def run(engine, folder, seed, killed=False):
     """What a run finds, and how often it saves; or it is ended when it has saved once."""
-    found, module, kind = ENGINES[engine]
+    call, module, kind = ENGINES[engine]
     saves = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "_INTERVAL", 0.0)
@@ -54,7 +54,7 @@ def run(engine, folder, seed, killed=False):
                 raise KeyboardInterrupt
 
         patched.setattr(getattr(module, kind), "save", counted)
-        return found(folder, seed) | {"saves": len(saves)}
+        return call(folder, seed) | {"saves": len(saves)}
 
 
 SCRIPT = """
@@ -68,14 +68,14 @@ numpy.savez(sys.argv[3], **run(sys.argv[1], sys.argv[2], 4))
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["gibbs", "svi"])
 def test_another_process_ends_an_interrupted_run_as_if_nothing_had_happened(tmp_path, engine):
-    whole = run(engine, tmp_path / "whole", 4)
+    uninterrupted = run(engine, tmp_path / "whole", 4)
     with pytest.raises(KeyboardInterrupt):
         run(engine, tmp_path / "run", jax.random.key(4), killed=True)
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED="12")
     command = [sys.executable, "-c", SCRIPT, engine, tmp_path / "run", tmp_path / "found.npz"]
     done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    with np.load(tmp_path / "found.npz") as found:
-        assert found["saves"] == whole.pop("saves") - 1 > 0
-        for name, values in whole.items():
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
+    with np.load(tmp_path / "found.npz") as resumed:
+        assert resumed["saves"] == uninterrupted.pop("saves") - 1 > 0
+        for name, values in uninterrupted.items():
+            np.testing.assert_array_equal(resumed[name], values, err_msg=name)

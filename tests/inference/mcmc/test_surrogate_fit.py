@@ -34,10 +34,10 @@ def test_it_is_the_variational_gaussian_with_nine_tenths_of_its_factors(name):
 
         none = jnp.zeros(mean.shape)
         free = condition_blocks(prior, none, none[:, :, None] * none[:, None], fit.surrogate.blocks)
-        whole = together(problem.condition(fit.sites))
-        found = fit.surrogate.marginals()[0]
-        np.testing.assert_allclose(found, mean, atol=1e-9)
-        expected = 0.1 * dense(free) + 0.9 * dense(whole)
+        variational = together(problem.condition(fit.sites))
+        surrogate_mean = fit.surrogate.marginals()[0]
+        np.testing.assert_allclose(surrogate_mean, mean, atol=1e-9)
+        expected = 0.1 * dense(free) + 0.9 * dense(variational)
         np.testing.assert_allclose(dense(fit.surrogate), expected, rtol=1e-6, atol=1e-6 * np.max(expected))
         # Factors made where the latents are expected are those of the fit, whose last step moved it by less than that:
         # an ELBO of order 10 that changes by 1e-4 leaves some 1 % of a deviation.

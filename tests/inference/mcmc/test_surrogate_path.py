@@ -11,9 +11,9 @@ import pytest
 import pgmodels as pgm
 from pgmodels.diagnostics.convergence import convergence_by_latent
 from pgmodels.inference.mcmc.gibbs import surrogate as refits
-from pgmodels.inference.mcmc.gibbs.preconditioner import log_lengths, still_frame
+from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner, log_lengths
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, first_sites, fit_surrogate, fitting_problem
-from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_response, linear_response
+from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path, linear_path
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.blocks import choose_blocks
@@ -55,13 +55,13 @@ def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations(
         return jnp.asarray(a + np.einsum("d,dil->il", z, slope)), jnp.asarray(D[:, :, None] * covariance * D[:, None])
 
     axes = np.eye(2)
-    response = linear_response(
+    response = linear_path(
         fit(np.zeros(2)), *map(jnp.asarray, (MIDDLE, SCALE)), [(fit(e), fit(-e)) for e in axes], True
     )
-    np.testing.assert_allclose(response.frame.slope, centre_slope, rtol=1e-12)
-    for z, held in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
-        found = response.at(MIDDLE + SCALE @ jnp.array(z))
-        for one, other in zip(found, marginals(np.array(held)), strict=True):
+    np.testing.assert_allclose(response.preconditioner.slope, centre_slope, rtol=1e-12)
+    for z, clipped in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
+        result = response.at(MIDDLE + SCALE @ jnp.array(z))
+        for one, other in zip(result, marginals(np.array(clipped)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
@@ -70,9 +70,9 @@ def fits_that_widen(rng):
     one = (jnp.ones((3, 1)), jnp.ones((3, 1, 1)))
 
     def fit(centre, log_width):
-        found = gaussian(centre, one)
-        wider = replace(found.surrogate, roots=(jnp.exp(-log_width) * found.surrogate.roots[0],))
-        return found._replace(surrogate=wider)
+        narrow = gaussian(centre, one)
+        wider = replace(narrow.surrogate, roots=(jnp.exp(-log_width) * narrow.surrogate.roots[0],))
+        return narrow._replace(surrogate=wider)
 
     neighbours = [
         (fit(rng.normal(size=3), up), fit(rng.normal(size=3), down)) for up, down in ((0.4, -0.2), (0.0, 0.0))
@@ -82,8 +82,8 @@ def fits_that_widen(rng):
 
 def test_standard_coordinates_follow_the_centre_and_the_width():
     fit, neighbours = fits_that_widen(np.random.default_rng(2))
-    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
-    frame, P = response.frame, fit[0].roots[0] @ fit[0].roots[0].T
+    response = linear_path(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    frame, P = response.preconditioner, fit[0].roots[0] @ fit[0].roots[0].T
     # At the middle and its centre is the origin; one deviation of a hyperparameter on, the centre has moved.
     np.testing.assert_allclose(response.standardise(jnp.asarray(MIDDLE), frame.centre), 0.0, atol=1e-14)
     moved = response.place(jnp.array([0.0, 1.0, 0.0, 0.0, 0.0]))
@@ -99,7 +99,7 @@ def test_standard_coordinates_follow_the_centre_and_the_width():
 def test_standard_coordinates_are_undone_and_know_their_jacobian():
     rng = np.random.default_rng(2)
     fit, neighbours = fits_that_widen(rng)
-    response = linear_response(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    response = linear_path(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
     for standard in rng.normal(size=(3, 5)):
         np.testing.assert_allclose(response.standardise(*response.place(jnp.asarray(standard))), standard, atol=1e-12)
         jacobian = jax.jacobian(lambda x: jnp.concatenate(response.place(x)))(jnp.asarray(standard))
@@ -113,7 +113,7 @@ def test_lengths_are_those_along_an_axis_with_the_others_held():
     turned = gaussian([0.0, 0.0, 0.0], one).surrogate
     precision = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
     turned = replace(turned, roots=(jnp.asarray(np.linalg.cholesky(precision)),))
-    axes = still_frame(gaussian([0.0, 0.0, 0.0], one)[0], 1).axes
+    axes = constant_preconditioner(gaussian([0.0, 0.0, 0.0], one)[0], 1).axes
     expected = [(axis @ precision @ axis) ** -0.5 for axis in np.asarray(axes[0]).T]
     np.testing.assert_allclose(np.exp(log_lengths(turned, axes)), expected, rtol=1e-12)
 
@@ -135,16 +135,16 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
     fits, sizes = [], {"num_samples": 5, "num_warmup": 120, "num_chains": 2, "seed": 0}
 
     def fit(*args):
-        found = fit_surrogate(*args)
+        result = fit_surrogate(*args)
         fits.append(1)
-        return found._replace(elbo=-jnp.inf) if len(fits) - 1 in failing else found
+        return result._replace(elbo=-jnp.inf) if len(fits) - 1 in failing else result
 
     monkeypatch.setattr(refits, "fit_surrogate", fit)
     with pytest.warns(pgm.MixingWarning, match=message) as caught:
         draws = pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
     assert [str(warning.filename) for warning in caught] == [__file__]
     assert np.isfinite(draws.latents).all()
-    moves = np.abs(draws.run.target.response.frame.slope).max(axis=1) > 0
+    moves = np.abs(draws.run.target.path.preconditioner.slope).max(axis=1) > 0
     assert moves.tolist() == ([False, False] if 1 in failing else [False, True])
     # Nor is it forgotten by a run that is taken up again.
     with pytest.warns(pgm.MixingWarning, match=message):
@@ -163,11 +163,11 @@ def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
 
     fit = fitted(1.0)
     middle, scale = jnp.array([1.0]), jnp.array([[0.4]])
-    response = linear_response(fit, middle, scale, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
+    response = linear_path(fit, middle, scale, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
     target = fitted(1.25)[1]
     for i, transform in enumerate((lambda x: x, np.log)):
         error = np.abs(transform(response.at(jnp.array([1.25]))[i]) - transform(target[i])).max()
-        without = np.abs(transform(constant_response(fit, middle, False).at(middle)[i]) - transform(target[i])).max()
+        without = np.abs(transform(constant_path(fit, middle, False).at(middle)[i]) - transform(target[i])).max()
         assert without > 0.02
         assert error < 0.2 * without
 
@@ -186,8 +186,8 @@ def test_a_dispersion_mixes_better_where_the_factors_follow_it(monkeypatch):
         return float(convergence_by_latent(logs[..., None, None])[0].min())
 
     following = effective()
-    monkeypatch.setattr(refits, "linear_response", lambda fit, middle, *_: constant_response(fit, middle, False))
-    held = effective()
-    print(f"ESS {following:.0f} against {held:.0f}")
-    assert following > 1.5 * held
+    monkeypatch.setattr(refits, "linear_path", lambda fit, middle, *_: constant_path(fit, middle, False))
+    constant = effective()
+    print(f"ESS {following:.0f} against {constant:.0f}")
+    assert following > 1.5 * constant
     assert following > 800

@@ -26,8 +26,8 @@ def best_level(y):
         bound = np.sum((y - 0.5) * m) - len(y) * np.log(2.0 * np.cosh(0.5 * np.sqrt(m**2 + v)))
         return 0.5 * ((m**2 + v) / 4.0 - 1.0 - np.log(v / 4.0)) - bound
 
-    found = minimize(loss, [-3.0, -3.0], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12})
-    return found.x[0], np.exp(found.x[1]), -found.fun
+    optimum = minimize(loss, [-3.0, -3.0], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12})
+    return optimum.x[0], np.exp(optimum.x[1]), -optimum.fun
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def best_level(y):
 def test_rare_events_end_at_the_optimum(num_rows, ones, batch_size, source):
     X, y = rare(num_rows, ones)
     mean, variance, bound = best_level(y)
-    found = pgm.svi(LEVEL, *source(X, y), batch_size=batch_size)
-    assert found.converged
-    assert bound - 1e-4 * num_rows / 20.0 < found.elbo <= bound + 1e-4
-    m, v = (part.item() for part in found.predict_latent(X[:1]))
+    result = pgm.svi(LEVEL, *source(X, y), batch_size=batch_size)
+    assert result.converged
+    assert bound - 1e-4 * num_rows / 20.0 < result.elbo <= bound + 1e-4
+    m, v = (part.item() for part in result.predict_latent(X[:1]))
     assert abs(m - mean) < 0.2 * np.sqrt(variance)
     assert v == pytest.approx(variance, rel=0.01)
 
@@ -65,10 +65,10 @@ def test_separable_classes_end_at_the_optimum(batch_size):
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(100.0, 1.0), form=pgm.Inducing(7, "kmeans")))
     exact = pgm.cavi(model, X, y, tolerance=1e-12)
     for source in ((X, y), (pgm.ArrayRows(X, y),)):
-        found = pgm.svi(model, *source, batch_size=batch_size)
-        assert found.converged
-        assert exact.elbo - 1e-3 < found.elbo <= exact.elbo + 1e-6
-        moved = found.predict_latent(X)[0] - exact.predict_latent(X)[0]
+        result = pgm.svi(model, *source, batch_size=batch_size)
+        assert result.converged
+        assert exact.elbo - 1e-3 < result.elbo <= exact.elbo + 1e-6
+        moved = result.predict_latent(X)[0] - exact.predict_latent(X)[0]
         assert np.max(np.abs(moved) / np.sqrt(exact.variance)) < 0.2
 
 
@@ -79,8 +79,8 @@ def test_ten_blobs_have_the_loss_of_all_rows():
     y = rng.integers(10, size=600)
     X = centres[y] + 0.8 * rng.standard_normal((600, 2))
     model = pgm.Model(pgm.LogisticSoftmax(10), pgm.GP(pgm.RBF(40.0, 3.0), size=10, form=pgm.Inducing(30, "kmeans")))
-    exact, found = pgm.cavi(model, X, y), pgm.svi(model, X, y)
-    assert found.converged
-    assert found.elbo == pytest.approx(exact.elbo, abs=1e-3)
-    losses = [-np.mean(each.predict(X).log_density(y)) for each in (exact, found)]
+    exact, result = pgm.cavi(model, X, y), pgm.svi(model, X, y)
+    assert result.converged
+    assert result.elbo == pytest.approx(exact.elbo, abs=1e-3)
+    losses = [-np.mean(each.predict(X).log_density(y)) for each in (exact, result)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)

@@ -11,8 +11,8 @@ import pytest
 import pgmodels as pgm
 from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
-from pgmodels.inference.stochastic import latent_subsampling as class_steps
-from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, first_log_sum, follow
+from pgmodels.inference.stochastic import latent_subsampling
+from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.sharding import RowSharding
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, penalised_bound
@@ -54,13 +54,13 @@ def doubles():
 def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case):
     likelihood, y = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
-    tangent, given, latents = TangentBound(model.augmentation), (y, model.parameters), np.arange(C)
-    exact = np.asarray(model.augmentation.local_bound(MEAN, VARIANCE, *given))
+    tangent, data, latents = TangentBound(model.augmentation), (y, model.parameters), np.arange(C)
+    exact = np.asarray(model.augmentation.local_bound(MEAN, VARIANCE, *data))
 
     def bound(scale, m=MEAN, v=VARIANCE):
-        return jnp.sum(tangent.terms(m, v, *given, latents, scale), axis=1) + tangent.rest(*given, scale)
+        return jnp.sum(tangent.terms(m, v, *data, latents, scale), axis=1) + tangent.rest(*data, scale)
 
-    sums = tangent.constant(*given) + jnp.sum(tangent.sums(MEAN, VARIANCE, *given, latents), axis=1)
+    sums = tangent.constant(*data) + jnp.sum(tangent.sums(MEAN, VARIANCE, *data, latents), axis=1)
     # Sums of a few numbers of order one.
     np.testing.assert_allclose(bound(sums), exact, atol=1e-13)
     power = {"softmax": 1.0, "weighted": 1.5}[case]
@@ -69,12 +69,12 @@ def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case)
         np.testing.assert_allclose(exact - bound(share * sums), lost, atol=1e-12)
     # The sites are those of the augmentation there, and elsewhere the gradient in (m, s).
     for ours, theirs in zip(
-        tangent.sites(MEAN, VARIANCE, *given, latents, sums),
-        model.augmentation.local_sites(MEAN, VARIANCE, *given),
+        tangent.sites(MEAN, VARIANCE, *data, latents, sums),
+        model.augmentation.local_sites(MEAN, VARIANCE, *data),
         strict=True,
     ):
         np.testing.assert_allclose(ours, theirs, atol=1e-13)
-    h, w = tangent.sites(MEAN, VARIANCE, *given, latents, 0.6 * sums)
+    h, w = tangent.sites(MEAN, VARIANCE, *data, latents, 0.6 * sums)
     second, step = VARIANCE + MEAN**2, 1e-5
     for latent in range(C):
         one = step * np.eye(C)[latent]
@@ -89,18 +89,18 @@ def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case)
 def test_terms_of_some_latents_are_those_among_all(doubles, case):
     likelihood, y = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
-    tangent, given, scale = TangentBound(model.augmentation), (y, model.parameters), np.linspace(0.5, 2.0, 5)
-    every = tangent.terms(MEAN, VARIANCE, *given, np.arange(C), scale)
+    tangent, data, scale = TangentBound(model.augmentation), (y, model.parameters), np.linspace(0.5, 2.0, 5)
+    every = tangent.terms(MEAN, VARIANCE, *data, np.arange(C), scale)
     some = np.array([3, 0])
-    ours = tangent.terms(MEAN[:, some], VARIANCE[:, some], *given, some, scale)
+    ours = tangent.terms(MEAN[:, some], VARIANCE[:, some], *data, some, scale)
     np.testing.assert_allclose(ours, every[:, some], rtol=1e-14)
-    chosen, first = (np.asarray(part) for part in tangent.selected(*given))
+    chosen, first = (np.asarray(part) for part in tangent.selected(*data))
     np.testing.assert_array_equal(chosen, y.reshape(5, -1))
     np.testing.assert_array_equal(first[:, 0], 1.0)
     np.testing.assert_array_equal(first[:, 1:], (chosen[:, 1:] != chosen[:, :1]).astype(float))
     moments = (np.take_along_axis(part, chosen, axis=1) for part in (MEAN, VARIANCE))
-    own = tangent.terms(*moments, *given, chosen, scale)
-    np.testing.assert_allclose(own, np.take_along_axis(np.asarray(every), chosen, axis=1), rtol=1e-14)
+    at_chosen = tangent.terms(*moments, *data, chosen, scale)
+    np.testing.assert_allclose(at_chosen, np.take_along_axis(np.asarray(every), chosen, axis=1), rtol=1e-14)
 
 
 Z = np.array([[-1.0, 0.3], [0.2, -0.7], [0.9, 0.8]])
@@ -116,7 +116,7 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     vector, units = as_array(unknowns.start()), as_array(np.ones(len(unknowns.start())))
     # Rows that stand for seven times as many.
     num_rows = as_array(35.0)
-    whole = StochasticProblem(
+    problem = StochasticProblem(
         model.augmentation, unknowns, model.bare(), model.prior(ROWS[:1]), (as_array(Z),), units, num_rows, False
     )
     root = np.tril(RNG.normal(size=(C, 3, 3)))
@@ -125,12 +125,12 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     X, y = as_array(ROWS), as_array(y)
 
     def exact(vector):
-        value, (batch, moments) = penalised_bound(whole, each, vector, X, y)
-        return value, whole.targets(batch, moments.mean, moments.variance)
+        value, (batch, moments) = penalised_bound(problem, each, vector, X, y)
+        return value, problem.targets(batch, moments.mean, moments.variance)
 
     (value, targets), slope = run(jax.value_and_grad(exact, has_aux=True), vector)
     tangent = sample.bound
-    means, variances = (np.asarray(part) for part in run(whole.moments, run(whole.batch, vector, X, y), each)[:2])
+    means, variances = (np.asarray(part) for part in run(problem.moments, run(problem.batch, vector, X, y), each)[:2])
     sums = tangent.constant(y, model.parameters) + jnp.sum(
         tangent.sums(means, variances, y, model.parameters, np.arange(C)), axis=1
     )
@@ -140,27 +140,29 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     @jax.jit
     def of_some(vector, latents):
         def bound(vector):
-            batch = whole.batch(vector, X, y)
+            batch = problem.batch(vector, X, y)
             before = jax.tree.map(lambda leaf: leaf[latents], stacked)
-            seen = class_steps.look(sample, batch, stacked, before, nothing, latents)._replace(scale=sums)
-            both = seen.own.mean, seen.own.variance
-            towards = class_steps.targets(whole, sample, batch, both, latents, sums)
-            total = class_steps.estimated_sum(sample, batch, seen, seen.own, latents)
-            return class_steps.estimated_bound(whole, sample, batch, seen, latents), (towards, total)
+            sampled = latent_subsampling.sampled_marginals(sample, batch, stacked, before, nothing, latents)._replace(
+                scale=sums
+            )
+            both = sampled.marginals.mean, sampled.marginals.variance
+            towards = latent_subsampling.targets(problem, sample, batch, both, latents, sums)
+            total = latent_subsampling.estimated_sum(sample, batch, sampled, sampled.marginals, latents)
+            return latent_subsampling.estimated_bound(problem, sample, batch, sampled, latents), (towards, total)
 
         return jax.value_and_grad(bound, has_aux=True)(vector)
 
-    found = [of_some(vector, jnp.array(chosen)) for chosen in itertools.combinations(range(C), 2)]
-    assert np.mean([bound for (bound, _), _ in found]) == pytest.approx(float(value), rel=1e-12)
-    np.testing.assert_allclose(np.mean([by for _, by in found], axis=0), slope, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(np.mean([total for (_, (_, total)), _ in found], axis=0), sums, rtol=1e-12)
+    by_subset = [of_some(vector, jnp.array(chosen)) for chosen in itertools.combinations(range(C), 2)]
+    assert np.mean([bound for (bound, _), _ in by_subset]) == pytest.approx(float(value), rel=1e-12)
+    np.testing.assert_allclose(np.mean([by for _, by in by_subset], axis=0), slope, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.mean([total for (_, (_, total)), _ in by_subset], axis=0), sums, rtol=1e-12)
     # Of two latents, drawn half of the time, each goes all of its way: on average half of the natural gradient.
     moved = np.zeros((C, 3, 3)), np.zeros((C, 3))
-    for chosen, ((_, (towards, _)), _) in zip(itertools.combinations(range(C), 2), found, strict=True):
+    for chosen, ((_, (towards, _)), _) in zip(itertools.combinations(range(C), 2), by_subset, strict=True):
         for total, toward, now in zip(moved, towards, stacked, strict=True):
-            total[list(chosen)] += np.asarray(toward - now[np.array(chosen)]) / len(found)
+            total[list(chosen)] += np.asarray(toward - now[np.array(chosen)]) / len(by_subset)
     for place in range(2):
-        full = np.stack([target[place] - own[place] for target, own in zip(targets, each, strict=True)])
+        full = np.stack([target[place] - q[place] for target, q in zip(targets, each, strict=True)])
         np.testing.assert_allclose(moved[place], 0.5 * full, rtol=1e-10, atol=1e-10)
 
 
@@ -169,14 +171,17 @@ def test_the_sum_is_learned_from_estimates_of_it(doubles):
     weights = np.array([0.7, -1.1, 0.4])
     sums = np.exp(np.asarray(features(A)) @ weights)
     # The prior N(0, 1) of the weights has the say of one row among so many.
-    now = first_log_sum(A, as_array(np.ones(50)), as_array(1e9), split)
+    now = fit_log_sum(A, as_array(np.ones(50)), as_array(1e9), split)
     np.testing.assert_allclose(now.weights, 0.0, atol=1e-12)
     for _ in range(40):
-        now = follow(now, A, as_array(sums), as_array(1e9), split, as_array(0.5))
+        now = newton_update(now, A, as_array(sums), as_array(1e9), split, as_array(0.5))
     np.testing.assert_allclose(now.weights, weights, atol=1e-6)
-    np.testing.assert_allclose(first_log_sum(A, as_array(sums), as_array(1e9), split).weights, weights, atol=1e-7)
+    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), as_array(1e9), split).weights, weights, atol=1e-7)
     # Unbiased estimates of either half or one and a half of the sum leave it where it is, to first order.
-    ups = [follow(now, A, as_array(share * sums), as_array(1e9), split, as_array(0.1)).weights for share in (0.5, 1.5)]
+    ups = [
+        newton_update(now, A, as_array(share * sums), as_array(1e9), split, as_array(0.1)).weights
+        for share in (0.5, 1.5)
+    ]
     np.testing.assert_allclose(np.mean(ups, axis=0), weights, atol=1e-6)
 
 
@@ -215,19 +220,19 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)
-    found = taken(max_epochs=600, **SAVED)
-    mean, variance = found.predict_latent(X)
+    result = taken(max_epochs=600, **SAVED)
+    mean, variance = result.predict_latent(X)
     # What the noise of steps on 40 rows leaves, and S0 that is not the sum: an eighth of a deviation.
     deviation = np.sqrt(exact.variance)
     assert np.mean(np.abs(mean - exact.mean) / deviation) < 0.125
     assert np.mean(np.abs(variance / exact.variance - 1.0)) < 0.05
     # A hundred windows of 7 nats' noise.
-    assert abs(np.mean(found.elbo_trace[-100:]) - exact.elbo) < 3.0
-    assert_kept(found, X[:5], tmp_path / "result.npz")
-    predicted = found.predict(X[:5])
+    assert abs(np.mean(result.elbo_trace[-100:]) - exact.elbo) < 3.0
+    assert_kept(result, X[:5], tmp_path / "result.npz")
+    predicted = result.predict(X[:5])
     np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1.0, atol=1e-10)
     # An interrupted run is taken up bit for bit.
-    whole, original, calls = taken(max_epochs=12, **SAVED), os.replace, []
+    uninterrupted, original, calls = taken(max_epochs=12, **SAVED), os.replace, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -239,7 +244,7 @@ def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_
     with pytest.raises(KeyboardInterrupt):
         taken(max_epochs=12, checkpoint=tmp_path, **SAVED)
     monkeypatch.setattr(os, "replace", original)
-    assert_same(taken(max_epochs=12, checkpoint=tmp_path, **SAVED), whole)
+    assert_same(taken(max_epochs=12, checkpoint=tmp_path, **SAVED), uninterrupted)
     with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
         pgm.svi(MODEL, X, LABELS, max_epochs=12, tolerance=1e-9, checkpoint=tmp_path, batch_size=40, class_batch_size=3)
 
@@ -250,12 +255,12 @@ def test_values_are_learned_from_some_latents_at_a_time():
     every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, train_hyperparameters=True, max_epochs=400)
     some = pgm.svi(MODEL, X, LABELS, train_hyperparameters=True, max_epochs=800, **SAVED)
     assert set(some.fit.values) == set(every.fit.values)
-    given, learned_by_all, learned_by_some = (
+    initial, learned_by_all, learned_by_some = (
         pgm.cavi(model, X, LABELS).elbo for model in (MODEL, every.model, some.model)
     )
     # Of some 25 nats the noise of both, and of steps that have latents two at a time, leaves tenths: along the mean the
     # bound is so flat that values from several seeds are half a unit apart.
-    assert learned_by_all > given + 20.0
+    assert learned_by_all > initial + 20.0
     assert learned_by_some == pytest.approx(learned_by_all, abs=0.3)
 
 

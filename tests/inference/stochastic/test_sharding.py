@@ -37,9 +37,9 @@ def figures(y=Y, checkpoint=None):
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_WINDOW", 40)
         warnings.simplefilter("ignore", pgm.ConvergenceWarning)
-        found = pgm.svi(MODEL, pgm.ArrayRows(X, y, standardise=True), **options)
-    mean, variance = found.predict_latent(X[:7])
-    return {"trace": found.elbo_trace, "mean": mean, "variance": variance, **found.fit.values}
+        result = pgm.svi(MODEL, pgm.ArrayRows(X, y, standardise=True), **options)
+    mean, variance = result.predict_latent(X[:7])
+    return {"trace": result.elbo_trace, "mean": mean, "variance": variance, **result.fit.values}
 
 
 def save(path):
@@ -52,8 +52,8 @@ def save(path):
         return programs[0](*arguments)
 
     windows.advance = compiled
-    found = figures()
-    np.savez(path, program=programs[0].as_text(), **found)
+    values = figures()
+    np.savez(path, program=programs[0].as_text(), **values)
 
 
 def work(folder, address, process):
@@ -101,14 +101,14 @@ def test_four_devices_give_the_numbers_of_one(alone, tmp_path):
     process = start("save", tmp_path / "four.npz", flags="--xla_force_host_platform_device_count=4")
     errors = process.communicate(timeout=600)[1]
     assert process.returncode == 0, errors
-    found = np.load(tmp_path / "four.npz")
+    by_four = np.load(tmp_path / "four.npz")
     assert len(alone["trace"]) == 2
-    assert_close(found, alone)
-    program = str(found["program"])
+    assert_close(by_four, alone)
+    program = str(by_four["program"])
     assert "all-reduce" in program
     assert f"f64[{len(Z)},{FILLED // 4}]" in program
-    for whole in ("all-gather", f"f64[{len(Z)},{FILLED}]", f"f64[{FILLED},"):
-        assert whole not in program
+    for unsharded in ("all-gather", f"f64[{len(Z)},{FILLED}]", f"f64[{FILLED},"):
+        assert unsharded not in program
 
 
 @pytest.mark.slow

@@ -48,25 +48,25 @@ def exact():
     some([("adaptive", 0.1, 0.2), ("robbins-monro", 1e-3, 0.02)], ("robbins-monro", 1e-3, 0.02)),
 )
 def test_batches_find_the_optimum_of_all_rows(exact, rate, gap, error):
-    found = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)
-    assert found.converged
-    assert exact.elbo - gap < found.elbo <= exact.elbo + 1e-9
-    np.testing.assert_allclose(found.mean, exact.mean, atol=error)
+    result = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)
+    assert result.converged
+    assert exact.elbo - gap < result.elbo <= exact.elbo + 1e-9
+    np.testing.assert_allclose(result.mean, exact.mean, atol=error)
     again = pgm.svi(MODEL, X, LABELS, batch_size=60, rate=rate, tolerance=0.03)
-    np.testing.assert_array_equal(again.mean, found.mean)
+    np.testing.assert_array_equal(again.mean, result.mean)
 
 
 @pytest.mark.slow
 def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_path):
     options = {"batch_size": 160, "tolerance": 0.01}
-    found = pgm.svi(MODEL, X, LABELS, **options)
-    assert found.converged
-    assert exact.elbo - 1e-3 < found.elbo <= exact.elbo + 1e-9
+    result = pgm.svi(MODEL, X, LABELS, **options)
+    assert result.converged
+    assert exact.elbo - 1e-3 < result.elbo <= exact.elbo + 1e-9
     # Interrupted between two comparisons, which are some 67 passes of 3 steps each apart.
     with pytest.warns(pgm.ConvergenceWarning):
         pgm.svi(MODEL, X, LABELS, max_epochs=100, checkpoint=tmp_path, **options)
     again = pgm.svi(MODEL, X, LABELS, checkpoint=tmp_path, **options)
-    np.testing.assert_array_equal(again.mean, found.mean)
+    np.testing.assert_array_equal(again.mean, result.mean)
 
 
 def few_steps(monkeypatch, window, max_epochs, checkpoint=None, train_hyperparameters=True):
@@ -86,16 +86,16 @@ def assert_alike(ours, theirs):
 
 @pytest.mark.slow
 def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
-    found = few_steps(monkeypatch, 200, 1)
-    assert (found.fit.num_steps, len(found.elbo_trace)) == (12, 1)
+    result = few_steps(monkeypatch, 200, 1)
+    assert (result.fit.num_steps, len(result.elbo_trace)) == (12, 1)
     # The later half of them is the second of two windows.
-    assert_alike(found, few_steps(monkeypatch, 6, 1))
+    assert_alike(result, few_steps(monkeypatch, 6, 1))
     # After a window, q is the average of all: 8 and 4 steps.
-    whole = few_steps(monkeypatch, 12, 1, train_hyperparameters=False)
+    one_window = few_steps(monkeypatch, 12, 1, train_hyperparameters=False)
     short = few_steps(monkeypatch, 8, 1, train_hyperparameters=False)
-    assert (len(whole.elbo_trace), len(short.elbo_trace)) == (1, 2)
-    assert whole.elbo_trace[0] == pytest.approx(short.elbo_trace @ [2.0, 1.0] / 3.0, rel=1e-12)
-    assert_alike(short, whole)
+    assert (len(one_window.elbo_trace), len(short.elbo_trace)) == (1, 2)
+    assert one_window.elbo_trace[0] == pytest.approx(short.elbo_trace @ [2.0, 1.0] / 3.0, rel=1e-12)
+    assert_alike(short, one_window)
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp
 
 
 def test_results_are_those_that_every_other_call_takes(exact):
-    found = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
-    assert found.elbo == pytest.approx(exact.elbo, abs=1e-7)
-    for ours, theirs in zip(found.predict_latent(X[:5] + 0.1), exact.predict_latent(X[:5] + 0.1), strict=True):
+    result = pgm.svi(MODEL, (X, LABELS), batch_size=480, tolerance=1e-7)
+    assert result.elbo == pytest.approx(exact.elbo, abs=1e-7)
+    for ours, theirs in zip(result.predict_latent(X[:5] + 0.1), exact.predict_latent(X[:5] + 0.1), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert "Stochastic CAVI of Bernoulli()" in repr(found)
+    assert "Stochastic CAVI of Bernoulli()" in repr(result)
 
 
 def test_the_adaptive_rate_goes_by_how_much_of_the_gradient_is_noise():
@@ -134,12 +134,12 @@ def test_the_adaptive_rate_goes_by_how_much_of_the_gradient_is_noise():
 
 def rates(gradients):
     """The rates that follow on gradients, and the memory at the end."""
-    averages, found = GradientStatistics([jnp.zeros(2)], jnp.zeros(()), jnp.asarray(4.0)), []
+    averages, lengths = GradientStatistics([jnp.zeros(2)], jnp.zeros(()), jnp.asarray(4.0)), []
     step = jax.jit(adapt)
     for gradient in gradients:
         rate, averages = step(averages, [jnp.asarray(gradient)])
-        found.append(float(rate))
-    return np.array(found), float(averages.memory)
+        lengths.append(float(rate))
+    return np.array(lengths), float(averages.memory)
 
 
 @pytest.fixture
@@ -152,11 +152,11 @@ def learning(model, X, inputs_move=False):
     """What steps that learn work on, and its vector."""
     unknowns, prior = trainable(model), model.prior(X[:1])
     Z, units = as_array(np.array(model.gps[0].form.inputs)), as_array(np.ones(len(unknowns.start())))
-    whole = StochasticProblem(
+    problem = StochasticProblem(
         model.augmentation, unknowns, model.bare(), prior, (Z,), units, as_array(float(len(X))), False
     )
-    whole = replace(whole, inputs_move=inputs_move)
-    return whole, as_array(whole.start())
+    problem = replace(problem, inputs_move=inputs_move)
+    return problem, as_array(problem.start())
 
 
 LEARNED = pgm.Model(
@@ -197,34 +197,34 @@ def written_out(vector, naturals, X, y):
 
 @pytest.mark.parametrize("inputs_move", some([False, True], False))
 def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, inputs_move):
-    whole, vector = learning(LEARNED, X[::16], inputs_move)
+    problem, vector = learning(LEARNED, X[::16], inputs_move)
     assert len(vector) == 4 + 4 * inputs_move
-    assert whole.learnable.names == ["dispersion", "variance", "lengthscale", "mean"]
+    assert problem.learnable.names == ["dispersion", "variance", "lengthscale", "mean"]
     rows, naturals = as_array(X[::16]), some_q()
-    ours = lambda vector: penalised_bound(whole, naturals, vector, rows, COUNTS)[0]  # noqa: E731
+    ours = lambda vector: penalised_bound(problem, naturals, vector, rows, COUNTS)[0]  # noqa: E731
     theirs = lambda vector: written_out(vector, naturals[0], rows, COUNTS)  # noqa: E731
     (value, slope), (expected, its_slope) = (run(jax.value_and_grad(f), vector) for f in (ours, theirs))
     # Inverses of a matrix with condition number 1e2 lose as many digits.
     assert float(value) == pytest.approx(float(expected), rel=1e-10)
     np.testing.assert_allclose(slope, its_slope, rtol=1e-9)
     # Batches average to it, the log prior and KL included.
-    batch = jax.value_and_grad(lambda *given: penalised_bound(whole, naturals, *given)[0])
-    parts = [run(batch, vector, rows[i::3], as_array(COUNTS)[i::3]) for i in range(3)]
-    assert np.mean([value for value, _ in parts]) == pytest.approx(float(expected), rel=1e-10)
-    np.testing.assert_allclose(np.mean([slope for _, slope in parts], axis=0), its_slope, rtol=1e-9)
+    batch = jax.value_and_grad(lambda *arguments: penalised_bound(problem, naturals, *arguments)[0])
+    by_batch = [run(batch, vector, rows[i::3], as_array(COUNTS)[i::3]) for i in range(3)]
+    assert np.mean([value for value, _ in by_batch]) == pytest.approx(float(expected), rel=1e-10)
+    np.testing.assert_allclose(np.mean([slope for _, slope in by_batch], axis=0), its_slope, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     rows = X[::16]
-    whole, vector = learning(LEARNED, rows)
+    problem, vector = learning(LEARNED, rows)
     every, rates = (as_array(rows)[None], as_array(COUNTS)[None]), Rates(*map(as_array, np.array([1.0, 0.0, 0.0])))
-    state = run(first_state, whole, vector, *every)
+    state = run(first_state, problem, vector, *every)
     for _ in range(100):
-        state, _ = windows.advance(whole, state, *every, rates, 0, 1)
+        state, _ = windows.advance(problem, state, *every, rates, 0, 1)
     (value, _), slope = run(
         jax.value_and_grad(
-            lambda v: penalised_bound(whole, state.naturals, v, *(part[0] for part in every)), has_aux=True
+            lambda v: penalised_bound(problem, state.naturals, v, *(part[0] for part in every)), has_aux=True
         ),
         vector,
     )
@@ -247,17 +247,17 @@ def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
     fitted, before = pgm.fit(model, X, LABELS, objective="cavi"), windows.advance.cache_size()
-    found = pgm.svi(model, X, LABELS, batch_size=60, train_hyperparameters=True, max_epochs=1000)
-    assert found.converged
+    result = pgm.svi(model, X, LABELS, batch_size=60, train_hyperparameters=True, max_epochs=1000)
+    assert result.converged
     # Hundreds of windows, and four starts before them, in one program.
     assert windows.advance.cache_size() == before + 1
     # The ELBO is flat about its optimum, to which steps on 60 rows come within a fraction of a deviation.
-    assert fitted.elbo - 0.1 < found.elbo < fitted.elbo + 1e-3
-    ours, theirs = (own.model.gps[0].kernel for own in (found, fitted))
+    assert fitted.elbo - 0.1 < result.elbo < fitted.elbo + 1e-3
+    ours, theirs = (each.model.gps[0].kernel for each in (result, fitted))
     assert float(ours.lengthscale.value) == pytest.approx(float(theirs.lengthscale.value), rel=0.1)
-    assert float(found.model.gps[0].mean.value) == 0.3
-    assert set(found.fit.values) == set(fitted.fit.values)
-    assert found.fit.start in found.fit.start_elbos
+    assert float(result.model.gps[0].mean.value) == 0.3
+    assert set(result.fit.values) == set(fitted.fit.values)
+    assert result.fit.start in result.fit.start_elbos
     assert model.gps[0].kernel == kernel
 
 
@@ -291,7 +291,7 @@ def test_inducing_inputs_are_learned_along_where_asked():
     start = np.array([[-2.9], [-2.7], [0.1], [0.2], [2.6]])
     kernel = pgm.RBF(pgm.Fixed(3.0), pgm.Fixed(0.9))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(start)))
-    found = pgm.svi(
+    result = pgm.svi(
         model,
         X,
         LABELS,
@@ -301,25 +301,25 @@ def test_inducing_inputs_are_learned_along_where_asked():
         tolerance=0.3,
         max_epochs=1000,
     )
-    Z = np.array(found.model.gps[0].form.inputs)
+    Z = np.array(result.model.gps[0].form.inputs)
     assert Z.shape == start.shape
     # Five inputs in two clumps leave most of the data to the prior; spread out they tell nearly all.
-    held, exact = pgm.cavi(model, X, LABELS), pgm.cavi(model.with_form(pgm.Dense()), X, LABELS)
-    assert found.elbo > held.elbo + 0.8 * (exact.elbo - held.elbo)
+    fixed, exact = pgm.cavi(model, X, LABELS), pgm.cavi(model.with_form(pgm.Dense()), X, LABELS)
+    assert result.elbo > fixed.elbo + 0.8 * (exact.elbo - fixed.elbo)
     # The result is that of its inducing inputs, for every other call.
-    again = pgm.cavi(found.model, X, LABELS)
-    assert again.elbo == pytest.approx(found.elbo, abs=1e-2)
-    np.testing.assert_allclose(found.predict_latent(X[:5])[0], again.predict_latent(X[:5])[0], atol=0.05)
+    again = pgm.cavi(result.model, X, LABELS)
+    assert again.elbo == pytest.approx(result.elbo, abs=1e-2)
+    np.testing.assert_allclose(result.predict_latent(X[:5])[0], again.predict_latent(X[:5])[0], atol=0.05)
 
 
 def test_a_bound_gains_nothing_where_its_noise_hides_it():
     noise = np.array([0.3, -0.2, 0.5, -0.4, 0.1, -0.3, 0.2, 0.4, -0.5])
     # Two thirds of nine are compared: a gain of 3 a window times three windows, and standard errors of 0.4.
-    assert windows._gains_nothing(tuple(noise))
-    assert not windows._gains_nothing(tuple(noise + 3.0 * np.arange(9)))
+    assert windows._bound_is_flat(tuple(noise))
+    assert not windows._bound_is_flat(tuple(noise + 3.0 * np.arange(9)))
     # What was gained before does not count, and of five windows nothing can be said.
-    assert windows._gains_nothing((-80.0, -40.0, -20.0, *noise[3:]))
-    assert not windows._gains_nothing((0.0,) * 5)
+    assert windows._bound_is_flat((-80.0, -40.0, -20.0, *noise[3:]))
+    assert not windows._bound_is_flat((0.0,) * 5)
 
 
 def test_learning_needs_inducing_inputs():
@@ -345,7 +345,7 @@ def test_wrong_options_are_refused(options, complaint):
         pgm.svi(MODEL, X, LABELS, **options)
 
 
-@pytest.mark.parametrize("given", ["rows.parquet", X, (X,), [(X, LABELS)]])
-def test_data_without_y_are_refused(given):
+@pytest.mark.parametrize("source", ["rows.parquet", X, (X,), [(X, LABELS)]])
+def test_data_without_y_are_refused(source):
     with pytest.raises(ValueError, match=r"y is missing, and X, of type .*pgm\.ParquetRows\(files, target\)"):
-        pgm.svi(MODEL, given)
+        pgm.svi(MODEL, source)

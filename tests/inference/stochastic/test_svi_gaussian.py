@@ -46,13 +46,13 @@ CASES = {
 def test_steps_end_at_the_variational_gaussian(name, size):
     model, y = CASES[name]
     exact = pgm.gaussian_vi(model, X, y, tolerance=1e-12)
-    found = pgm.svi(model, X, y, batch_size=size, objective="gaussian_vi", tolerance=0.01, max_epochs=4000)
-    assert found.converged
-    assert found.objective == "gaussian_vi"
+    result = pgm.svi(model, X, y, batch_size=size, objective="gaussian_vi", tolerance=0.01, max_epochs=4000)
+    assert result.converged
+    assert result.objective == "gaussian_vi"
     deviation = np.sqrt(exact.predict_latent(X[::9])[1])
     # The rule of several predictors has noise, which steps leave some of.
     atol = 0.005 if model.num_latents == 1 else 0.08
-    for ours, theirs, power in zip(found.predict_latent(X[::9]), exact.predict_latent(X[::9]), (1, 2), strict=True):
+    for ours, theirs, power in zip(result.predict_latent(X[::9]), exact.predict_latent(X[::9]), (1, 2), strict=True):
         np.testing.assert_allclose((ours - theirs) / deviation**power, 0.0, atol=atol)
 
 
@@ -86,18 +86,18 @@ def closest_independent(model, y):
     start = np.concatenate([np.zeros(size * count), np.tile(np.eye(count)[lower], size)])
     with jax.enable_x64(True):
         slope = jax.jit(jax.value_and_grad(loss))
-        found = minimize(lambda x: tuple(map(np.asarray, slope(x))), start, jac=True, method="L-BFGS-B",
+        optimum = minimize(lambda x: tuple(map(np.asarray, slope(x))), start, jac=True, method="L-BFGS-B",
                          options={"maxiter": 2000, "gtol": 1e-8, "ftol": 1e-15})  # fmt: skip
-        return tuple(np.asarray(part).T for part in moments(jnp.asarray(found.x))[:2])
+        return tuple(np.asarray(part).T for part in moments(jnp.asarray(optimum.x))[:2])
 
 
 @pytest.mark.slow
 def test_latents_of_a_datum_are_independent():
     model = pgm.Model(pgm.LogisticSoftmax(3), gp(-0.2, size=3))
     y = LABELS + (X[:, 0] > 1.0)
-    found = pgm.svi(model, X, y, batch_size=30, objective="gaussian_vi", tolerance=0.01)
+    result = pgm.svi(model, X, y, batch_size=30, objective="gaussian_vi", tolerance=0.01)
     mean, variance = closest_independent(model, y)
-    for ours, theirs, power in zip(found.predict_latent(X), (mean, variance), (1, 2), strict=True):
+    for ours, theirs, power in zip(result.predict_latent(X), (mean, variance), (1, 2), strict=True):
         np.testing.assert_allclose((ours - theirs) / np.sqrt(variance) ** power, 0.0, atol=0.05)
 
 
@@ -112,8 +112,8 @@ def test_shifted_nodes_have_the_integral_as_their_mean(predictors):
     m, v = RNG.normal(0.0, 2.0, (2, predictors)), np.array([[widest], [1.0]]) * np.linspace(1.0, 0.5, predictors)
     y, count = np.array([1.0, 0.0]), 4000
 
-    def each(seen):
-        after = shifted.for_batch(seen)
+    def each(rows_before):
+        after = shifted.for_batch(rows_before)
         return after.local_bound(*map(as_array, (m, v, y)), {}), *after.local_sites(*map(as_array, (m, v, y)), {})
 
     with jax.enable_x64(True):
@@ -164,8 +164,8 @@ def test_a_step_that_leaves_no_precision_is_bent():
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="gaussian_vi")
-    found = pgm.svi(model, X, y, batch_size=45, train_hyperparameters=True, objective="gaussian_vi", tolerance=0.02)
-    again = pgm.gaussian_vi(found.model, X, y)
+    result = pgm.svi(model, X, y, batch_size=45, train_hyperparameters=True, objective="gaussian_vi", tolerance=0.02)
+    again = pgm.gaussian_vi(result.model, X, y)
     assert exact.elbo - 0.01 < again.elbo <= exact.elbo
     # The derived bound has its optimum elsewhere.
     other = pgm.gaussian_vi(pgm.fit(model, X, y, objective="cavi").model, X, y)
@@ -177,11 +177,11 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
     weights = RNG.integers(0, 3, 90)
     model = pgm.Model(pgm.Bernoulli(), gp())
     options = {"objective": "gaussian_vi", "batch_size": 1000, "tolerance": 1e-4}
-    found = pgm.svi(model, X, LABELS, weights=weights, **options)
+    result = pgm.svi(model, X, LABELS, weights=weights, **options)
     again = pgm.svi(model, np.repeat(X, weights, axis=0), np.repeat(LABELS, weights), **options)
-    for ours, theirs in zip(found.predict_latent(X[:5]), again.predict_latent(X[:5]), strict=True):
+    for ours, theirs in zip(result.predict_latent(X[:5]), again.predict_latent(X[:5]), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    densities = [each.predict(X[:5]).log_density(LABELS[:5]) for each in (found, again)]
+    densities = [each.predict(X[:5]).log_density(LABELS[:5]) for each in (result, again)]
     np.testing.assert_allclose(*densities, rtol=1e-6)
 
 

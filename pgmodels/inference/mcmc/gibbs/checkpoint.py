@@ -31,7 +31,7 @@ class Checkpoint:
     def __init__(self, checkpoint: Any):
         self.folder = CheckpointFolder(checkpoint, "gibbs", _FORMAT)
         self.index = self._read_index()
-        self.parts: list[str] = [] if self.index is None else self.index["parts"]
+        self.draw_files: list[str] = [] if self.index is None else self.index["parts"]
         self.fingerprint: dict[str, str] = {}
         self.saved = 0
         self.time = time.monotonic()
@@ -43,7 +43,7 @@ class Checkpoint:
             return
         kind = "a run of another model, other data, another seed or other sizes"
         self.folder.require_same(kind, self.index["fingerprint"], self.fingerprint)
-        records = [self._read_draws(self.folder.path / name) for name in self.parts]
+        records = [self._read_draws(self.folder.path / name) for name in self.draw_files]
         number, path = self.index["number"], self.folder.path / self.index["state"]
         _, arrays = self.folder.arrays(path)
         drawn = sum(len(record.log_likelihood) for record in records)
@@ -61,10 +61,10 @@ class Checkpoint:
         folder, heading = self.folder.path, self.folder.heading
         fresh = run.records[self.saved :]
         if fresh:
-            name = f"draws-{len(self.parts):06d}.npz"
-            merged = jax.tree.map(lambda *parts: np.concatenate(parts), *fresh)
+            name = f"draws-{len(self.draw_files):06d}.npz"
+            merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *fresh)
             write_arrays(folder / name, heading, {k: v for k, v in merged._asdict().items() if v is not None})
-            self.parts = [*self.parts, name]
+            self.draw_files = [*self.draw_files, name]
             self.saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
         leaves = jax.tree.leaves(run.arrays)
@@ -74,7 +74,7 @@ class Checkpoint:
             "fingerprint": self.fingerprint,
             "number": run.number,
             "state": state,
-            "parts": self.parts,
+            "parts": self.draw_files,
             "failed_fits": run.failed_fits,
         }
         write_document(self.folder.file, index)
@@ -89,8 +89,8 @@ class Checkpoint:
         if index is None:
             return None
         match index:
-            case {"number": int(number), "state": state, "parts": [*parts], "failed_fits": [*fits], "fingerprint": _}:
-                named = all(isinstance(part, str) and _DRAWS.fullmatch(part) for part in parts)
+            case {"number": int(number), "state": state, "parts": [*files], "failed_fits": [*fits], "fingerprint": _}:
+                named = all(isinstance(file, str) and _DRAWS.fullmatch(file) for file in files)
                 if named and state == f"state-{number:09d}.npz" and all(isinstance(fit, str) for fit in fits):
                     return index
         self.folder.refuse(f"{self.folder.file} is damaged: it does not name the files that belong together")

@@ -17,11 +17,11 @@ from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.mcmc.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.mcmc.gibbs.adaptation import PILOT, default_schedule, pilot_schedule, tune
 from pgmodels.inference.mcmc.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, Need, Seen
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveStats
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
-from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_response
+from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.interop.numpyro_model import checked_unknowns
@@ -81,15 +81,15 @@ class GibbsRun(Picklable):
             y=as_array(pad_rows(data.y, self.prior.num_rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
-            groups=tuple(own and new for own, new in zip(groups, self.prior.groups, strict=bool(groups))),
-            held=None if self._sampled else self.prior,
+            groups=tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
+            fixed_reference=None if self._sampled else self.prior,
             row_mask=row_mask,
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
-        self.schedule: Schedule = default_schedule(self._possible(moves, vector), self.prior)
+        self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
         # The largest of the fitted Gaussian's factors.
         self.precision = 0.0
-        if any(Need.GAUSSIAN in move.needs for move in self.schedule.moves):
+        if any(MoveRequirement.GAUSSIAN in move.requirements for move in self.schedule.moves):
             self._fit_first(vector)
         keys = _split_key(settings.key, settings.num_chains)
         self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
@@ -104,20 +104,22 @@ class GibbsRun(Picklable):
         """The chains as they are."""
         return self.state.chains
 
-    def _possible(self, moves: Sequence[Move], vector: Any) -> list[Move]:
+    def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
         """The moves whose needs are met; ValueError where none moves hyperparameters that are to be sampled."""
         if self.target.augmentation.predictors is not None:
             # What combines latents couples them: the sweep needs their factors too.
             self.prior.spans().require_factors()
-        met = {Need.UNKNOWNS} if self._sampled else set()
+        met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
         # Without warm-up nothing finds the length of Hamiltonian steps.
-        met |= {Need.WARMUP} if self.stages else set()
-        met |= {Need.FACTOR, Need.GAUSSIAN} if self.prior.whitened else set()
-        met |= {Need.FRAME} if self.prior.factored and self._sampled else set()
-        possible = [move for move in moves if move.needs - met <= {Need.GRADIENT}]
-        if any(Need.GRADIENT in move.needs for move in possible) and not _has_gradient(self.target, self.prior, vector):
-            possible = [move for move in possible if Need.GRADIENT not in move.needs]
-        if self._sampled and not any(Need.UNKNOWNS in move.needs for move in possible):
+        met |= {MoveRequirement.WARMUP} if self.stages else set()
+        met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN} if self.prior.whitened else set()
+        met |= {MoveRequirement.PRECONDITIONER} if self.prior.factored and self._sampled else set()
+        possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
+        if any(MoveRequirement.GRADIENT in move.requirements for move in possible) and not _has_gradient(
+            self.target, self.prior, vector
+        ):
+            possible = [move for move in possible if MoveRequirement.GRADIENT not in move.requirements]
+        if self._sampled and not any(MoveRequirement.HYPERPARAMETERS in move.requirements for move in possible):
             forms = ", ".join(sorted({type(group).__name__ for group in self.prior.groups}))
             raise ValueError(
                 f"gibbs cannot sample {', '.join(self.unknowns.names)} here: its moves of hyperparameters need a prior "
@@ -131,15 +133,15 @@ class GibbsRun(Picklable):
         fit = first_fit(self.target, self.prior)
         self.precision = _largest_precision(fit)
         if self._sampled:
-            response = constant_response(fit, vector, self._framed)
-            self.target = replace(self.target, fitted=response)
+            path = constant_path(fit, vector, self._preconditioned)
+            self.target = replace(self.target, fitted=path)
             return
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, held=_to_draw_from(fit.surrogate).completed(fit.surrogate))
+        self.target = replace(self.target, fixed_reference=_to_draw_from(fit.surrogate).completed(fit.surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -206,7 +208,7 @@ class GibbsRun(Picklable):
         Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
         """
         warn_inaccurate(self.prior, self.precision)
-        self._warn_left_out()
+        self._warn_inducing()
         count, means, squares = (np.asarray(part) for part in self.moments)
         rows = len(self.data.y)
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
@@ -217,12 +219,12 @@ class GibbsRun(Picklable):
                 MixingWarning,
             )
 
-    def _warn_left_out(self) -> None:
+    def _warn_inducing(self) -> None:
         """Warn of too few inducing inputs, where there are any, in the middle of where the chains are."""
         if self.prior.whitened and not self.prior.factored:
             vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
             residual, precisions, variances = (
-                np.asarray(leaf)[: len(self.data.y)] for leaf in _left_out(self.target, vector)
+                np.asarray(leaf)[: len(self.data.y)] for leaf in _inducing_residuals(self.target, vector)
             )
             model = self.unknowns.with_values(self.unknowns.constrain(vector))
             warn_left_out(model, self.data.X, residual, precisions, variances, effect=INDEPENDENT)
@@ -230,9 +232,9 @@ class GibbsRun(Picklable):
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
 
-        def joined(*parts: np.ndarray) -> np.ndarray:
+        def joined(*chunks: np.ndarray) -> np.ndarray:
             # In the order in which files and pickles hold them: means over draws are the same there, to the last digit.
-            return np.ascontiguousarray(np.swapaxes(np.concatenate(parts), 0, 1)[:, :num_samples])
+            return np.ascontiguousarray(np.swapaxes(np.concatenate(chunks), 0, 1)[:, :num_samples])
 
         records = jax.tree.map(joined, *self.records)
         hyperparameters = self._named(records.unknowns)
@@ -281,9 +283,9 @@ class GibbsRun(Picklable):
         other.records = list(self.records)
         return other
 
-    def _chunk(self, count: int) -> tuple[Seen, ...]:
+    def _chunk(self, count: int) -> tuple[MoveStats, ...]:
         arguments = (self.target, self.schedule, self.state, self.moments, self.number, count)
-        self.state, self.moments, seen, record = run_chunk(*arguments, self.settings.keep)
+        self.state, self.moments, stats, record = run_chunk(*arguments, self.settings.keep)
         # Sliced in NumPy: JAX would compile a slice for every length.
         record = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
         bad = np.argwhere(record.failed > 0)
@@ -296,7 +298,7 @@ class GibbsRun(Picklable):
         if bad.size:
             self._fail(int(bad[0, 0]), int(bad[0, 1]), record)
         self.number += count
-        return seen
+        return stats
 
     def _fail(self, step: int, chain: int, record: Record) -> None:
         block = BLOCKS[int(record.failed[step, chain])]
@@ -320,17 +322,17 @@ class GibbsRun(Picklable):
 
     def _fit_again(self, vectors: np.ndarray) -> None:
         """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
-        response, fault = fit_again(self.target, vectors, self._framed)
+        path, fault = fit_again(self.target, vectors, self._preconditioned)
         if fault:
             self.failed_fits.append(f"iteration {self.number}{':' if response is None else ','} {fault}")
-        if response is not None:
-            self.target = replace(self.target, fitted=response)
+        if path is not None:
+            self.target = replace(self.target, fitted=path)
             self.state = renew_surrogates(self.target, self.state)
 
     @property
-    def _framed(self) -> bool:
+    def _preconditioned(self) -> bool:
         """Whether a move needs standard coordinates."""
-        return any(Need.FRAME in move.needs for move in self.schedule.moves)
+        return any(MoveRequirement.PRECONDITIONER in move.requirements for move in self.schedule.moves)
 
     def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents over the draws of all chains."""
@@ -375,23 +377,23 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
 def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...]:
     """Whitened coordinates (..., D) by group, (..., rank, size)."""
     counts = [group.rank * size for group, size in zip(prior.groups, prior.sizes, strict=True)]
-    parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
-    pairs = zip(parts, prior.sizes, strict=True)
-    return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
+    arrays = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
+    pairs = zip(arrays, prior.sizes, strict=True)
+    return tuple(np.swapaxes(array.reshape(*array.shape[:-1], size, -1), -1, -2) for array, size in pairs)
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
-def _left_out(target: Target, vector: Any) -> tuple[Any, Any, Any]:
+def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
     """Of each latent at data the prior variance that inducing inputs leave, its sites' precision, and its variance.
 
     The latter as of variational engines, where no site moves what is left.
     """
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()
-    left = surrogate.prior.marginals()[1] - spans.marginals()[1]
+    residual = surrogate.prior.marginals()[1] - spans.marginals()[1]
     W = precisions_of(surrogate)
     moved = condition_blocks(spans, surrogate.potential, W, surrogate.blocks)
-    return left, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + left
+    return residual, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + residual
 
 
 @partial(compiled, optimise=False, on_one_thread=True)

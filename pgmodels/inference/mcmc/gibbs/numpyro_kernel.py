@@ -10,7 +10,7 @@ from pgmodels.inference.inducing_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.iteration import State, iterate, start_chains, started_chains
 from pgmodels.inference.mcmc.gibbs.sampler import as_key
-from pgmodels.inference.mcmc.gibbs.schedule import nothing_seen
+from pgmodels.inference.mcmc.gibbs.schedule import zero_stats
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.variational.cavi import nearly_converged
 from pgmodels.model import Model, require_model
@@ -80,8 +80,8 @@ class GibbsKernel(MCMCKernel):
             state = jax.tree.map(lambda leaf: leaf[None], state)
         run, engine = self._run, state.engine
         engine = engine._replace(chains=engine.chains._replace(key=state.rng_key))
-        seen = nothing_seen(run.schedule, engine.chains)
-        engine, *_ = iterate(run.target, run.schedule, engine, seen, state.number[0])
+        stats = zero_stats(run.schedule, engine.chains)
+        engine, *_ = iterate(run.target, run.schedule, engine, stats, state.number[0])
         state = self._state(engine, state.number + 1)
         return _single(state) if single else state
 

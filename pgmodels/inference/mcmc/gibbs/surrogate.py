@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, first_sites, fit_surrogate, fitting_problem
-from pgmodels.inference.mcmc.gibbs.surrogate_path import Response, linear_response
+from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath, linear_path
 from pgmodels.inference.mcmc.gibbs.target import Target
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
@@ -19,7 +19,7 @@ def first_fit(target: Target, prior: PriorCollection) -> Fit:
     return fit_surrogate(fitting_problem(*masked), first_sites(*masked))
 
 
-def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Response | None, str]:
+def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tuple[SurrogatePath | None, str]:
     """The Gaussian fitted at the middle of hyperparameters (draws, d), and how it follows them.
 
     None where it cannot be fitted; also in words what could not.
@@ -40,7 +40,7 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
         where = f"{sum(bad)} of {len(bad)} directions of the hyperparameters"
         fault = f"{where}: the Gaussian is held as it is along them"
     neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
-    return linear_response(fit, as_array(middle), as_array(scale), neighbours, framed), fault
+    return linear_path(fit, as_array(middle), as_array(scale), neighbours, preconditioned), fault
 
 
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:

@@ -9,21 +9,21 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.inference.mcmc.gibbs.preconditioner import FURTHEST, log_lengths, still_frame
+from pgmodels.inference.mcmc.gibbs.preconditioner import FURTHEST, constant_preconditioner, log_lengths
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit
 from pgmodels.priors.block_posterior import Marginals
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
 
-class Response(Module):
-    """A fitted Gaussian at ``middle``, and how it changes with z = scale^-1 (vector - middle).
+class SurrogatePath(Module):
+    """A Gaussian fitted at ``middle``, as a function of z = scale^-1 (vector - middle).
 
-    Linear in z are the means and log standard deviations of the latents, up to +-3. ``frame`` is None where the
-    standard coordinates are not needed.
+    Means and log standard deviations of the latents are linear in z, with z clipped to [-3, 3]. ``preconditioner`` is
+    None if no move needs standard coordinates.
     """
 
-    frame: Any
+    preconditioner: Any
     mean: Float[Array, "n L"]
     covariance: Float[Array, "n L L"]
     middle: Float[Array, " d"]
@@ -41,41 +41,43 @@ class Response(Module):
     def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
         """Coordinates (z, u), nearly standard normal where the Gaussian is near the posterior."""
         z = self.standard(vector - self.middle)
-        return jnp.concatenate([z, self.frame.standardise(z, whitened)])
+        return jnp.concatenate([z, self.preconditioner.standardise(z, whitened)])
 
     def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
         """Hyperparameters and whitened coordinates of standard ones."""
         z, u = jnp.split(standard, [len(self.middle)])
-        return self.middle + self.scale @ z, self.frame.place(z, u)
+        return self.middle + self.scale @ z, self.preconditioner.place(z, u)
 
     def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
         """The log of the volume that a unit of standard coordinates takes in the others, up to a constant."""
-        return self.frame.log_jacobian(standard[: len(self.middle)])
+        return self.preconditioner.log_jacobian(standard[: len(self.middle)])
 
     def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
         """A difference of hyperparameters in standard coordinates."""
         return solve_triangular(self.scale, difference, lower=True)
 
 
-def constant_response(fit: Fit, vector: Any, framed: bool) -> Response:
-    """A Gaussian that is the same everywhere; with standard coordinates only where ``framed``."""
+def constant_path(fit: Fit, vector: Any, preconditioned: bool) -> SurrogatePath:
+    """A Gaussian that is the same everywhere; with standard coordinates only where ``preconditioned``."""
     slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
-    frame = still_frame(fit.surrogate, len(vector)) if framed else None
-    return Response(frame, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
+    preconditioner = constant_preconditioner(fit.surrogate, len(vector)) if preconditioned else None
+    return SurrogatePath(preconditioner, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
 
 
-def linear_response(fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], framed: bool) -> Response:
+def linear_path(
+    fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
+) -> SurrogatePath:
     """Through the fit at ``middle``, with slopes from those at middle +- each column of ``scale``."""
 
     def slope(of: Callable[[Fit], Any]) -> Any:
         return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])
 
-    frame = None
-    if framed:
-        still = still_frame(fit.surrogate, len(middle))
-        lengths = slope(lambda fit: log_lengths(fit.surrogate, still.axes))
-        frame = replace(still, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
-    return Response(frame, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
+    preconditioner = None
+    if preconditioned:
+        constant = constant_preconditioner(fit.surrogate, len(middle))
+        lengths = slope(lambda fit: log_lengths(fit.surrogate, constant.axes))
+        preconditioner = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
+    return SurrogatePath(preconditioner, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
 
 
 def _mean(fit: Fit) -> Any:

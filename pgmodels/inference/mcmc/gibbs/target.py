@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
-from pgmodels.inference.mcmc.gibbs.surrogate_path import Response
+from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.model import Groups
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -18,7 +18,7 @@ from pgmodels.priors.padding import masked
 from pgmodels.runtime.pickling import Module
 
 # What moves stand on at a chain's hyperparameters: the latents' prior, or the surrogate, which has the prior in it.
-About = PriorCollection | BlockPosterior
+Reference = PriorCollection | BlockPosterior
 
 
 class Chain(NamedTuple):
@@ -31,12 +31,12 @@ class Chain(NamedTuple):
 
 
 class Target(Module):
-    """What is sampled from: the model without priors, the data, and which of its values are unknown.
+    """The posterior density that is sampled: the model without priors, the data, and the sampled hyperparameters.
 
-    ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns, but for the
-    ``groups`` of latents whose kernels have none of them, and what stands there for others is None; ``fitted`` are the
-    marginals at which the surrogate's factors are made, and standard coordinates, None where no move needs them.
-    ``row_mask`` is 0 at rows that fill up the data, see pgmodels.priors.padding; None where all are data.
+    ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
+    hyperparameters. ``groups`` holds the priors of groups of latents with fixed kernels, None for the others. ``fitted``
+    is the Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates; None if no
+    move needs it. ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
     """
 
     model: Any
@@ -45,12 +45,12 @@ class Target(Module):
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: ParameterVector = eqx.field(static=True)
     groups: Groups = ()
-    fitted: Response | None = None
-    held: About | None = None
+    fitted: SurrogatePath | None = None
+    fixed_reference: Reference | None = None
     row_mask: Any = None
 
     @property
-    def response(self) -> Response:
+    def path(self) -> SurrogatePath:
         """The fitted Gaussian, as it follows the unknowns; ValueError where none was fitted."""
         if self.fitted is None:
             raise ValueError("no Gaussian was fitted: a move that needs one must say so in its needs.")
@@ -78,8 +78,8 @@ class Target(Module):
 
     def prior(self, vector: Any) -> PriorCollection:
         """The latents' prior at given unknowns."""
-        if self.held is not None:
-            return prior_of(self.held)
+        if self.fixed_reference is not None:
+            return prior_of(self.fixed_reference)
         return self.drawn(vector).traced_prior(self.inputs, self.groups).for_sampling()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
@@ -93,26 +93,26 @@ class Target(Module):
         return prior + self.log_likelihood(self.latents(vector, whitened), vector)
 
     def log_posterior(self, standard: Any) -> Any:
-        """The log posterior density of the standard coordinates of ``response``, up to a constant."""
-        return self.log_joint(*self.response.place(standard)) + self.response.log_jacobian(standard)
+        """The log posterior density of the standard coordinates of ``path``, up to a constant."""
+        return self.log_joint(*self.path.place(standard)) + self.path.log_jacobian(standard)
 
     def surrogate(self, vector: Any) -> BlockPosterior:
-        """The surrogate at given unknowns: its prior's, with factors made where ``response`` expects the latents."""
-        if isinstance(self.held, BlockPosterior):
-            return self.held
+        """The surrogate at given unknowns: its prior's, with factors made where ``path`` expects the latents."""
+        if isinstance(self.fixed_reference, BlockPosterior):
+            return self.fixed_reference
         problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.row_mask)
-        return surrogate_of(problem, self.response.at(vector))
+        return surrogate_of(problem, self.path.at(vector))
 
-    def about(self, vector: Any) -> About:
+    def reference(self, vector: Any) -> Reference:
         """What moves stand on at given unknowns."""
-        if self.held is not None:
-            return self.held
+        if self.fixed_reference is not None:
+            return self.fixed_reference
         return self.prior(vector) if self.fitted is None else self.surrogate(vector)
 
 
-def prior_of(about: About) -> PriorCollection:
+def prior_of(reference: Reference) -> PriorCollection:
     """The prior in what moves stand on."""
-    return about.prior if isinstance(about, BlockPosterior) else about
+    return reference.prior if isinstance(reference, BlockPosterior) else reference
 
 
 # Over chains these loop: see pgmodels.priors.lapack_loops.

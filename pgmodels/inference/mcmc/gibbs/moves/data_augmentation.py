@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Seen, Step, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, MoveStats, Step, move_schedule
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.inference.problem import condition
 from pgmodels.priors.base import Sites
@@ -27,13 +27,13 @@ _mean_and_deviation = vmap_as_loop(
 )
 
 
-class SweepSettings(NamedTuple):
+class DataAugmentationSettings(NamedTuple):
     """The factor of overrelaxation, in (-1, 0]."""
 
     relaxation: Any
 
 
-class SweepInfo(NamedTuple):
+class DataAugmentationInfo(NamedTuple):
     """Of f before the sweep and of E[f | auxiliaries], (n, latents) each."""
 
     before: Any
@@ -43,7 +43,7 @@ class SweepInfo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sweep(Move):
+class DataAugmentation(Move):
     """For each block, its auxiliaries given all latents, then its latents given the auxiliaries.
 
     The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
@@ -53,16 +53,18 @@ class Sweep(Move):
     name: ClassVar[str] = "sweep"
     state: ClassVar[type[PriorCollection]] = PriorCollection
 
-    def no_info(self, chain: Chain) -> SweepInfo:
+    def no_info(self, chain: Chain) -> DataAugmentationInfo:
         """See Move."""
         zeros = jnp.zeros_like(chain.latents)
-        return SweepInfo(zeros, zeros, zeros, zeros)
+        return DataAugmentationInfo(zeros, zeros, zeros, zeros)
 
-    def step(self, target: Target, settings: SweepSettings, chain: Chain, own: PriorCollection, number: Any) -> Step:
+    def step(
+        self, target: Target, settings: DataAugmentationSettings, chain: Chain, state: PriorCollection, number: Any
+    ) -> Step:
         """See Move."""
         del number
         key, augmentation, relaxation = chain.key, target.augmentation, settings.relaxation
-        latents, coordinates = chain.latents, own.unflatten(chain.coordinates)
+        latents, coordinates = chain.latents, state.unflatten(chain.coordinates)
         parameters = target.parameters(chain.unknowns)
         expected, finite = latents, jnp.array(True)
         for index, block in enumerate(augmentation.blocks):
@@ -71,23 +73,23 @@ class Sweep(Move):
             drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
             h, w = (target.masked(part) for part in drawn_sites)
             finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-            means, deviations = _mean_and_deviation(target, own, latent_key, Sites(h, w), parameters)
+            means, deviations = _mean_and_deviation(target, state, latent_key, Sites(h, w), parameters)
             spread = jnp.sqrt(1.0 - relaxation**2)
             drawn = tuple(
                 m + relaxation * (v - m) + spread * d for m, v, d in zip(means, coordinates, deviations, strict=True)
             )
             columns = np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
-            expected = jnp.where(columns, own.latents(means), expected)
-            pairs = zip(drawn, coordinates, own.slices(), strict=True)
+            expected = jnp.where(columns, state.latents(means), expected)
+            pairs = zip(drawn, coordinates, state.slices(), strict=True)
             coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in pairs)
-            latents = jnp.where(columns, own.latents(drawn), latents)
-        moved = chain._replace(key=key, latents=latents, coordinates=own.flatten(coordinates))
+            latents = jnp.where(columns, state.latents(drawn), latents)
+        moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
         before, expected = target.masked(chain.latents), target.masked(expected)
-        return Step(moved, own, SweepInfo(before, expected, before**2, before * expected), finite)
+        return Step(moved, state, DataAugmentationInfo(before, expected, before**2, before * expected), finite)
 
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
-        del turn, seen
+        del schedule, stats
         total = 0.0
         for group, size in zip(prior.groups, prior.sizes, strict=True):
             total += size * (group.sweep_operations() + prior.num_rows * _DRAW)
@@ -95,18 +97,18 @@ class Sweep(Move):
 
     def first(self) -> MoveSchedule:
         """See Move."""
-        return turn_of(1, 1, SweepSettings(as_array(0.0)))
+        return move_schedule(1, 1, DataAugmentationSettings(as_array(0.0)))
 
-    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+    def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """See Move: the factor of overrelaxation."""
         del prior, sampled
-        return turn._replace(settings=SweepSettings(as_array(choose_relaxation(autocorrelation(seen)))))
+        return schedule._replace(settings=DataAugmentationSettings(as_array(choose_relaxation(autocorrelation(stats)))))
 
 
-def autocorrelation(seen: Seen) -> np.ndarray:
+def autocorrelation(stats: MoveStats) -> np.ndarray:
     """cov(f, E[f | auxiliaries]) / var f of each latent that moved, within chains."""
-    f, E, squares, products = (np.asarray(part) for part in seen.info)
-    count = float(seen.steps) / len(f)
+    f, E, squares, products = (np.asarray(part) for part in stats.info)
+    count = float(stats.steps) / len(f)
     variance = np.sum(squares - f**2 / count, axis=0)
     covariance = np.sum(products - f * E / count, axis=0)
     return (covariance / np.maximum(variance, 1e-300))[variance > 0]

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, factor_operations, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import (
+    Move,
+    MoveRequirement,
+    MoveSchedule,
+    MoveStats,
+    Step,
+    factor_operations,
+    move_schedule,
+)
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, latents_at
 from pgmodels.priors.collection import PriorCollection
@@ -43,8 +51,15 @@ class Hamiltonian(Move):
     """
 
     name: ClassVar[str] = "hamiltonian"
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.UNKNOWNS, Need.FACTOR, Need.GAUSSIAN, Need.FRAME, Need.GRADIENT, Need.WARMUP}
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset(
+        {
+            MoveRequirement.HYPERPARAMETERS,
+            MoveRequirement.FACTOR,
+            MoveRequirement.GAUSSIAN,
+            MoveRequirement.PRECONDITIONER,
+            MoveRequirement.GRADIENT,
+            MoveRequirement.WARMUP,
+        }
     )
 
     def no_info(self, chain: Chain) -> Any:
@@ -52,7 +67,7 @@ class Hamiltonian(Move):
         del chain
         return jnp.zeros(())
 
-    def step(self, target: Target, settings: HamiltonianSettings, chain: Chain, own: Any, number: Any) -> Step:
+    def step(self, target: Target, settings: HamiltonianSettings, chain: Chain, state: Any, number: Any) -> Step:
         """See Move."""
         del number
         key, momentum_key, uniform_key = jax.random.split(chain.key, 3)
@@ -60,7 +75,7 @@ class Hamiltonian(Move):
         number_share, length_share, height = jax.random.uniform(uniform_key, (3,))
         fewest = (settings.leapfrogs + 1) // 2
         leapfrogs = fewest + jnp.floor(number_share * (settings.leapfrogs + 1 - fewest)).astype(fewest.dtype)
-        start = target.response.standardise(chain.unknowns, chain.coordinates)
+        start = target.path.standardise(chain.unknowns, chain.coordinates)
         momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
         step = settings.step * (0.8 + 0.4 * length_share)
 
@@ -79,32 +94,32 @@ class Hamiltonian(Move):
         # What is not finite at the end is not gone to.
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0.0)), 0.0)
         accepted = height < probability
-        vector, whitened = target.response.place(standard)
+        vector, whitened = target.path.place(standard)
         moved = Chain(key, vector, latents_at(target, vector, whitened), whitened)
         stayed = chain._replace(key=key)
-        return Step(jax.lax.cond(accepted, lambda: moved, lambda: stayed), own, probability)
+        return Step(jax.lax.cond(accepted, lambda: moved, lambda: stayed), state, probability)
 
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move: gradients of the posterior density in hyperparameters and latents."""
-        del seen
+        del stats
         gradient = _GRADIENT * factor_operations(prior) + 3.0 * prior.num_rows * sum(prior.sizes) * DENSITY
-        return (1.0 + _MEAN_TRAJECTORY * _leapfrogs(float(turn.settings.step))) * gradient
+        return (1.0 + _MEAN_TRAJECTORY * _leapfrogs(float(schedule.settings.step))) * gradient
 
     def first(self) -> MoveSchedule:
         """See Move."""
-        return turn_of(1, 1, _settings(_FIRST_STEP))
+        return move_schedule(1, 1, _settings(_FIRST_STEP))
 
-    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+    def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """See Move: the length of steps, and how many."""
         del prior, sampled
-        if not turn.repeats:
-            return turn
-        return turn._replace(settings=_settings(choose_step(float(turn.settings.step), acceptance(seen))))
+        if not schedule.repeats:
+            return schedule
+        return schedule._replace(settings=_settings(choose_step(float(schedule.settings.step), acceptance(stats))))
 
 
-def acceptance(seen: Seen) -> float:
+def acceptance(stats: MoveStats) -> float:
     """The mean probability of being accepted."""
-    return float(np.sum(seen.info) / seen.steps)
+    return float(np.sum(stats.info) / stats.steps)
 
 
 def choose_step(step: float, probability: float) -> float:
@@ -112,8 +127,8 @@ def choose_step(step: float, probability: float) -> float:
 
     In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
     """
-    found = -ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
-    return step * float(np.clip(np.sqrt(-ndtri(_ACCEPTANCE / 2.0) / found), 0.4, 1.6))
+    quantile = -ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
+    return step * float(np.clip(np.sqrt(-ndtri(_ACCEPTANCE / 2.0) / quantile), 0.4, 1.6))
 
 
 def _settings(step: float) -> HamiltonianSettings:

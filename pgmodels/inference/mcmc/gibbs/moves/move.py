@@ -14,7 +14,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.x64 import as_array
 
 
-class Need(Enum):
+class MoveRequirement(Enum):
     """What a move may need of a run; one that needs what a run does not have is not made."""
 
     FACTOR = "a prior with a factor, but for residuals of data, so that its coordinates are standard normal"
@@ -37,12 +37,12 @@ class Step(NamedTuple):
     """What a step leaves: the chain, the move's state, what is to be summed up, whether all it drew was finite."""
 
     chain: Chain
-    own: Any
+    state: Any
     info: Any = ()
     finite: Any = True
 
 
-class Seen(NamedTuple):
+class MoveStats(NamedTuple):
     """Sums over a stretch, of one move: its turns and its steps, times chains; each chain's ``info``.
 
     ``jumps`` (chains, d) are squared moves of the standardised hyperparameters, a turn each; of a move of these alone.
@@ -64,7 +64,7 @@ class Move(ABC):
     """
 
     name: ClassVar[str]
-    needs: ClassVar[frozenset[Need]] = frozenset()
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset()
     state: ClassVar[type[PriorCollection] | type[BlockPosterior] | None] = None
 
     def init(self, target: Target, chain: Chain) -> Any:
@@ -78,36 +78,36 @@ class Move(ABC):
         return ()
 
     @abstractmethod
-    def step(self, target: Target, settings: Any, chain: Chain, own: Any, number: Any) -> Step:
+    def step(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any) -> Step:
         """One step, in the iteration of this number."""
 
-    def steps(self, target: Target, settings: Any, chain: Chain, own: Any, number: Any, count: Any) -> Step:
+    def steps(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any, count: Any) -> Step:
         """So many steps, one after the other; what they leave is summed up."""
         # What is shared and stays as it is needs no place in the loop.
-        moves_own = self.state is None or Need.UNKNOWNS in self.needs
+        changes_state = self.state is None or MoveRequirement.HYPERPARAMETERS in self.requirements
 
         def again(_: Any, before: Step) -> Step:
-            held = before.own if moves_own else own
-            moved = self.step(target, settings, before.chain, held, number)
+            current = before.state if changes_state else state
+            moved = self.step(target, settings, before.chain, current, number)
             info = jax.tree.map(jnp.add, before.info, moved.info)
-            return Step(moved.chain, moved.own if moves_own else (), info, before.finite & moved.finite)
+            return Step(moved.chain, moved.state if changes_state else (), info, before.finite & moved.finite)
 
-        start = Step(chain, own if moves_own else (), self.no_info(chain), jnp.array(True))
-        found = jax.lax.fori_loop(0, count, again, start)
-        return found if moves_own else found._replace(own=own)
+        start = Step(chain, state if changes_state else (), self.no_info(chain), jnp.array(True))
+        last = jax.lax.fori_loop(0, count, again, start)
+        return last if changes_state else last._replace(state=state)
 
     @abstractmethod
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """Floating-point operations of a step."""
 
     def first(self) -> MoveSchedule:
         """Its turn until something is known, and for ever where there is no warm-up."""
-        return turn_of(1, 1)
+        return move_schedule(1, 1)
 
-    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+    def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """Its turn after a pilot; ``sampled`` says whether hyperparameters are."""
-        del prior, sampled, seen
-        return turn
+        del prior, sampled, stats
+        return schedule
 
 
 def factor_operations(prior: PriorCollection) -> float:
@@ -118,6 +118,6 @@ def factor_operations(prior: PriorCollection) -> float:
     return float(sum(group.rank**2 * len(group.X) for group in prior.spans().groups))
 
 
-def turn_of(repeats: int, every: int, settings: Any = None) -> MoveSchedule:
+def move_schedule(repeats: int, every: int, settings: Any = None) -> MoveSchedule:
     """A turn, as arrays."""
     return MoveSchedule(as_array(repeats), as_array(every), settings)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule, MoveStats, Step, move_schedule
 from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import MAX_SHRINKS, Uniforms
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -40,7 +40,7 @@ class SliceLatents(Move):
     """
 
     name: ClassVar[str] = "slice_latents"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.GAUSSIAN})
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset({MoveRequirement.GAUSSIAN})
     state: ClassVar[type[BlockPosterior]] = BlockPosterior
 
     def no_info(self, chain: Chain) -> Any:
@@ -48,59 +48,61 @@ class SliceLatents(Move):
         del chain
         return jnp.zeros(())
 
-    def step(self, target: Target, settings: None, chain: Chain, own: BlockPosterior, number: Any) -> Step:
+    def step(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any) -> Step:
         """See Move."""
-        return self.steps(target, settings, chain, own, number, 1)
+        return self.steps(target, settings, chain, state, number, 1)
 
-    def steps(self, target: Target, settings: None, chain: Chain, own: BlockPosterior, number: Any, count: Any) -> Step:
+    def steps(
+        self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any, count: Any
+    ) -> Step:
         """See Move. The surrogate's deviations are drawn several at once, which costs little more than one."""
         del settings, number
-        prior, parameters = own.prior, target.parameters(chain.unknowns)
-        centre = prior.latents(prior.unflatten(own.centre))
+        prior, parameters = state.prior, target.parameters(chain.unknowns)
+        centre = prior.latents(prior.unflatten(state.centre))
 
         def log_ratio(f: Any) -> Any:
-            return target.log_density(f, parameters) - own.log_factor(f)
+            return target.log_density(f, parameters) - state.log_factor(f)
 
         def several(group: Any, before: tuple[Chain, Any, Any]) -> tuple[Chain, Any, Any]:
             chain, density, shrinks = before
             key, noise_key = jax.random.split(chain.key)
-            noise = jax.random.normal(noise_key, (_AT_ONCE, *own.centre.shape), own.centre.dtype)
-            others = _deviations(own, noise)
+            noise = jax.random.normal(noise_key, (_AT_ONCE, *state.centre.shape), state.centre.dtype)
+            others = _deviations(state, noise)
             other_latents = jax.vmap(lambda v: prior.latents(prior.unflatten(v)))(others) - prior.means()
 
             def again(index: Any, before: tuple[Chain, Any, Any]) -> tuple[Chain, Any, Any]:
                 chain, density, shrinks = before
                 other = others[index], other_latents[index]
-                chain, density, more = _turned(chain, density, (own.centre, centre), other, log_ratio)
+                chain, density, more = _turned(chain, density, (state.centre, centre), other, log_ratio)
                 return chain, density, shrinks + more
 
-            left = jnp.minimum(count - group * _AT_ONCE, _AT_ONCE)
-            return jax.lax.fori_loop(0, left, again, (chain._replace(key=key), density, shrinks))
+            remaining = jnp.minimum(count - group * _AT_ONCE, _AT_ONCE)
+            return jax.lax.fori_loop(0, remaining, again, (chain._replace(key=key), density, shrinks))
 
         groups = (count + _AT_ONCE - 1) // _AT_ONCE
         start = chain, log_ratio(chain.latents), self.no_info(chain)
         chain, _, shrinks = jax.lax.fori_loop(0, groups, several, start)
-        return Step(chain, own, shrinks, jnp.array(True))
+        return Step(chain, state, shrinks, jnp.array(True))
 
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
-        del turn
+        del schedule
         total = sum(prior.spans().ranks)
         n, size = prior.num_rows, sum(prior.sizes)
-        return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(seen)) * n * size * DENSITY
+        return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(stats)) * n * size * DENSITY
 
     def first(self) -> MoveSchedule:
         """See Move."""
-        return turn_of(4, 1)
+        return move_schedule(4, 1)
 
-    def tune(self, prior: PriorCollection, sampled: bool, turn: MoveSchedule, seen: Seen) -> MoveSchedule:
+    def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """See Move: how many steps."""
         del prior
         wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
         most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else MAX_STEPS
         # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2.
-        steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * mean_shrinks(seen)))), 2, most))
-        return turn._replace(repeats=as_array(steps))
+        steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * mean_shrinks(stats)))), 2, most))
+        return schedule._replace(repeats=as_array(steps))
 
 
 def _turned(
@@ -117,8 +119,8 @@ def _turned(
     first = 2.0 * jnp.pi * uniforms.first
 
     def at(angle: Any) -> list[Any]:
-        parts = zip(centre, here, other, strict=True)
-        return [c + (x - c) * jnp.cos(angle) + o * jnp.sin(angle) for c, x, o in parts]
+        triples = zip(centre, here, other, strict=True)
+        return [c + (x - c) * jnp.cos(angle) + o * jnp.sin(angle) for c, x, o in triples]
 
     def rejected(carry: Any) -> Any:
         *_, count, density = carry
@@ -133,12 +135,12 @@ def _turned(
     # The first angle of all is both ends of the interval, which is a whole turn.
     ends = first, first - 2.0 * jnp.pi, first
     angle, _, _, count, reached = jax.lax.while_loop(rejected, propose, (*ends, 0, jnp.full_like(density, -jnp.inf)))
-    found = reached >= height
-    coordinates, latents = at(jnp.where(found, angle, 0.0))
+    accepted = reached >= height
+    coordinates, latents = at(jnp.where(accepted, angle, 0.0))
     moved = chain._replace(key=key, latents=latents, coordinates=coordinates)
-    return moved, jnp.where(found, reached, density), jnp.asarray(count - 1, float)
+    return moved, jnp.where(accepted, reached, density), jnp.asarray(count - 1, float)
 
 
-def mean_shrinks(seen: Seen | None) -> float:
+def mean_shrinks(stats: MoveStats | None) -> float:
     """How often the angle shrank, a step; 0 before any is seen."""
-    return float(np.sum(np.asarray(seen.info)) / max(float(seen.steps), 1.0)) if seen is not None else 0.0
+    return float(np.sum(np.asarray(stats.info)) / max(float(stats.steps), 1.0)) if stats is not None else 0.0

@@ -38,28 +38,26 @@ class Uniforms(NamedTuple):
         return low + (high - low) * self.others[count]
 
 
-def slice_step(
-    key: Any, response: Any, vector: Any, state: Any, density: Any, at: Any, ellipse: Any
-) -> tuple[Any, Any]:
+def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: Any, ellipse: Any) -> tuple[Any, Any]:
     """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
 
     It goes along an ellipse, which turns over all entries at once, of the t distribution with the response's middle and
     scale, or, where ``ellipse`` is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and
     Adams 2014.
     """
-    middle, scale = response.middle, response.scale
+    middle, scale = path.middle, path.scale
     normal_key, uniform_key = jax.random.split(key)
     noise, others = jnp.split(jax.random.normal(normal_key, (2 * len(vector) + _FREEDOM,)), [len(vector)])
     uniforms = Uniforms.draw(uniform_key)
-    relative = _width(response.standard(vector - middle), others @ others)
+    relative = _width(path.standard(vector - middle), others @ others)
     width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
 
-    def path(step: Any) -> Any:
+    def point_at(step: Any) -> Any:
         turned = middle + (vector - middle) * jnp.cos(step) + relative * scale @ noise * jnp.sin(step)
         return jnp.where(ellipse, turned, vector + step * (scale @ (noise / jnp.linalg.norm(noise))))
 
     def without_ellipse(vector: Any) -> Any:
-        standard = response.standard(vector - middle)
+        standard = path.standard(vector - middle)
         return jnp.where(ellipse, 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM), 0.0)
 
     height = uniforms.height_below(density + without_ellipse(vector))
@@ -70,13 +68,13 @@ def slice_step(
         return ~accepted & (count < MAX_SHRINKS)
 
     def propose(carry: Any) -> Any:
-        low, high, held, _, count = carry
+        low, high, accepted_point, _, count = carry
         step = uniforms.between(low, high, count)
-        proposed = path(step)
+        proposed = point_at(step)
         moved, density = at(proposed)
         accepted = density + without_ellipse(proposed) >= height
-        held = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), held)
-        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), held, accepted, count + 1
+        accepted_point = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), accepted_point)
+        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), accepted_point, accepted, count + 1
 
     start = (high - width, high, (vector, state), jnp.array(False), 0)
     return jax.lax.while_loop(unfinished, propose, start)[2]

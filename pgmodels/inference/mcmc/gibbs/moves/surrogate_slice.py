@@ -5,7 +5,15 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, factor_operations, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import (
+    Move,
+    MoveRequirement,
+    MoveSchedule,
+    MoveStats,
+    Step,
+    factor_operations,
+    move_schedule,
+)
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, surrogate_at
@@ -25,7 +33,7 @@ _deviation = vmap_as_loop(lambda surrogate, u: surrogate.deviation(u))
 
 
 @dataclass(frozen=True)
-class SliceUnknowns(Move):
+class SurrogateSlice(Move):
     """A slice step on the hyperparameters, the latents moving with the surrogate.
 
     Held are the surrogate's standard coordinates u, with f = m(θ) + S(θ) u. Given u the posterior density of the
@@ -34,13 +42,15 @@ class SliceUnknowns(Move):
     """
 
     name: ClassVar[str] = "slice_unknowns"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.UNKNOWNS, Need.GAUSSIAN})
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset(
+        {MoveRequirement.HYPERPARAMETERS, MoveRequirement.GAUSSIAN}
+    )
     state: ClassVar[type[BlockPosterior]] = BlockPosterior
 
-    def step(self, target: Target, settings: None, chain: Chain, own: BlockPosterior, number: Any) -> Step:
+    def step(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any) -> Step:
         """See Move."""
         del settings, number
-        u = own.standardise(chain.coordinates)
+        u = state.standardise(chain.coordinates)
 
         def log_density(vector: Any, latents: Any, surrogate: BlockPosterior) -> Any:
             ratio = target.log_likelihood(latents, vector) - surrogate.log_factor(latents)
@@ -53,14 +63,14 @@ class SliceUnknowns(Move):
             return (latents, coordinates, surrogate), log_density(vector, latents, surrogate)
 
         key, draw = jax.random.split(chain.key)
-        held = chain.latents, chain.coordinates, own
-        density = log_density(chain.unknowns, chain.latents, own)
-        vector, (*moved, own) = slice_step(draw, target.response, chain.unknowns, held, density, at, True)
-        return Step(Chain(key, vector, *moved), own)
+        current = chain.latents, chain.coordinates, state
+        density = log_density(chain.unknowns, chain.latents, state)
+        vector, (*moved, state) = slice_step(draw, target.path, chain.unknowns, current, density, at, True)
+        return Step(Chain(key, vector, *moved), state)
 
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
-        del turn, seen
+        del schedule, stats
         n, size = prior.num_rows, sum(prior.sizes)
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * prior.distinct.num_rows * rank**2 for rank in ranks)
@@ -69,4 +79,4 @@ class SliceUnknowns(Move):
 
     def first(self) -> MoveSchedule:
         """See Move."""
-        return turn_of(REPEATS, 1)
+        return move_schedule(REPEATS, 1)

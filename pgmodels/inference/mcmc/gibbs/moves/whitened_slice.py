@@ -5,7 +5,15 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, Need, Seen, Step, factor_operations, turn_of
+from pgmodels.inference.mcmc.gibbs.moves.move import (
+    Move,
+    MoveRequirement,
+    MoveSchedule,
+    MoveStats,
+    Step,
+    factor_operations,
+    move_schedule,
+)
 from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, latents_at
 from pgmodels.priors.collection import PriorCollection
@@ -15,7 +23,7 @@ _EVALUATIONS = 4.0
 
 
 @dataclass(frozen=True)
-class SliceUnknownsWhitened(Move):
+class WhitenedSlice(Move):
     """A slice step on the hyperparameters, the latents moving with the prior: their whitened coordinates are held.
 
     It needs the prior's roots alone, and mixes where the data say little of the latents, or no Gaussian says it well.
@@ -23,9 +31,11 @@ class SliceUnknownsWhitened(Move):
     """
 
     name: ClassVar[str] = "slice_unknowns_whitened"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.UNKNOWNS, Need.FACTOR, Need.GAUSSIAN})
+    requirements: ClassVar[frozenset[MoveRequirement]] = frozenset(
+        {MoveRequirement.HYPERPARAMETERS, MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN}
+    )
 
-    def step(self, target: Target, settings: None, chain: Chain, own: Any, number: Any) -> Step:
+    def step(self, target: Target, settings: None, chain: Chain, state: Any, number: Any) -> Step:
         """See Move."""
         del settings
 
@@ -38,15 +48,15 @@ class SliceUnknownsWhitened(Move):
 
         key, draw = jax.random.split(chain.key)
         density = log_density(chain.unknowns, chain.latents)
-        held = chain.unknowns, chain.latents, density
-        vector, latents = slice_step(draw, target.response, *held, at, number % 4 == 0)
-        return Step(chain._replace(key=key, unknowns=vector, latents=latents), own)
+        current = chain.unknowns, chain.latents, density
+        vector, latents = slice_step(draw, target.path, *current, at, number % 4 == 0)
+        return Step(chain._replace(key=key, unknowns=vector, latents=latents), state)
 
-    def cost(self, prior: PriorCollection, turn: MoveSchedule, seen: Seen | None) -> float:
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
-        del turn, seen
+        del schedule, stats
         return _EVALUATIONS * factor_operations(prior) / 3
 
     def first(self) -> MoveSchedule:
         """See Move."""
-        return turn_of(1, 2)
+        return move_schedule(1, 2)
