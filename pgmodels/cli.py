@@ -125,10 +125,10 @@ def _add_validate(commands: Any) -> None:
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
     )
-    command.add_argument("--num-samples", type=_whole(1), default=1000, help="draws of each chain")
-    command.add_argument("--num-warmup", type=_whole(0), default=200)
-    command.add_argument("--num-chains", type=_whole(1), default=4)
-    command.add_argument("--seed", type=_whole(0, NUM_SEEDS - 1), default=0)
+    command.add_argument("--num-samples", type=_whole_number(1), default=1000, help="draws of each chain")
+    command.add_argument("--num-warmup", type=_whole_number(0), default=200)
+    command.add_argument("--num-chains", type=_whole_number(1), default=4)
+    command.add_argument("--seed", type=_whole_number(0, NUM_SEEDS - 1), default=0)
     command.add_argument(
         "--output", type=Path, default=Path("pgmodels-results"), help="folder for reports, tables and draws"
     )
@@ -139,7 +139,9 @@ def _add_validate(commands: Any) -> None:
 def _add_derive(commands: Any) -> None:
     command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
-    command.add_argument("--latents", type=_whole(1), help="number of latent GPs, for a formula that does not fix it")
+    command.add_argument(
+        "--latents", type=_whole_number(1), help="number of latent GPs, for a formula that does not fix it"
+    )
     command.add_argument("--verify", action="store_true", help="also check the derivation numerically")
     command.add_argument("--graph", choices=("text", "mermaid", "graphviz"), help="print the augmented graph instead")
     command.set_defaults(run=_run_derive)
@@ -252,7 +254,7 @@ def _from_script(path: Path, function: str) -> Any:
     return names[function]
 
 
-def _whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+def _whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """A parser of whole numbers from ``least`` to ``most``."""
 
     def read(text: str) -> int:

@@ -24,7 +24,7 @@ from pgmodels.likelihoods.weights import check_weights
 from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, told_apart
+from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.runtime import hooks
@@ -279,10 +279,13 @@ class Model(Module):
         groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def fixed_groups(self, X: Any, held: Sequence[bool]) -> Groups:
+    def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
         """The prior of each group that is held, to the last digit that it can have, to draw from; None of others."""
         inputs = self.inputs(np.asarray(X))
-        return tuple(self._bound(index, inputs, 0.0).for_sampling() if own else None for index, own in enumerate(held))
+        return tuple(
+            self._bound(index, inputs, 0.0).for_sampling() if is_fixed else None
+            for index, is_fixed in enumerate(are_fixed)
+        )
 
     def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
@@ -304,7 +307,7 @@ class Model(Module):
         """The distinct inputs of each group; ``padded`` to one of few sizes if every form supports it."""
         size = padded_size(len(X)) if padded and self.can_pad else len(X)
         groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.can_pad) for gp in self.gps]
-        return told_apart(X, groups, size)
+        return find_distinct_inputs(X, groups, size)
 
     def traced_prior(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
         """The prior at inputs as a traceable function of the hyperparameters.
@@ -321,11 +324,11 @@ class Model(Module):
         """``traced_prior``, compiled, without padding rows."""
         return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
 
-    def compiled_prior_at(self, inputs: DistinctInputs, held: Groups = ()) -> PriorCollection:
+    def compiled_prior_at(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
         """``traced_prior``, compiled; what is held is filled up to as many rows as inputs have."""
-        pairs = zip(held, inputs.X, strict=True) if held else ()
-        held = tuple(own.resized(len(X)) if own and len(own.X) < len(X) else own for own, X in pairs)
-        return _compiled_prior(self.bare(), inputs, held)
+        pairs = zip(fixed_groups, inputs.X, strict=True) if fixed_groups else ()
+        fixed_groups = tuple(group.resized(len(X)) if group and len(group.X) < len(X) else group for group, X in pairs)
+        return _compiled_prior(self.bare(), inputs, fixed_groups)
 
     @property
     def can_pad(self) -> bool:
@@ -465,5 +468,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs, held: Groups) -> PriorCollection:
-    return model.traced_prior(inputs, held)
+def _compiled_prior(model: Model, inputs: DistinctInputs, fixed_groups: Groups) -> PriorCollection:
+    return model.traced_prior(inputs, fixed_groups)
