@@ -24,7 +24,7 @@ from pgmodels.likelihoods.weights import check_weights
 from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, told_apart
+from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.runtime import hooks
@@ -308,7 +308,7 @@ class Model(Module):
             Sharing(gp.kernel.reads(d), gp.kernel.terms(d) if gp.form.spans else (), gp.form.shares, gp.form.can_pad)
             for gp in self.gps
         ]
-        return told_apart(X, groups, size)
+        return find_distinct_inputs(X, groups, size)
 
     def traced_prior(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
         """The prior at inputs as a traceable function of the hyperparameters.

@@ -129,14 +129,14 @@ def random_model(seed: int, name: str | None = None, kernels: tuple[str, ...] | 
         return (chosen, float(rng.uniform(0.4, 3.0)), float(unit * rng.uniform(0.6, 2.0))), float(rng.normal(0.2, 0.3))
 
     latents = [latent()] * size if rng.random() < 0.5 else [latent() for _ in range(size)]
-    own, means = [kernel for kernel, _ in latents], [mean for _, mean in latents]
+    drawn_kernels, means = [kernel for kernel, _ in latents], [mean for _, mean in latents]
     means[0] += offset
     places = rng.uniform(-2, 2, (DISTINCT, 2))
     # Two levels of the second column, for kernels that read levels.
     places[:, 1] = np.where(rng.random(DISTINCT) < 0.5, 1.0, places[:, 1])
     X = unit * places[rng.permutation([*range(DISTINCT), *rng.integers(DISTINCT, size=COPIES)])]
-    found = RandomModel(case, tuple(own), tuple(means), X, np.zeros(N), unit * rng.uniform(-3, 3, (N, 2)))
-    f = np.array(means) + np.stack([root @ rng.normal(size=len(root.T)) for root in found.roots(X)], axis=1)
+    model = RandomModel(case, tuple(drawn_kernels), tuple(means), X, np.zeros(N), unit * rng.uniform(-3, 3, (N, 2)))
+    f = np.array(means) + np.stack([root @ rng.normal(size=len(root.T)) for root in model.roots(X)], axis=1)
     f[:, case.limited] = np.clip(f[:, case.limited], *case.limits)
     if case.name == "log_poisson":
         f = np.minimum(f, 4.0)
@@ -144,7 +144,7 @@ def random_model(seed: int, name: str | None = None, kernels: tuple[str, ...] | 
     classes = np.arange(getattr(case.likelihood().declared_support, "num_classes", 0) or case.num_classes)
     if not np.isin(classes, y).all():
         y[classes] = classes
-    return found._replace(y=y)
+    return model._replace(y=y)
 
 
 class Referee(NamedTuple):
@@ -199,8 +199,8 @@ def referee(drawn: RandomModel, seed: int = 0, num_draws: int = 40_000) -> Refer
 
     def log_densities(f):
         with jax.enable_x64(True):
-            found = np.asarray(program(drawn.y, means + f))
-        return np.where(np.isnan(found), -np.inf, found)
+            values = np.asarray(program(drawn.y, means + f))
+        return np.where(np.isnan(values), -np.inf, values)
 
     def log_joint(v):
         return log_densities(np.einsum("lij,lj->il", roots, v)[None]).sum() - 0.5 * np.sum(v**2)

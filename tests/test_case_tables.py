@@ -71,11 +71,11 @@ def trials():
 @pytest.mark.slow
 def test_no_trials_say_nothing_and_five_thousand_say_much():
     """Others refuse no trials at all, or give NaN at 5,000."""
-    found = trials()
+    result = trials()
     # A Gaussian's mean is not that of a skewed posterior: a hundredth of a deviation.
-    np.testing.assert_allclose(found.mean[:, 0], [-0.612331, 0.0, -2.729074, 0.0], atol=1e-3)
-    np.testing.assert_allclose(pgm.correct(found).variance[:, 0], [0.318468, 1.0, 0.025173, 0.00079952], rtol=2e-3)
-    shares = found.predict(found.X, np.ones((4, 1))).mean
+    np.testing.assert_allclose(result.mean[:, 0], [-0.612331, 0.0, -2.729074, 0.0], atol=1e-3)
+    np.testing.assert_allclose(pgm.correct(result).variance[:, 0], [0.318468, 1.0, 0.025173, 0.00079952], rtol=2e-3)
+    shares = result.predict(result.X, np.ones((4, 1))).mean
     np.testing.assert_allclose(shares, [0.361233, 0.5, 0.061913, 0.5], atol=2e-4)
 
 
@@ -91,13 +91,13 @@ def test_trials_at_twenty_five_sites():
     successes = [96, 89, 89, 75, 82, 71, 67, 53, 51, 45, 34, 28, 17, 17, 6, 4, 1, 2, 5, 1, 1, 0, 1, 0, 0]
     X, rows = np.linspace(0.0, 1.0, 25)[:, None], [0, 6, 12, 18, 24]
     y = np.column_stack([successes, np.full(25, 100)])
-    found = pgm.gaussian_vi(pgm.Model(pgm.Binomial(), pgm.GP(pgm.Matern52(9.0, 0.5))), X, y)
-    np.testing.assert_allclose(found.mean[rows, 0], [2.6467, 0.6047, -1.4633, -4.1181, -5.5667], atol=2e-3)
-    deviation = np.sqrt(pgm.correct(found).variance[rows, 0])
+    result = pgm.gaussian_vi(pgm.Model(pgm.Binomial(), pgm.GP(pgm.Matern52(9.0, 0.5))), X, y)
+    np.testing.assert_allclose(result.mean[rows, 0], [2.6467, 0.6047, -1.4633, -4.1181, -5.5667], atol=2e-3)
+    deviation = np.sqrt(pgm.correct(result).variance[rows, 0])
     np.testing.assert_allclose(deviation, [0.2772, 0.1085, 0.1299, 0.3111, 0.7829], rtol=5e-3)
-    shares = found.predict(X[rows], np.ones((5, 1))).mean
+    shares = result.predict(X[rows], np.ones((5, 1))).mean
     np.testing.assert_allclose(shares, [0.93176, 0.64633, 0.18876, 0.01675, 0.00502], atol=2e-4)
-    assert pgm.log_evidence(found, num_draws=20_000).value == pytest.approx(-67.7187, abs=0.01)
+    assert pgm.log_evidence(result, num_draws=20_000).value == pytest.approx(-67.7187, abs=0.01)
 
 
 @pytest.mark.slow
@@ -107,13 +107,13 @@ def test_ages_of_menarche():
     model = pgm.Model(pgm.Binomial(), pgm.GP(pgm.Constant(1e4) + pgm.Linear(100.0)))
     ends = np.array([[0.0], [1.0]])
     for engine in (pgm.cavi, pgm.gaussian_vi):
-        found = pgm.correct(engine(model, X, y))
-        at_thirteen, a_year_on = found.predict_latent(ends)[0][:, 0]
+        result = pgm.correct(engine(model, X, y))
+        at_thirteen, a_year_on = result.predict_latent(ends)[0][:, 0]
         slope = a_year_on - at_thirteen
         # Posterior means are a fifth of a percent above the maximum.
         assert slope == pytest.approx(1.63197, rel=5e-3)
         assert 13.0 - at_thirteen / slope == pytest.approx(13.0066, abs=1e-3)
-        draws = found.draw_latents(ends, num_draws=4000, seed=0)[..., 0]
+        draws = result.draw_latents(ends, num_draws=4000, seed=0)[..., 0]
         # Five standard errors of a deviation from 4,000 draws, and a percent.
         assert np.std(draws[:, 1] - draws[:, 0]) == pytest.approx(0.0591, rel=0.07)
 
@@ -137,13 +137,13 @@ def test_three_ways_to_write_children_in_villages():
     children = pgm.gaussian_vi(model(pgm.Bernoulli(), 1000.0), 1000.0 * twice[often], ones[often])
     assert len(children.y) == 2035
     assert children.posterior.prior.groups[0].rank <= 72
-    for found in (weighted, children):
-        assert found.elbo == pytest.approx(villages.elbo - ways, abs=1e-5)
+    for result in (weighted, children):
+        assert result.elbo == pytest.approx(villages.elbo - ways, abs=1e-5)
     assert ways == pytest.approx(1010.5790, abs=1e-4)
     assert pgm.log_evidence(villages).value == pytest.approx(-211.3444, abs=0.015)
     chosen = np.array([[349.6313, 1458.055], [358.5431, 1460.112], [506.4002, 1496.196], [622.0861, 1474.011]])
-    for found, unit in ((villages, 1.0), (weighted, 1.0), (children, 1000.0)):
-        mean, variance = pgm.correct(found).predict_latent(unit * chosen)
+    for result, unit in ((villages, 1.0), (weighted, 1.0), (children, 1000.0)):
+        mean, variance = pgm.correct(result).predict_latent(unit * chosen)
         np.testing.assert_allclose(mean[:, 0], [-0.132, -0.566, -1.765, -0.139], atol=4e-3)
         np.testing.assert_allclose(np.sqrt(variance[:, 0]), [0.304, 0.206, 0.268, 0.302], atol=4e-3)
     shares = villages.predict(chosen, np.ones((4, 1))).mean
@@ -172,15 +172,15 @@ def test_exposure_counts_once():
 
     right = minimize(loss, np.zeros(4), method="BFGS").x
     gp = pgm.GP(pgm.Constant(Fixed(1e4)) + pgm.Linear(Fixed(100.0)))
-    found = pgm.fit(pgm.Model(exposed(), gp), X, np.column_stack([y, exposure]), objective="cavi")
-    dispersion = float(found.fit.values["dispersion"])
-    f = found.predict_latent(np.vstack([np.zeros(2), np.eye(2)]))[0][:, 0]
+    result = pgm.fit(pgm.Model(exposed(), gp), X, np.column_stack([y, exposure]), objective="cavi")
+    dispersion = float(result.fit.values["dispersion"])
+    f = result.predict_latent(np.vstack([np.zeros(2), np.eye(2)]))[0][:, 0]
     np.testing.assert_allclose(dispersion, np.exp(right[0]), rtol=0.03)
     np.testing.assert_allclose([f[0] + np.log(dispersion), *(f[1:] - f[0])], right[1:], atol=0.03)
-    once, twice = (found.predict(X[:3], factor * exposure[:3]).mean for factor in (1.0, 2.0))
+    once, twice = (result.predict(X[:3], factor * exposure[:3]).mean for factor in (1.0, 2.0))
     np.testing.assert_allclose(twice, 2.0 * once, rtol=1e-9)
     with pytest.raises(ValueError, match=r"depends on y\[1\], which was not given"):
-        _ = found.predict(X[:3]).mean
+        _ = result.predict(X[:3]).mean
 
 
 def ordered(classes):
@@ -199,11 +199,11 @@ def ordered(classes):
     return pgm.Model(grades(), pgm.GP(pgm.Linear(Fixed(100.0)), mean=Fixed(0.0)))
 
 
-def learned_grades(found, num_columns):
+def learned_grades(result, num_columns):
     """Coefficients and cut-points."""
-    values = found.fit.values
+    values = result.fit.values
     cuts = np.cumsum([float(values["first"]), *np.ravel(values["gaps"])])
-    return found.predict_latent(np.eye(num_columns))[0][:, 0], cuts
+    return result.predict_latent(np.eye(num_columns))[0][:, 0], cuts
 
 
 @pytest.mark.slow
@@ -213,17 +213,17 @@ def test_satisfied_tenants_with_weights():
     X = np.column_stack([influence == 1, influence == 2, kind == 1, kind == 2, kind == 3, contact == 1]).astype(float)
     y, weights = y.astype(float), numbers(TENANTS)
     assert weights.sum() == 1681
-    found = pgm.fit(ordered(3), X, y, weights=weights, objective="cavi")
-    slopes, cuts = learned_grades(found, 6)
+    result = pgm.fit(ordered(3), X, y, weights=weights, objective="cavi")
+    slopes, cuts = learned_grades(result, 6)
     np.testing.assert_allclose(slopes, [0.5664, 1.2888, -0.5723, -0.3662, -1.0910, 0.3603], atol=2e-3)
     np.testing.assert_allclose(cuts, [-0.4961, 0.6907], atol=2e-3)
-    p = found.predict(X).probabilities
+    p = result.predict(X).probabilities
     np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-12)
     # Averages over the posterior are a little behind the maximum.
     assert 3479.1493 < -2 * weights @ np.log(p[np.arange(72), y.astype(int)]) < 3479.3
     often = np.repeat(np.arange(72), weights.astype(int))
-    repeated = pgm.cavi(found.model.unweighted.fixed(), X[often], y[often])
-    assert repeated.elbo == pytest.approx(found.elbo, abs=1e-5)
+    repeated = pgm.cavi(result.model.unweighted.fixed(), X[often], y[often])
+    assert repeated.elbo == pytest.approx(result.elbo, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -231,8 +231,8 @@ def test_grades_of_wine():
     """``ordinal`` has 2.5031 for warm and 1.5278 for contact, and cut-points -1.3444 1.2508 3.4669 5.0064."""
     warm, contact = np.tile(np.repeat([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], 2, axis=0), (9, 1)).T
     y = np.array([*map(float, BITTERNESS)]) - 1.0
-    found = pgm.fit(ordered(5), np.column_stack([warm, contact]), y, objective="gaussian_vi")
-    slopes, cuts = learned_grades(found, 2)
+    result = pgm.fit(ordered(5), np.column_stack([warm, contact]), y, objective="gaussian_vi")
+    slopes, cuts = learned_grades(result, 2)
     # Posterior means by wide priors are half a percent farther out.
     np.testing.assert_allclose(slopes, [2.5031, 1.5278], rtol=0.01)
     np.testing.assert_allclose(cuts, [-1.3444, 1.2508, 3.4669, 5.0064], rtol=0.01)
@@ -260,10 +260,10 @@ def test_herds_with_effects_of_their_own():
     """The log likelihood of a mixed model is -91.9834 there; a herd that is new has the prior's variance."""
     X, y = cattle()
     assert len(y) == 56
-    found = pgm.gaussian_vi(pgm.Model(shifted(), pgm.GP(pgm.White(0.64752**2))), X, y)
-    evidence = pgm.log_evidence(found, num_draws=20_000)
+    result = pgm.gaussian_vi(pgm.Model(shifted(), pgm.GP(pgm.White(0.64752**2))), X, y)
+    evidence = pgm.log_evidence(result, num_draws=20_000)
     assert abs(evidence.value - -91.9834) < 4 * evidence.standard_error
-    mean, variance = pgm.correct(found).predict_latent(np.array([[99.0]]))
+    mean, variance = pgm.correct(result).predict_latent(np.array([[99.0]]))
     np.testing.assert_allclose([mean[0, 0], variance[0, 0]], [0.0, 0.64752**2], atol=1e-9)
 
 
@@ -287,16 +287,16 @@ def test_times_that_are_censored():
 
     right = minimize(loss, np.zeros(3), method="BFGS")
     model = pgm.Model(log_logistic(), pgm.GP(pgm.Linear(Fixed(100.0)), mean=Fixed(0.0)))
-    found = pgm.fit(model, X, np.column_stack([y, event]), objective="gaussian_vi")
-    mean, variance = pgm.correct(found).predict_latent(np.eye(2))
+    result = pgm.fit(model, X, np.column_stack([y, event]), objective="gaussian_vi")
+    mean, variance = pgm.correct(result).predict_latent(np.eye(2))
     np.testing.assert_allclose(mean[:, 0], right.x[1:], atol=0.02)
     # With the shape held.
     spread = np.linalg.inv(np.linalg.inv(right.hess_inv)[1:, 1:])
     np.testing.assert_allclose(variance[:, 0], np.diag(spread), rtol=0.1)
-    np.testing.assert_allclose(found.fit.values["shape"], np.exp(right.x[0]), rtol=0.03)
+    np.testing.assert_allclose(result.fit.values["shape"], np.exp(right.x[0]), rtol=0.03)
     # Times that were cut short are later than their records: taken for events, they would make others earlier.
-    blind = pgm.gaussian_vi(found.model.fixed(), X, np.column_stack([y, np.ones(100)]))
-    later, earlier = (one.predict(np.array([[1.0, 0.0]])).survival(6.0) for one in (found, blind))
+    blind = pgm.gaussian_vi(result.model.fixed(), X, np.column_stack([y, np.ones(100)]))
+    later, earlier = (one.predict(np.array([[1.0, 0.0]])).survival(6.0) for one in (result, blind))
     assert later > 1.3 * earlier
     with pytest.raises(ValueError, match="must hold times > 0; got 0 in row 0"):
         pgm.cavi(model, X[:2], np.array([[0.0, 1.0], [2.0, 1.0]]))
@@ -320,14 +320,14 @@ def test_a_tobit_regression():
 
     right = minimize(loss, np.zeros(3), method="BFGS")
     model = pgm.Model(tobit(), pgm.GP(pgm.Linear(Fixed(1e4)), mean=Fixed(0.0)))
-    found = pgm.fit(model, X, y, objective="gaussian_vi")
-    mean, variance = pgm.correct(found).predict_latent(np.eye(2))
+    result = pgm.fit(model, X, y, objective="gaussian_vi")
+    mean, variance = pgm.correct(result).predict_latent(np.eye(2))
     np.testing.assert_allclose(mean[:, 0], right.x[1:], atol=0.05)
     # With the scale held.
     spread = np.linalg.inv(np.linalg.inv(right.hess_inv)[1:, 1:])
     np.testing.assert_allclose(variance[:, 0], np.diag(spread), rtol=0.1)
-    np.testing.assert_allclose(found.fit.values["scale"], np.exp(right.x[0]), rtol=0.03)
-    drawn = found.predict(X[:5]).draw(4000, seed=0)
-    m, v = found.predict_latent(X[:5])
-    none = stats.norm.cdf(-m[:, 0] / np.sqrt(v[:, 0] + found.fit.values["scale"] ** 2))
+    np.testing.assert_allclose(result.fit.values["scale"], np.exp(right.x[0]), rtol=0.03)
+    drawn = result.predict(X[:5]).draw(4000, seed=0)
+    m, v = result.predict_latent(X[:5])
+    none = stats.norm.cdf(-m[:, 0] / np.sqrt(v[:, 0] + result.fit.values["scale"] ** 2))
     np.testing.assert_allclose(np.mean(drawn == 0, axis=0), none, atol=5 * 0.5 / np.sqrt(4000))

@@ -51,13 +51,13 @@ def test_a_singular_covariance_with_hardly_any_noise():
         line = pgm.Constant(1.0) + pgm.Linear(1.0 / columns)
         for noise, (mean, variance) in right.items():
             model = gaussian(pgm.Constant(0.1) * line * line, noise**0.5)
-            found = pgm.cavi(model, np.repeat(x, columns, axis=1), y)
-            m, v = (part[:, 0] for part in found.predict_latent(np.repeat(X_new, columns, axis=1)))
+            result = pgm.cavi(model, np.repeat(x, columns, axis=1), y)
+            m, v = (part[:, 0] for part in result.predict_latent(np.repeat(X_new, columns, axis=1)))
             np.testing.assert_allclose(m, mean, atol=2e-6)
             np.testing.assert_allclose(v, variance, rtol=1e-3)
     with pytest.warns(pgm.PrecisionWarning, match="may be off by"):
-        found = pgm.cavi(gaussian(pgm.Constant(0.1) * line * line, 1e-5), np.repeat(x, 3, axis=1), y)
-    assert np.all(found.predict_latent(np.repeat(X_new, 3, axis=1))[1] > 0)
+        result = pgm.cavi(gaussian(pgm.Constant(0.1) * line * line, 1e-5), np.repeat(x, 3, axis=1), y)
+    assert np.all(result.predict_latent(np.repeat(X_new, 3, axis=1))[1] > 0)
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Real(), pgm.Positive()))
@@ -71,11 +71,11 @@ def test_units_change_nothing(of_y, of_x):
     X = np.array([[0.3660, 0.7463], [0.8714, 0.4299], [0.5104, 0.0620], [0.1276, 0.9511]])
     y, variances = np.array([10000.0, 11000.0, 12000.0, 20000.0]), np.array([100.0, 200.0, 150.0, 100.0])
     gp = pgm.GP(pgm.RBF(1e8 * of_y**2, 0.5 * of_x), mean=13250.0 * of_y)
-    found = pgm.cavi(pgm.Model(measured(), gp), X * of_x, np.column_stack([y * of_y, variances * of_y**2]))
-    mean, variance = found.predict_latent(np.array([[0.5, 0.5], [0.9, 0.9]]) * of_x)
+    result = pgm.cavi(pgm.Model(measured(), gp), X * of_x, np.column_stack([y * of_y, variances * of_y**2]))
+    mean, variance = result.predict_latent(np.array([[0.5, 0.5], [0.9, 0.9]]) * of_x)
     np.testing.assert_allclose(mean[:, 0] / of_y, [7049.04629, 9283.04098], rtol=1e-8)
     np.testing.assert_allclose(np.sqrt(variance[:, 0]) / of_y, [2004.41931, 6602.40679], rtol=1e-8)
-    assert found.elbo + 4.0 * np.log(of_y) == pytest.approx(-41.169176, abs=1e-6)
+    assert result.elbo + 4.0 * np.log(of_y) == pytest.approx(-41.169176, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -85,10 +85,10 @@ def test_fit_finds_the_same_optimum_in_any_unit():
     y = np.sin(6 * X[:, 0]) + 0.2 * rng.normal(size=24)
     base = pgm.fit(gaussian(pgm.RBF(), 1.0, mean=0.0), X, y)
     for of_y, of_x in ((1e4, 1.0), (1e-4, 1.0), (1.0, 1e6)):
-        found = pgm.fit(gaussian(pgm.RBF(), 1.0, mean=0.0), X * of_x, y * of_y)
-        assert found.elbo + 24 * np.log(of_y) == pytest.approx(base.elbo, abs=1e-4)
-        assert found.fit.values["lengthscale"] / of_x == pytest.approx(base.fit.values["lengthscale"], rel=1e-2)
-        assert found.fit.values["scale"] / of_y == pytest.approx(base.fit.values["scale"], rel=1e-2)
+        result = pgm.fit(gaussian(pgm.RBF(), 1.0, mean=0.0), X * of_x, y * of_y)
+        assert result.elbo + 24 * np.log(of_y) == pytest.approx(base.elbo, abs=1e-4)
+        assert result.fit.values["lengthscale"] / of_x == pytest.approx(base.fit.values["lengthscale"], rel=1e-2)
+        assert result.fit.values["scale"] / of_y == pytest.approx(base.fit.values["scale"], rel=1e-2)
 
 
 def kalman(y, step, variance, lengthscale, noise):
@@ -117,9 +117,9 @@ def series(n):
 def test_a_long_series_is_that_of_a_kalman_filter(n):
     X, y = series(n)
     log_p, mean, variance = kalman(y, 0.01, 1.0, 2.0, 0.25)
-    found = pgm.cavi(gaussian(pgm.Matern32(1.0, 2.0), 0.5), X, y)
-    assert found.elbo == pytest.approx(log_p, abs=1e-4)
-    m, v = found.predict_latent(np.array([X[-1], X[-1] + 1000.0]))
+    result = pgm.cavi(gaussian(pgm.Matern32(1.0, 2.0), 0.5), X, y)
+    assert result.elbo == pytest.approx(log_p, abs=1e-4)
+    m, v = result.predict_latent(np.array([X[-1], X[-1] + 1000.0]))
     np.testing.assert_allclose([m[0, 0], v[0, 0]], [mean, variance], atol=1e-6)
     # Far ahead the prior comes back.
     np.testing.assert_allclose([m[1, 0], v[1, 0]], [0.0, 1.0], atol=1e-6)
@@ -148,9 +148,9 @@ def test_a_trend_a_season_and_gaps():
     square = lambda length: np.exp(-0.5 * (r / length) ** 2)  # noqa: E731
     K = 44.8**2 * square(51.6) + 2.64**2 * square(91.5) * np.exp(-2 * (np.sin(np.pi * r) / 1.48) ** 2)
     K += 0.536**2 * (1 + (r / 0.968) ** 2 / (2 * 2.89)) ** -2.89 + 0.188**2 * square(0.122)
-    found = pgm.cavi(gaussian(kernel, 0.0367**0.5), t[:, None], y)
-    assert found.converged
-    assert found.elbo == pytest.approx(log_normal(y, K + 0.0367 * np.eye(60)), abs=1e-6)
+    result = pgm.cavi(gaussian(kernel, 0.0367**0.5), t[:, None], y)
+    assert result.converged
+    assert result.elbo == pytest.approx(log_normal(y, K + 0.0367 * np.eye(60)), abs=1e-6)
 
 
 W = np.array([1.0, 0.8, -0.5])
@@ -159,8 +159,8 @@ W = np.array([1.0, 0.8, -0.5])
 @pgm.likelihood(support=pgm.Given(pgm.Real(), pgm.Classes(3)))
 def outputs(y, f):
     """A shared latent by loadings, and one of each output."""
-    parts = [(y[1] == k) * (float(W[k]) * f[0] + 0.1**0.5 * f[k + 1]) for k in range(3)]
-    return pgm.normal_pdf(y[0], sum(parts), 0.1)
+    log_terms = [(y[1] == k) * (float(W[k]) * f[0] + 0.1**0.5 * f[k + 1]) for k in range(3)]
+    return pgm.normal_pdf(y[0], sum(log_terms), 0.1)
 
 
 def of_index(A, B):
@@ -175,10 +175,10 @@ def test_three_outputs_share_a_latent():
     output = np.repeat([0.0, 1.0, 2.0], [100, 50, 50])
     y = np.choose(output.astype(int), [np.sin(6 * x), 0.8 * np.sin(6 * x), 0.3 - 0.5 * np.sin(6 * x)])
     y = y + 0.1 * g.standard_normal(200)
-    found = pgm.cavi(gaussian(of_index, 0.1), np.column_stack([x, output]), y)
-    assert found.elbo == pytest.approx(157.950745, abs=1e-6)
+    result = pgm.cavi(gaussian(of_index, 0.1), np.column_stack([x, output]), y)
+    assert result.elbo == pytest.approx(157.950745, abs=1e-6)
     X_new = np.array([(place, k) for k in range(3) for place in (0.25, 0.75, 1.25)])
-    mean, variance = found.predict_latent(X_new)
+    mean, variance = result.predict_latent(X_new)
     right = [0.98294, -1.01684, 0.46119, 0.77773, -0.84049, 0.31516, -0.19297, 0.83067, -0.17026]
     np.testing.assert_allclose(mean[:, 0], right, atol=1e-5)
     right = [0.02160, 0.02065, 0.35069, 0.02123, 0.23152, 0.43656, 0.03863, 0.03547, 0.03870]

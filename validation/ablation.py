@@ -177,7 +177,7 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {"gibbs, Bernoulli": gibbs_sampled, "gibbs, weak data": gibbs_few},
     ),
     "adaptive tuning": (
-        {f"{INFERENCE}.mcmc.gibbs.driver:tune": lambda prior, sampled, seen, schedule: schedule},
+        {f"{INFERENCE}.mcmc.gibbs.driver:tune": lambda prior, sampled, statistics, schedule: schedule},
         {"gibbs, Bernoulli": gibbs_sampled, "gibbs, weak data": gibbs_few},
     ),
     "class subsampling": ({"ALL_CLASSES": "1"}, {"svi, 100 classes": svi_classes}),

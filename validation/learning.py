@@ -54,8 +54,8 @@ def ours(objective: str) -> Callable[..., np.ndarray]:
     """Log density of the test rows by ``fit`` on a bound."""
 
     def run(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
-        found = pgm.fit(model(y), X, y, objective=objective, correct=False, progress=False)
-        return found.predict(X_test).log_density(y_test)
+        result = pgm.fit(model(y), X, y, objective=objective, correct=False, progress=False)
+        return result.predict(X_test).log_density(y_test)
 
     return run
 

@@ -21,7 +21,7 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray
     size = draws.model.num_latents
     predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)
     # Likelihood parameters may be drawn together with the latents.
-    likelihood, f = predictive.given, predictive.nodes.at(slice(None), 0)[0]
+    likelihood, f = predictive.evaluated_likelihood, predictive.nodes.at(slice(None), 0)[0]
     values = predictive.support.values()
     chunks = slices(len(X), len(f) * size)
     if values is None:

@@ -81,17 +81,17 @@ class BlockPosterior(Module):
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
-        parts = gather_blocks(self.prior, self.blocks, flat - self.centre)
-        turned = [root.T @ part for root, part in zip(self.roots, parts, strict=True)]
+        block_vectors = gather_blocks(self.prior, self.blocks, flat - self.centre)
+        turned = [root.T @ part for root, part in zip(self.roots, block_vectors, strict=True)]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """The deviation R^-T u of whitened coordinates from the centre."""
-        parts = gather_blocks(self.prior, self.blocks, u)
+        block_vectors = gather_blocks(self.prior, self.blocks, u)
         if self.inverse_roots is not None:
-            turned = [part @ inverse for inverse, part in zip(self.inverse_roots, parts, strict=True)]
+            turned = [part @ inverse for inverse, part in zip(self.inverse_roots, block_vectors, strict=True)]
         else:
-            pairs = zip(self.roots, parts, strict=True)
+            pairs = zip(self.roots, block_vectors, strict=True)
             turned = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
         return scatter_blocks(self.prior, self.blocks, turned)
 
@@ -118,8 +118,8 @@ class BlockPosterior(Module):
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
-        told = jnp.sum(self.precision * covariance) - _trace(self.prior, self.precision)
-        return log_root + 0.5 * (self.centre @ self.centre - told)
+        quadratic = jnp.sum(self.precision * covariance) - _trace(self.prior, self.precision)
+        return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
         """Mean and variance at new inputs."""
@@ -129,12 +129,14 @@ class BlockPosterior(Module):
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
         """Mean and covariance of the latents at each of new inputs."""
         centres = self.prior.unflatten(self.centre)
-        parts = [group.at(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
-        residuals = [residual for (_, residual), size in zip(parts, self.prior.sizes, strict=True) for _ in range(size)]
+        conditionals = [group.at(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
+        residuals = [
+            residual for (_, residual), size in zip(conditionals, self.prior.sizes, strict=True) for _ in range(size)
+        ]
         V = self._covariance(self.prior.factors_at(X_new))
-        own = jnp.arange(V.shape[-1])
-        mean = jnp.concatenate([mean for mean, _ in parts], axis=-1)
-        return mean, V.at[:, own, own].add(jnp.stack(residuals, axis=-1))
+        latents = jnp.arange(V.shape[-1])
+        mean = jnp.concatenate([mean for mean, _ in conditionals], axis=-1)
+        return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
@@ -156,8 +158,8 @@ class BlockPosterior(Module):
         factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
         C = self._between(factors, factors)
         for part, residual in zip(self.prior.slices(), residuals, strict=True):
-            own = np.arange(part.start, part.stop)
-            C = C.at[own, :, own].add(residual)
+            latents = np.arange(part.start, part.stop)
+            C = C.at[latents, :, latents].add(residual)
         return C
 
     def covariance(self) -> Float[Array, "L n L n"]:
@@ -165,11 +167,11 @@ class BlockPosterior(Module):
         factors = self.prior.factors()
         return self._between(factors, factors)
 
-    def _between(self, left: Sequence[Array], right: Sequence[Array]) -> Float[Array, "L m L n"]:
+    def _between(self, row_factors: Sequence[Array], column_factors: Sequence[Array]) -> Float[Array, "L m L n"]:
         size = self.potential.shape[1]
-        C = jnp.zeros((size, left[0].shape[1], size, right[0].shape[1]), self.centre.dtype)
+        C = jnp.zeros((size, row_factors[0].shape[1], size, column_factors[0].shape[1]), self.centre.dtype)
         for block, root in zip(self.blocks, self.roots, strict=True):
-            ours, theirs = (self._half(block, root, factors) for factors in (left, right))
+            ours, theirs = (self._half(block, root, factors) for factors in (row_factors, column_factors))
             part = jnp.einsum("dlm,dkn->lmkn", ours, theirs)
             C = C.at[np.ix_(block, range(C.shape[1]), block, range(C.shape[3]))].set(part)
         return C
@@ -188,14 +190,14 @@ class BlockPosterior(Module):
 
         Above the coordinates of a latent its columns are zero, and only what is below is solved for.
         """
-        parts, start = [], 0
+        solutions, start = [], 0
         for latents in np.array_split(block, min(len(block), _SOLVES)):
             A = stacked([factors[latent] for latent in latents])
             right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
             solved = solve_triangular(root[start:, start:], right, lower=True)
-            parts.append(jnp.pad(solved, ((start, 0), (0, 0))))
+            solutions.append(jnp.pad(solved, ((start, 0), (0, 0))))
             start += len(A)
-        return jnp.concatenate(parts, axis=1).reshape(len(root), len(block), -1)
+        return jnp.concatenate(solutions, axis=1).reshape(len(root), len(block), -1)
 
 
 class FICPosterior(BlockPosterior):
@@ -234,10 +236,10 @@ class FICPosterior(BlockPosterior):
     def marginals(self) -> Marginals:
         """See CoupledPosterior."""
         _, V = self.span.marginals()
-        own = _spread(self.prior.distinct)[:, :, None] * self.gain
-        kept = jnp.eye(V.shape[-1]) - own @ self.sums.precision
+        residual_covariance = _spread(self.prior.distinct)[:, :, None] * self.gain
+        kept = jnp.eye(V.shape[-1]) - residual_covariance @ self.sums.precision
         mean = self.prior.latents(self.prior.unflatten(self.centre))
-        return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + own)
+        return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         """See CoupledPosterior."""
@@ -260,21 +262,21 @@ def condition_blocks(
         return _condition_sparse(prior, potential, precision, blocks)
     means = prior.means()
 
-    def told(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
+    def block_terms(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
         """A W A^T and A h of each block."""
-        found = []
+        terms = []
         for block in blocks:
             lower = {
                 (a, b): (factors[a] * W[:, a, b]) @ factors[b].T for i, a in enumerate(block) for b in block[: i + 1]
             }
             rows = [[lower[a, b] if (a, b) in lower else lower[b, a].T for b in block] for a in block]
             P = jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
-            found.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
-        return found
+            terms.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
+        return terms
 
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
     terms = map(prior.total, (potential - precision @ means, precision))
-    for P, right in sum_over_rows(prior.distinct, told, *terms):
+    for P, right in sum_over_rows(prior.distinct, block_terms, *terms):
         root = root_of_one_plus(P)
         centre = cho_solve((root, True), right)
         log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
@@ -308,9 +310,9 @@ def resize_coordinates(array: np.ndarray, prior: PriorCollection, other: PriorCo
     """A vector or a matrix over a prior's coordinates, over those of another with other rows: zero elsewhere."""
     pairs = list(zip(prior.ranks, other.ranks, strict=True))
     kept, into = _shared(pairs)
-    found = np.zeros((sum(new for _, new in pairs),) * array.ndim)
-    found[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
-    return found
+    resized = np.zeros((sum(new for _, new in pairs),) * array.ndim)
+    resized[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
+    return resized
 
 
 def _condition_sparse(
@@ -320,18 +322,20 @@ def _condition_sparse(
     blocks: tuple[tuple[int, ...], ...],
 ) -> FICPosterior:
     sums, spread = Sites(prior.total(potential), prior.total(precision)), _spread(prior.distinct)
-    own = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
-    roots = jnp.sqrt(own) if own.shape[1] == 1 else jnp.linalg.cholesky(own)
+    residual_precision = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
+    roots = (
+        jnp.sqrt(residual_precision) if residual_precision.shape[1] == 1 else jnp.linalg.cholesky(residual_precision)
+    )
     half = _solve_each(roots, jax.vmap(jnp.diag)(spread), transposed=False)
     gain = _solve_each(roots, half, transposed=True)
     # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
-    taken, seen = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
-    h = sums.potential - jnp.einsum("ikl,ik->il", taken, seen)
-    W = sums.precision - jnp.swapaxes(taken, 1, 2) @ taken
+    half_precision, half_potential = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
+    h = sums.potential - jnp.einsum("ikl,ik->il", half_precision, half_potential)
+    W = sums.precision - jnp.swapaxes(half_precision, 1, 2) @ half_precision
     span = condition_blocks(prior.distinct.spans(), h, W, blocks)
     g = span.prior.latents(span.prior.unflatten(span.centre))
     e = jnp.einsum("ikl,il->ik", gain, sums.potential - jnp.einsum("ilk,ik->il", sums.precision, g))
-    constant = 0.5 * jnp.sum(seen**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
+    constant = 0.5 * jnp.sum(half_potential**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
     return FICPosterior(
         prior=prior,
         potential=potential,
@@ -351,8 +355,8 @@ def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
     """The square roots of the residuals that have coordinates of their own, 0 where a latent has none."""
     zeros = jnp.zeros(prior.num_rows)
     # No group that has such coordinates shares its inputs between distinct rows: see Form.shares.
-    parts = [jnp.sqrt(group.residual) if isinstance(group, FICPrior) else zeros for group in prior.groups]
-    return jnp.stack([part for part, size in zip(parts, prior.sizes, strict=True) for _ in range(size)], axis=1)
+    deviations = [jnp.sqrt(group.residual) if isinstance(group, FICPrior) else zeros for group in prior.groups]
+    return jnp.stack([part for part, size in zip(deviations, prior.sizes, strict=True) for _ in range(size)], axis=1)
 
 
 def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
@@ -368,8 +372,8 @@ def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Flo
 def _join_sparse(prior: PriorCollection, flat: Float[Array, " d"], e: Float[Array, "n L"]) -> Float[Array, " D"]:
     """The inverse of ``_split_sparse``."""
     triples = zip(prior.groups, prior.spans().unflatten(flat), prior.slices(), strict=True)
-    parts = [jnp.concatenate([v, e[:, part]]) if isinstance(group, FICPrior) else v for group, v, part in triples]
-    return prior.flatten(parts)
+    coordinates = [jnp.concatenate([v, e[:, part]]) if isinstance(group, FICPrior) else v for group, v, part in triples]
+    return prior.flatten(coordinates)
 
 
 def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], transposed: bool) -> Float[Array, "n L m"]:

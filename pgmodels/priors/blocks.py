@@ -24,20 +24,20 @@ def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
 
 def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
     """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
-    parts = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
-    return [jnp.concatenate([parts[latent] for latent in block]) for block in blocks]
+    vectors = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
+    return [jnp.concatenate([vectors[latent] for latent in block]) for block in blocks]
 
 
 def scatter_blocks(
-    prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], parts: Sequence[Float[Array, " _"]]
+    prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], vectors: Sequence[Float[Array, " _"]]
 ) -> Float[Array, " D"]:
     """The inverse of ``gather_blocks``."""
     ranks = prior.ranks
-    found: dict[int, Array] = {}
-    for block, part in zip(blocks, parts, strict=True):
-        own = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
-        found.update(zip(block, own, strict=True))
-    return jnp.concatenate([found[latent] for latent in range(len(ranks))])
+    by_latent: dict[int, Array] = {}
+    for block, part in zip(blocks, vectors, strict=True):
+        pieces = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
+        by_latent.update(zip(block, pieces, strict=True))
+    return jnp.concatenate([by_latent[latent] for latent in range(len(ranks))])
 
 
 def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
@@ -48,9 +48,9 @@ def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
 def stacked(factors: list[Array]) -> Any:
     """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
     total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
-    found = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
+    matrix = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
     row = 0
     for place, factor in enumerate(factors):
-        found = found.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
+        matrix = matrix.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
         row += len(factor)
-    return found
+    return matrix

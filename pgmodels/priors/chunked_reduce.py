@@ -24,12 +24,12 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: 
 
     factors_at = _by_products(prior)
 
-    def told(X: Array, *terms: Array) -> Any:
+    def chunk_sums(X: Array, *terms: Array) -> Any:
         return function(factors_at(X), *terms)
 
     X = _rows(prior)
-    nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(told, X, *terms))
-    return summed(told, nothing, _width(prior), X, *terms)
+    nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk_sums, X, *terms))
+    return summed(chunk_sums, nothing, _width(prior), X, *terms)
 
 
 def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], Any]) -> Any:
@@ -57,8 +57,8 @@ def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
     whiteners = [inverse_root(group.root) for group in spanned]
 
     def factors_at(X: Array) -> list[Array]:
-        parts = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
-        return [A for A, group in zip(parts, spanned, strict=True) for _ in range(group.size)]
+        factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
+        return [A for A, group in zip(factors, spanned, strict=True) for _ in range(group.size)]
 
     return factors_at
 

@@ -31,16 +31,16 @@ def chunks(width: int, X: Float[Array, "n d"], *terms: Float[Array, "n *_"]) -> 
 
 def each_row(function: Callable[..., Any], width: int, X: Float[Array, "n d"]) -> Any:
     """``function`` of the inputs of chunks, whose results have a first axis of rows, for all rows."""
-    found = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
-    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], found)
+    results = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], results)
 
 
 def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array, "n d"], *terms: Array) -> Any:
     """What ``function`` of the inputs of chunks and of their terms adds to ``start`` in all."""
-    told = jax.checkpoint(function)
+    checkpointed = jax.checkpoint(function)
 
     def add(sums: Any, chunk: tuple[Array, ...]) -> tuple[Any, None]:
         # Sums are outside of what reverse mode computes once more: it keeps none.
-        return jax.tree.map(jnp.add, sums, told(*chunk)), None
+        return jax.tree.map(jnp.add, sums, checkpointed(*chunk)), None
 
     return jax.lax.scan(add, start, chunks(width, X, *terms))[0]

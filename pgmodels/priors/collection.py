@@ -75,24 +75,24 @@ class PriorCollection(Module):
 
     def sites_by_group(self, sites: Sites) -> list[Sites]:
         """The sites at each group's inputs: those of copies are one, whose potential and precision are their sums."""
-        total, found = Sites(*map(self.total, sites)), []
+        total, by_group = Sites(*map(self.total, sites)), []
         for group, part, places in zip(self.groups, self.slices(), self.copies.places, strict=True):
-            own = total.columns(part)
+            group_sites = total.columns(part)
             if places is not None:
-                own = Sites(*(jax.ops.segment_sum(terms, places, len(group.X)) for terms in own))
-            found.append(own)
-        return found
+                group_sites = Sites(*(jax.ops.segment_sum(terms, places, len(group.X)) for terms in group_sites))
+            by_group.append(group_sites)
+        return by_group
 
     def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
         """Terms of each row and latent, summed over all rows that share the latent with it, at the rows of the data."""
         if not any(self.shared):
             return terms
         sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
-        return self.side_by_side([own.potential for own in sums])
+        return self.side_by_side([group_sites.potential for group_sites in sums])
 
-    def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+    def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Values of the latents at each group's inputs, at the rows of the data."""
-        return self.copies.side_by_side(parts)
+        return self.copies.side_by_side(by_group)
 
     @property
     def neglected(self) -> float:
@@ -142,12 +142,14 @@ class PriorCollection(Module):
     def condition(self, sites: Sites) -> "IndependentPosterior":
         """The posterior given sites, factorised once."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
-        return IndependentPosterior(self, sites, tuple(group.condition(own) for group, own in pairs))
+        return IndependentPosterior(self, sites, tuple(group.condition(group_sites) for group, group_sites in pairs))
 
     def moments(self, sites: Sites) -> Moments:
         """Those of all groups given sites."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
-        means, variances, logs, divergences = zip(*(group.moments(own) for group, own in pairs), strict=True)
+        means, variances, logs, divergences = zip(
+            *(group.moments(group_sites) for group, group_sites in pairs), strict=True
+        )
         nothing = jnp.zeros(())
         return Moments(
             self.side_by_side(means), self.side_by_side(variances), sum(logs, nothing), sum(divergences, nothing)
@@ -175,12 +177,12 @@ class PriorCollection(Module):
 
     def residual_variances(self) -> Float[Array, "n l"] | None:
         """The variance of each latent at the data that coordinates leave; None where they leave none of any."""
-        parts = [group.residual_variance() for group in self.groups]
-        if all(part is None for part in parts):
+        residuals = [group.residual_variance() for group in self.groups]
+        if all(part is None for part in residuals):
             return None
         columns = [
             jnp.zeros((len(group.X), group.size)) if part is None else jnp.tile(part[:, None], group.size)
-            for group, part in zip(self.groups, parts, strict=True)
+            for group, part in zip(self.groups, residuals, strict=True)
         ]
         return self.side_by_side(columns)
 
@@ -193,8 +195,8 @@ class PriorCollection(Module):
 
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
-        parts = [self._at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
-        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+        factors = [self._at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
+        return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 
     def _at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
         """Values at the inputs of a group, at the rows of the data."""
@@ -204,8 +206,8 @@ class PriorCollection(Module):
 
     def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
         """The factor A (rank, m) of each latent at new inputs."""
-        parts = [group.factor_at(X_new)[0] for group in self.require_factors()]
-        return [A for A, size in zip(parts, self.sizes, strict=True) for _ in range(size)]
+        factors = [group.factor_at(X_new)[0] for group in self.require_factors()]
+        return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 
     def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
         """The covariance of the latents of each group at new inputs, given their coordinates."""
@@ -227,14 +229,14 @@ class PriorCollection(Module):
     def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
         """The inverse of ``flatten``."""
         counts = [group.rank * group.size for group in self.groups]
-        parts = jnp.split(flat, np.cumsum(counts)[:-1])
-        return tuple(part.reshape(group.size, -1).T for part, group in zip(parts, self.groups, strict=True))
+        vectors = jnp.split(flat, np.cumsum(counts)[:-1])
+        return tuple(part.reshape(group.size, -1).T for part, group in zip(vectors, self.groups, strict=True))
 
     def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
         """A joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
-        parts = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
-        return self.side_by_side([f for f, _ in parts]), tuple(v for _, v in parts)
+        draws = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
+        return self.side_by_side([f for f, _ in draws]), tuple(v for _, v in draws)
 
 
 class IndependentPosterior(Module):
@@ -250,8 +252,8 @@ class IndependentPosterior(Module):
         prior = self.prior.resized(size)
         if prior is self.prior:
             return self
-        parts = zip(self.groups, prior.groups, prior.shared, strict=True)
-        groups = tuple(group if shared else group.resized(own, size) for group, own, shared in parts)
+        triples = zip(self.groups, prior.groups, prior.shared, strict=True)
+        groups = tuple(group if shared else group.resized(group_prior, size) for group, group_prior, shared in triples)
         return IndependentPosterior(prior, resized_sites(self.sites, size), groups)
 
     def padded(self) -> "IndependentPosterior":
@@ -275,8 +277,8 @@ class IndependentPosterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
         """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
         keys = jax.random.split(key, len(self.groups))
-        parts = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
-        return tuple(m for m, _ in parts), tuple(d for _, d in parts)
+        pairs = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
+        return tuple(m for m, _ in pairs), tuple(d for _, d in pairs)
 
     def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
         """The log of the sites at the latents of coordinates, f, averaged over what these leave."""

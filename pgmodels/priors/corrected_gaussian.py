@@ -49,9 +49,9 @@ def move(
 
     With a ``share`` below 1 of the data's precisions it is wider: tails are the prior's where the data say little.
     """
-    (whole,), gaussian = together(posterior).roots, together(posterior, share)
+    (posterior_root,), gaussian = together(posterior).roots, together(posterior, share)
     (R,) = gaussian.roots
-    turned = solve_triangular(R, whole @ whole.T, lower=True)
+    turned = solve_triangular(R, posterior_root @ posterior_root.T, lower=True)
     S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
     root = jnp.linalg.cholesky(0.5 * (S + S.T))
     half = solve_triangular(R, jnp.column_stack([turned @ shift, root]), trans="T", lower=True)

@@ -64,8 +64,8 @@ class DensePrior(FactoredPrior):
 
     def _resized_state(self, state: DenseState, size: int) -> DenseState:
         scale, strong, root = state.factor
-        parts = pad_zeros(scale, size), pad_zeros(strong, size), pad_square(root, size, 1.0)
-        return DenseState(algebra.DenseFactor(*map(as_array, parts)), as_array(pad_zeros(state.weights, size)))
+        padded = pad_zeros(scale, size), pad_zeros(strong, size), pad_square(root, size, 1.0)
+        return DenseState(algebra.DenseFactor(*map(as_array, padded)), as_array(pad_zeros(state.weights, size)))
 
     @property
     def neglected(self) -> Float[Array, ""]:

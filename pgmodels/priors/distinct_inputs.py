@@ -29,17 +29,22 @@ class Copies(Module):
     rows: Int[Array, " n"] | None
     places: tuple[Int[Array, " m"] | None, ...]
 
-    def side_by_side(self, parts: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+    def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Values of the latents at each group's inputs, at the rows of the data."""
-        pairs = zip(parts, self.places, strict=True)
-        values = jnp.concatenate([own if places is None else own[..., places, :] for own, places in pairs], axis=-1)
+        pairs = zip(by_group, self.places, strict=True)
+        values = jnp.concatenate(
+            [group_values if places is None else group_values[..., places, :] for group_values, places in pairs],
+            axis=-1,
+        )
         return values if self.rows is None else values[..., self.rows, :]
 
     def resized(self, size: int) -> "Copies":
         """Those of the first rows, or of all of them and of the first again and again."""
         if self.rows is not None:
             return Copies(as_array(pad_rows(self.rows, size)), self.places)
-        return Copies(None, tuple(None if own is None else as_array(pad_rows(own, size)) for own in self.places))
+        return Copies(
+            None, tuple(None if indices is None else as_array(pad_rows(indices, size)) for indices in self.places)
+        )
 
 
 class DistinctInputs(Module):
@@ -79,7 +84,7 @@ class Sharing(NamedTuple):
 
 
 @double_precision
-def told_apart(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
+def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
     """The distinct inputs of each group among the rows of X (n, d), at ``size`` rows, of which those after n fill up.
 
     Where rows are repeated, distinct ones are filled up to one of few sizes, if those of every group can be.

@@ -38,8 +38,8 @@ def draw_latents(
     padded = gaussian.padded()
     chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
     draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
-    parts = [jax.tree.map(np.asarray, draw(padded, key, path, chunk)) for chunk in chunks]
-    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+    batches = [jax.tree.map(np.asarray, draw(padded, key, path, chunk)) for chunk in chunks]
+    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
     ranks = [group.rank for group in prior.groups]
     return f[:, : prior.num_rows], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
@@ -64,8 +64,8 @@ def draw_given(
 ) -> Float[Array, "*batch m l"]:
     """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
     deviations = []
-    parts = zip(prior.slices(), prior.spans().groups, prior.residual_covariances(X_new), strict=True)
-    for part, group, C in parts:
+    groups = zip(prior.slices(), prior.spans().groups, prior.residual_covariances(X_new), strict=True)
+    for part, group, C in groups:
         least = _LEAST * jnp.max(group.kernel.diagonal(X_new))  # type: ignore[attr-defined]
         deviations.append(root_by_rank(C, least) @ noise[..., part])
     return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
@@ -80,14 +80,14 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
     m = len(C)
 
     def goes_on(state: tuple[Array, Array, Array]) -> Array:
-        column, _, left = state
-        return (column < m) & (jnp.max(left) > least)
+        column, _, variances = state
+        return (column < m) & (jnp.max(variances) > least)
 
     def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        column, A, left = state
-        row, most = jnp.argmax(left), jnp.sqrt(left)
-        own = jnp.clip((C[row] - A[:, row] @ A) / most[row], -most, most)
-        return column + 1, A.at[column].set(own), jnp.maximum(left - own**2, 0.0).at[row].set(0.0)
+        column, A, variances = state
+        row, most = jnp.argmax(variances), jnp.sqrt(variances)
+        entries = jnp.clip((C[row] - A[:, row] @ A) / most[row], -most, most)
+        return column + 1, A.at[column].set(entries), jnp.maximum(variances - entries**2, 0.0).at[row].set(0.0)
 
     start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
     return jax.lax.while_loop(goes_on, add, start)[1].T

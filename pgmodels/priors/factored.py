@@ -145,8 +145,8 @@ class FactoredPosterior(Posterior):
 
     def resized(self, prior: Any, size: int) -> "FactoredPosterior":
         """See Posterior."""
-        held = jax.tree.map(np.asarray, self.states)
-        states = [jax.tree.map(itemgetter(latent), held) for latent in range(self.prior.size)]
+        arrays = jax.tree.map(np.asarray, self.states)
+        states = [jax.tree.map(itemgetter(latent), arrays) for latent in range(self.prior.size)]
         states = [self.prior._resized_state(state, size) for state in states]
         potential = as_array(pad_zeros(self.potential, size))
         stacked = jax.tree.map(lambda *leaves: as_array(np.stack(leaves)), *states)
@@ -159,8 +159,8 @@ class FactoredPosterior(Posterior):
 
     def log_normalizer(self) -> Float[Array, ""]:
         """See Posterior."""
-        parts = over_states(self.prior._log_normalizer, self.states, self.potential.T)
-        return jnp.sum(parts + self.constant)
+        log_normalizers = over_states(self.prior._log_normalizer, self.states, self.potential.T)
+        return jnp.sum(log_normalizers + self.constant)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         """See Posterior."""

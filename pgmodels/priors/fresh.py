@@ -25,11 +25,11 @@ class Fresh(Module):
         by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
         leaves, structure = jax.tree.flatten(tree)
         places = tuple(by_id.get(id(leaf)) for leaf in leaves)
-        own = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
-        return cls(own, places, structure)
+        new_leaves = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
+        return cls(new_leaves, places, structure)
 
     def completed(self, known: Any) -> Any:
         """The tree, with the known one's own arrays."""
-        held = jax.tree.leaves(known)
+        known_leaves = jax.tree.leaves(known)
         pairs = zip(self.leaves, self.places, strict=True)
-        return jax.tree.unflatten(self.tree, [own if place is None else held[place] for own, place in pairs])
+        return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])

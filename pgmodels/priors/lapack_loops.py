@@ -18,14 +18,14 @@ def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     columns = tuple(jnp.moveaxis(array, -1, 0) for array in arrays)
     if len(columns[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], function(*(column[0] for column in columns)))
-    return jax.lax.map(lambda parts: function(*parts), columns)
+    return jax.lax.map(lambda column: function(*column), columns)
 
 
 def over_states(function: Callable[..., Any], *trees: Any) -> Any:
     """``function`` of each entry along the first axis of the trees' leaves; results are stacked likewise."""
     if len(jax.tree.leaves(trees)[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
-    return jax.lax.map(lambda parts: function(*parts), trees)
+    return jax.lax.map(lambda entries: function(*entries), trees)
 
 
 def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,12 +45,12 @@ def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[An
             out = jax.vmap(function, in_axes=(None, 0))(matrices, vectors)
         else:
             leaves, tree = jax.tree.flatten(matrices)
-            mapped = [leaf for leaf, own in zip(leaves, differing, strict=True) if own]
+            mapped = [leaf for leaf, differs in zip(leaves, differing, strict=True) if differs]
 
-            def one(parts: Any) -> Any:
-                own = iter(parts[0])
-                full = [next(own) if flag else leaf for leaf, flag in zip(leaves, differing, strict=True)]
-                return function(jax.tree.unflatten(tree, full), parts[1])
+            def one(entry: tuple[list[Any], Any]) -> Any:
+                slices, vector = iter(entry[0]), entry[1]
+                full = [next(slices) if differs else leaf for leaf, differs in zip(leaves, differing, strict=True)]
+                return function(jax.tree.unflatten(tree, full), vector)
 
             out = jax.lax.map(one, (mapped, vectors))
         return out, jax.tree.map(lambda _: True, out)

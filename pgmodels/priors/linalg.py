@@ -50,8 +50,8 @@ def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
     No identity is made: XLA would make it before a loop that this stands in, and read all of it in each iteration.
     """
-    own = jnp.arange(len(S))
-    return cholesky(S.at[own, own].add(1.0), symmetrize_input=False)
+    diagonal = jnp.arange(len(S))
+    return cholesky(S.at[diagonal, diagonal].add(1.0), symmetrize_input=False)
 
 
 def dense_factor(K: Float[Array, "n n"], w: Float[Array, " n"]) -> DenseFactor:
@@ -114,8 +114,8 @@ def dense_variance_and_taken(
 ) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     """``dense_variance``, and I - B^-1 = W^1/2 Sigma W^1/2 for half as much work again."""
     inverse, below = _inverse_squares(factor.root.T)
-    own = jnp.arange(len(K))
-    return _variance_from(K, factor, below), (-_times_transpose(inverse)).at[own, own].add(1.0)
+    diagonal = jnp.arange(len(K))
+    return _variance_from(K, factor, below), (-_times_transpose(inverse)).at[diagonal, diagonal].add(1.0)
 
 
 def _variance_from(K: Float[Array, "n n"], factor: DenseFactor, below: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -162,8 +162,8 @@ def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array
     """Sigma."""
     U = dense_half_covariance(K, factor)
     weak = ~factor.strong
-    own = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
-    return own - U.T @ U
+    D = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
+    return D - U.T @ U
 
 
 def dense_cross_covariance(

@@ -16,12 +16,12 @@ _SILENT = 1e-7
 
 
 class Expansion(NamedTuple):
-    """Independent latents with a dense prior given sites, and what says how their moments at the data move with these.
+    """Posteriors of independent latents with one dense prior, and the derivatives of their moments by the sites.
 
-    ``mean`` and ``variance`` (l, n), the mean beside the prior's, and KL(q || prior) of each latent, (l,). Of the
-    covariance there is ``taken``, W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n): Sigma is that between ``half``, W^-1/2.
-    Latents with a site of next to no precision have nothing in common with others in it, but their ``own`` variance.
-    ``weights`` are K^-1 mean, ``scale`` W^1/2.
+    ``mean`` (prior mean subtracted) and ``variance`` at the data are (l, n), KL(q || prior) is (l,). The covariance is
+    stored as ``taken`` = W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n), with Sigma = half taken half, ``half`` = W^-1/2.
+    Latents whose precision is negligible have zero covariance with others there and the variance ``isolated``.
+    ``weights`` are K^-1 mean, ``scale`` is W^1/2.
     """
 
     mean: Float[Array, "l n"]
@@ -30,12 +30,12 @@ class Expansion(NamedTuple):
     weights: Float[Array, "l n"]
     scale: Float[Array, "l n"]
     half: Float[Array, "l n"]
-    own: Float[Array, "l n"]
+    isolated: Float[Array, "l n"]
     taken: Float[Array, "l n n"]
 
     def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """Sigma x: how the mean moves with potentials."""
-        return self.own * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
+        return self.isolated * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
 
     def squares(self) -> Float[Array, "l n n"]:
         """What ``times_squares`` needs."""
@@ -43,7 +43,7 @@ class Expansion(NamedTuple):
 
     def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """(Sigma o Sigma) x: how variances move against precisions."""
-        return self.own**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
+        return self.isolated**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
 
     def slope(self) -> Float[Array, "n n"]:
         """The derivative of the log normalisers by the prior covariance K: of each, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
@@ -67,7 +67,7 @@ def expand(prior: DensePrior, sites: Sites) -> Expansion:
         mean = prior.K @ weights
         variance, taken = algebra.dense_variance_and_taken(prior.K, factor)
         divergence = algebra.dense_divergence(factor, weights, mean, variance)
-        half, own = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
-        return Expansion(mean, variance, divergence, weights, factor.scale, half, own, taken)
+        half, isolated = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
+        return Expansion(mean, variance, divergence, weights, factor.scale, half, isolated, taken)
 
     return over_latents(one, potential, sites.precision)

@@ -171,14 +171,14 @@ def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.nd
 def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = jittered_root(kernel, K)
     # One after the other: K, its root and one copy at a time are all that is held.
-    held = as_array(root)
+    root_array = as_array(root)
     del root
     return DensePrior(
         kernel=kernel,
         mean=mean,
         X=X,
         K=as_array(K),
-        root=held,
+        root=root_array,
         jitter=as_array(jitter),
         row_mask=as_array(np.ones(len(K))),
         size=size,
@@ -190,10 +190,10 @@ def _low_rank(
 ) -> LowRankPrior | None:
     """The low-rank form, None where it is not exact."""
     A, pivots = factor
-    rank, left = factor.filled_rank, np.diagonal(K) - np.sum(A**2, axis=0)
+    rank, residual = factor.filled_rank, np.diagonal(K) - np.sum(A**2, axis=0)
     # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
     strips = (np.s_[begin : begin + _STRIP] for begin in range(0, len(K), _STRIP))
-    if any(np.max(np.abs(K[own] - A[:, own].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for own in strips):
+    if any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for strip in strips):
         return None
     padding = rank - len(A)
     root = np.eye(rank)
@@ -206,7 +206,7 @@ def _low_rank(
         Z=as_array(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
         root=as_array(root),
         active=as_array((np.arange(rank) < len(A)).astype(np.float64)),
-        truncation=as_array(max(0.0, np.max(left))),
+        truncation=as_array(max(0.0, np.max(residual))),
         size=size,
     )
 
@@ -252,8 +252,8 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
     A = np.empty((rank, len(K)))
     for begin in range(0, rank, _STRIP):
-        own = np.s_[begin : begin + _STRIP]
-        A[own, pivots - 1] = np.triu(upper[:rank][own], begin)
+        strip = np.s_[begin : begin + _STRIP]
+        A[strip, pivots - 1] = np.triu(upper[:rank][strip], begin)
     return PivotedFactor(A, pivots[:rank] - 1)
 
 

@@ -189,13 +189,13 @@ class CorrectedApproximation(Approximation):
     def _averaging(
         self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        own = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
-        warn_nonpositive(own, "X_new")
-        bad = is_out_of_reach(own)
+        variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        warn_nonpositive(variances, "X_new")
+        bad = is_out_of_reach(variances)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
             raise ValueError(
-                f"the corrected variance is {own[row].min():.3g} in row {row} of X_new "
+                f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
                 f"({int(bad.sum())} in all): the correction does not reach there. Predict with the uncorrected result "
                 "or with draws."
             )

@@ -82,9 +82,9 @@ def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[
     added to the mean and the covariance of all v, latent after latent.
     """
     ends = np.cumsum([len(A) for A in factors])[:-1]
-    means = [A.T @ own for A, own in zip(factors, jnp.split(shift, ends), strict=True)]
+    means = [A.T @ block for A, block in zip(factors, jnp.split(shift, ends), strict=True)]
     blocks = _blocks(factors, response)
-    added = [[jnp.sum(A * (own @ B), axis=0) for B, own in zip(factors, row, strict=True)] for A, row in blocks]
+    added = [[jnp.sum(A * (block @ B), axis=0) for B, block in zip(factors, row, strict=True)] for A, row in blocks]
     return jnp.stack(means, axis=-1), jnp.moveaxis(jnp.array(added), 2, 0)
 
 
@@ -92,10 +92,10 @@ def joint_covariance(posterior: IndependentPosterior | BlockPosterior, X_new: An
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
     V, factors = posterior.covariance_at(X_new), posterior.prior.factors_at(X_new)
     if V.ndim == 3:
-        own, (size, rows, _) = jnp.arange(len(V)), V.shape
-        V = jnp.zeros((size, rows, size, rows), V.dtype).at[own, :, own].set(V)
+        block, (size, rows, _) = jnp.arange(len(V)), V.shape
+        V = jnp.zeros((size, rows, size, rows), V.dtype).at[block, :, block].set(V)
     blocks = _blocks(factors, response)
-    added = [[A.T @ own @ B for B, own in zip(factors, row, strict=True)] for A, row in blocks]
+    added = [[A.T @ block @ B for B, block in zip(factors, row, strict=True)] for A, row in blocks]
     return V + jnp.moveaxis(jnp.array(added), 1, 2)
 
 

@@ -189,7 +189,7 @@ class Draws(Result):
     def _fixed_groups(self, prior: PriorCollection) -> Groups:
         """The groups of a prior that all draws have in common, but for their means; None in the place of others."""
         pairs = zip(prior.groups, have_fixed_kernels(self.model), strict=True)
-        return tuple(group if held else None for group, held in pairs)
+        return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         """Whitened coordinates over all chains, (draws, rank, latents of the group)."""

@@ -70,8 +70,8 @@ class GaussianPredictions(ABC):
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
         # Covariances are held for so many rows at a time; the last are filled up.
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
-        parts = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
-        mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in parts)
+        moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
+        mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in moments)
         return mean, variance
 
     @property
@@ -108,13 +108,13 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
     predictors, rows = model.predictors, len(mean)
     support = model.likelihood.support(model.num_latents)
     observed = set(range(support.num_columns - support.num_covariates))
-    given = np.empty((rows, 0)) if covariates is None else covariates
+    columns = np.empty((rows, 0)) if covariates is None else covariates
     read = set() if predictors is None else set(predictors.columns_read)
-    if predictors is None or read & observed or (read and given.shape[1] < support.num_covariates):
+    if predictors is None or read & observed or (read and columns.shape[1] < support.num_covariates):
         # There are none, or what they are at these rows is not known yet: every latent by itself.
         Phi = each_latent(variance)
     else:
-        y = np.column_stack([np.zeros(rows), support.others(given)]) if read else np.zeros(rows)
+        y = np.column_stack([np.zeros(rows), support.others(columns)]) if read else np.zeros(rows)
         Phi = np.asarray(predictors.matrix(y, model.parameters))
     return PredictorNodes(mean, variance, Phi)
 

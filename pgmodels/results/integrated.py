@@ -101,14 +101,14 @@ class IntegratedApproximation(Result):
         means, covariances, plain = self._moments_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
         kept, skewed = self._kept(), np.zeros(means.shape[1], dtype=bool)
-        parts = []
+        components = []
         for k in kept:
             model = self._model_at(k).unweighted
             mean, spread, rows = self._averaging(k, model, means, covariances, plain, covariates)
             skewed |= rows
-            parts.append(Predictive(model.likelihood, nodes_at(model, mean, spread, covariates), covariates))
+            components.append(Predictive(model.likelihood, nodes_at(model, mean, spread, covariates), covariates))
         warn_skewed(skewed, "X_new")
-        return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), parts)
+        return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
@@ -118,12 +118,12 @@ class IntegratedApproximation(Result):
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
         inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
-        parts = []
+        draws = []
         for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
             if count:
                 mean, covariance = hooks.joint_moments_at(self, inputs, point)
-                parts.append(draw_gaussian(mean, covariance, int(count), rng))
-        return rng.permutation(np.concatenate(parts))
+                draws.append(draw_gaussian(mean, covariance, int(count), rng))
+        return rng.permutation(np.concatenate(draws))
 
     def _averaging(
         self,
@@ -153,16 +153,16 @@ class IntegratedApproximation(Result):
     def averaging_draws(self, num_draws: int, seed: int = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, by the uncorrected Gaussian of a point in rows whose response is skewed."""
         rng = np.random.default_rng(as_seed(seed))
-        own = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
+        points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
         skewed = np.zeros(len(self.X), dtype=bool)
-        for k in np.unique(own):
+        for k in np.unique(points):
             *_, rows = self._averaging(k, self._model_at(k).unweighted, self.means, covariances, plain, covariates)
             covariances[k][rows] = plain[k][rows]
             skewed |= rows
         warn_skewed(skewed, "the data")
-        return self._draw_at(own, covariances, rng)
+        return self._draw_at(points, covariances, rng)
 
     def _draw_at(self, points: np.ndarray, covariances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_normal((len(points), *self.means.shape[1:]))

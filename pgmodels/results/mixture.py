@@ -23,11 +23,11 @@ def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray)
 
 def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
-    given, scales = check_levels(levels), np.sqrt(variances)
+    probabilities, scales = check_levels(levels), np.sqrt(variances)
     reach = 10.0 * scales
-    shape = (len(given), *means.shape[1:])
+    shape = (len(probabilities), *means.shape[1:])
     low, high = (np.broadcast_to(end, shape).copy() for end in ((means - reach).min(0), (means + reach).max(0)))
-    target = given.reshape(-1, *[1] * (means.ndim - 1))
+    target = probabilities.reshape(-1, *[1] * (means.ndim - 1))
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         scores = in_units_of(scales[:, None], middle[None] - means[:, None])
@@ -39,38 +39,42 @@ def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, varianc
 class MixedPredictive(Predictive):
     """A mixture of predictive distributions, each with parameters of its own; ``weights`` sum to 1."""
 
-    def __init__(self, weights: np.ndarray, parts: Sequence[Predictive]):
-        self.weights, self.parts = weights, tuple(parts)
-        first = parts[0]
+    def __init__(self, weights: np.ndarray, components: Sequence[Predictive]):
+        self.weights, self.components = weights, tuple(components)
+        first = components[0]
         self.likelihood, self.support, self.covariates = first.likelihood, first.support, first.covariates
 
     @property
     def mean(self) -> np.ndarray:
         """See Predictive."""
-        return self._mix([part.mean for part in self.parts])
+        return self._mix([part.mean for part in self.components])
 
     @property
     def variance(self) -> np.ndarray:
         """See Predictive."""
-        means, variances = (np.stack([getattr(part, name) for part in self.parts]) for name in ("mean", "variance"))
+        means, variances = (
+            np.stack([getattr(part, name) for part in self.components]) for name in ("mean", "variance")
+        )
         return mixed_moments(self.weights, means, variances)[1]
 
     @property
     def probabilities(self) -> np.ndarray:
         """See Predictive."""
-        return self._mix([part.probabilities for part in self.parts])
+        return self._mix([part.probabilities for part in self.components])
 
     def log_density(self, y_new: Any) -> np.ndarray:
         """See Predictive."""
-        return logsumexp(np.stack([part.log_density(y_new) for part in self.parts]), axis=0, b=self.weights[:, None])
+        return logsumexp(
+            np.stack([part.log_density(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
+        )
 
     def survival(self, times: Any) -> np.ndarray:
         """See Predictive."""
-        return self._mix([part.survival(times) for part in self.parts])
+        return self._mix([part.survival(times) for part in self.components])
 
     def probabilities_of(self, values: Any) -> np.ndarray:
         """See Predictive."""
-        return self._mix([part.probabilities_of(values) for part in self.parts])
+        return self._mix([part.probabilities_of(values) for part in self.components])
 
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """See Predictive: draws of each part, as many as its weight has, in a random order."""
@@ -78,8 +82,11 @@ class MixedPredictive(Predictive):
         rng = np.random.default_rng(as_seed(seed))
         counts = rng.multinomial(num_draws, self.weights)
         seeds = rng.integers(1 << 31, size=len(counts))
-        chosen = [(part, int(count), int(own)) for part, count, own in zip(self.parts, counts, seeds, strict=True)]
-        drawn = np.concatenate([part.draw(count, own) for part, count, own in chosen if count])
+        chosen = [
+            (part, int(count), int(component_seed))
+            for part, count, component_seed in zip(self.components, counts, seeds, strict=True)
+        ]
+        drawn = np.concatenate([part.draw(count, component_seed) for part, count, component_seed in chosen if count])
         return rng.permutation(drawn)
 
     def _mix(self, values: Sequence[np.ndarray]) -> np.ndarray:

@@ -67,7 +67,7 @@ class Predictive(Picklable):
     def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
         self.likelihood, self.nodes = likelihood, nodes
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
-        self.given = likelihood.with_values(nodes.values)
+        self.evaluated_likelihood = likelihood.with_values(nodes.values)
         self.support: Support = likelihood.support(nodes.num_latents)
         self.covariates = check_covariates(likelihood, nodes.num_latents, covariates, nodes.num_rows)
 
@@ -138,14 +138,14 @@ class Predictive(Picklable):
         self._require_columns("probabilities", self.likelihood.function)
         wanted, places = np.unique(np.atleast_1d(as_numbers(values, "values")), return_inverse=True)
         m = self.nodes.num_rows
-        found = np.zeros((len(wanted), m))
+        probabilities = np.zeros((len(wanted), m))
         for group in slices(len(wanted), m, _TOGETHER):
             y = np.concatenate([self._observations(value) for value in wanted[group]])
             pieces = self.support.pieces(y)
             there = np.flatnonzero(np.any([piece.holds(y) for piece in pieces], axis=0))
             if there.size:
-                found[group].reshape(-1)[there] = np.exp(self._log_probability(y[there], there % m))
-        return found[places].T
+                probabilities[group].reshape(-1)[there] = np.exp(self._log_probability(y[there], there % m))
+        return probabilities[places].T
 
     @double_precision
     def survival(self, times: Any) -> np.ndarray:
@@ -160,11 +160,11 @@ class Predictive(Picklable):
         self._require_columns("survival", self.likelihood.function)
         wanted, places = np.unique(wanted, return_inverse=True)
         m, (later,) = self.nodes.num_rows, np.nonzero(wanted)
-        found = np.ones((len(wanted), m))
+        probabilities = np.ones((len(wanted), m))
         for group in slices(len(later), m, _TOGETHER):
             y = np.concatenate([self._beyond(np.full(m, time)) for time in wanted[later[group]]])
-            found[later[group]] = np.exp(self._log_density(y, np.arange(len(y)) % m)).reshape(-1, m)
-        return found[places].T
+            probabilities[later[group]] = np.exp(self._log_density(y, np.arange(len(y)) % m)).reshape(-1, m)
+        return probabilities[places].T
 
     def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
         """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
@@ -178,29 +178,29 @@ class Predictive(Picklable):
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
         """A draw of y for each of latents (draws, m, latents) and parameters that go with them, (draws, m)."""
         self._require_columns("draws", self.likelihood.function)
-        given = self._given_columns if self.support.num_covariates else None
-        return draw_observations(self.likelihood, f, given, rng, values)
+        columns = self._given_columns if self.support.num_covariates else None
+        return draw_observations(self.likelihood, f, columns, rng, values)
 
     def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
         """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
 
         Of counts and classes the least with at least so much probability up to it, a whole number.
         """
-        given = np.atleast_1d(as_numbers(levels, "levels"))
-        if given.ndim != 1 or not ((given > 0) & (given < 1)).all():
+        probabilities = np.atleast_1d(as_numbers(levels, "levels"))
+        if probabilities.ndim != 1 or not ((probabilities > 0) & (probabilities < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
         method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if self.support.is_discrete else "linear"
-        return np.quantile(self.draw(num_draws, seed), given, axis=0, method=method)
+        return np.quantile(self.draw(num_draws, seed), probabilities, axis=0, method=method)
 
     @cached_property
     @double_precision
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         levels = self.nodes.levels[:3]
-        found = self._integrated_moments(levels[-1], self._given_moments)
-        if found is not None:
+        moments = self._integrated_moments(levels[-1], self._given_moments)
+        if moments is not None:
             if len(levels) > 1:
-                self._warn_unsure(found, self._integrated_moments(levels[-2], self._given_moments))
-            return found
+                self._warn_unsure(moments, self._integrated_moments(levels[-2], self._given_moments))
+            return moments
         values = self.support.values()
         if values is not None:
             mean = self.probabilities @ values
@@ -210,10 +210,10 @@ class Predictive(Picklable):
             self._require_columns("the mean", self.likelihood.function)
             return self._moments_of_times(levels[-1])
         # Of each node by quadrature over y, hundreds of times as dear.
-        found = self._integrated_moments(levels[0], self._expectations)
-        assert found is not None
-        self._warn_heavy(found)
-        return found
+        moments = self._integrated_moments(levels[0], self._expectations)
+        assert moments is not None
+        self._warn_heavy(moments)
+        return moments
 
     def moments_given(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
         """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
@@ -221,7 +221,9 @@ class Predictive(Picklable):
 
     def _given_moments(self, rows: Any, f: np.ndarray) -> tuple[Any, Any] | None:
         """Those that the likelihood gives, None where it gives none."""
-        return self.given.moments(as_array(self._observations(0.0)[rows]), as_array(f), self.nodes.num_latents)
+        return self.evaluated_likelihood.moments(
+            as_array(self._observations(0.0)[rows]), as_array(f), self.nodes.num_latents
+        )
 
     def _expectations(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
         """Those of the formula."""
@@ -233,10 +235,10 @@ class Predictive(Picklable):
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(np.arange(self.nodes.num_rows), level):
             f, log_weights = self.nodes.at(rows, level)
-            given = moments(rows, f)
-            if given is None:
+            conditional_moments = moments(rows, f)
+            if conditional_moments is None:
                 return None
-            mean_f, variance_f = (np.asarray(part) for part in given)
+            mean_f, variance_f = (np.asarray(part) for part in conditional_moments)
             weights = np.exp(log_weights)[:, None]
             means[rows] = (weights * mean_f).sum(axis=0)
             spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
@@ -278,9 +280,9 @@ class Predictive(Picklable):
             low, high = np.where(before, middle, low), np.where(before, high, middle)
         return 0.5 * (low + high)
 
-    def _warn_heavy(self, found: tuple[np.ndarray, np.ndarray]) -> None:
+    def _warn_heavy(self, moments: tuple[np.ndarray, np.ndarray]) -> None:
         """Warn where moments are NaN for heavy tails."""
-        bad = np.isnan(found).any(axis=0).sum()
+        bad = np.isnan(moments).any(axis=0).sum()
         if bad:
             warn(
                 f"the mean or the variance of y by {self.likelihood.name} is not resolved in {bad} rows, and NaN: its "
@@ -288,11 +290,13 @@ class Predictive(Picklable):
                 PredictionWarning,
             )
 
-    def _warn_unsure(self, found: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None) -> None:
+    def _warn_unsure(
+        self, moments: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None
+    ) -> None:
         """Warn where moments still change with the number of nodes."""
         if coarse is None:
             return
-        (mean, variance), (other, less) = found, coarse
+        (mean, variance), (other, less) = moments, coarse
         gap = np.maximum(np.abs(variance - less), (mean - other) ** 2) / np.maximum(variance, np.finfo(float).tiny)
         bad = gap[gap > _UNSURE]
         if bad.size:
@@ -350,11 +354,11 @@ class Predictive(Picklable):
 
     def _integrate(self, y: np.ndarray, rows: np.ndarray, places: np.ndarray, level: int) -> np.ndarray:
         """log p of the observations at some places of y, which are of ``rows`` of X_new."""
-        parts = []
+        log_probabilities = []
         for chunk in self._chunks(places, level):
             f, log_weights = self.nodes.at(rows[chunk], level)
-            parts.append(log_integral(self.given, y[chunk], f, log_weights))
-        return np.concatenate(parts)[: len(places)]
+            log_probabilities.append(log_integral(self.evaluated_likelihood, y[chunk], f, log_weights))
+        return np.concatenate(log_probabilities)[: len(places)]
 
     def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
         """The probabilities of values at the same nodes, at which what the formula has without y is computed once."""
@@ -363,11 +367,11 @@ class Predictive(Picklable):
 
     def _integrate_together(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
         """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
-        parts = []
+        log_probabilities = []
         for chunk in self._chunks(rows, level, len(y)):
             f, log_weights = self.nodes.at(chunk, level)
-            parts.append(log_integral(self.given, y[:, None, chunk], f, log_weights))
-        return np.concatenate(parts, axis=1)[:, : len(rows)]
+            log_probabilities.append(log_integral(self.evaluated_likelihood, y[:, None, chunk], f, log_weights))
+        return np.concatenate(log_probabilities, axis=1)[:, : len(rows)]
 
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray
@@ -406,11 +410,11 @@ class Predictive(Picklable):
 
     def _log_integrand(self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """log p(y | f) N(z; 0, 1) at the latents of standardised nodes z (nodes, rows)."""
-        parts = []
+        log_densities = []
         for chunk in self._chunks(np.arange(len(rows)), len(z)):
             f = nodes.place(rows[chunk], z[:, chunk, None])
-            parts.append(log_density(self.likelihood, y[chunk], f))
-        log_p = np.concatenate(parts, axis=1)[:, : len(rows)]
+            log_densities.append(log_density(self.likelihood, y[chunk], f))
+        log_p = np.concatenate(log_densities, axis=1)[:, : len(rows)]
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
     def _chunks(self, rows: np.ndarray, level: int, num_values: int = 1) -> list[np.ndarray]:

@@ -55,8 +55,8 @@ def averaging(
         alike = np.abs(after - before) <= np.maximum(_FELT * np.sqrt(noise), _SKEWED * np.abs(before))
     # An average that is not finite is none.
     rows = (~alike & np.isfinite(before)).any(axis=1)
-    own = rows.reshape(-1, *[1] * (spread.ndim - 1))
-    return np.where(rows[:, None], centre, mean), np.where(own, other, spread), rows
+    mask = rows.reshape(-1, *[1] * (spread.ndim - 1))
+    return np.where(rows[:, None], centre, mean), np.where(mask, other, spread), rows
 
 
 def _like(variance: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -38,15 +38,15 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
         mask[np.ix_(block, block)] = 1.0
     W = roots @ roots.swapaxes(1, 2) * mask
     # A principal submatrix of what is positive semi-definite is so too.
-    found = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), blocks)
+    posterior = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), blocks)
 
     # All latents at all inputs, latent after latent.
     rows = N + len(X_NEW)
     both = np.concatenate([X, X_NEW])
     K = np.zeros((4 * rows, 4 * rows))
     for latent, kernel in enumerate(KERNELS):
-        own = slice(latent * rows, (latent + 1) * rows)
-        K[own, own] = run(kernel, both, both)
+        span = slice(latent * rows, (latent + 1) * rows)
+        K[span, span] = run(kernel, both, both)
     mu = np.repeat(MEANS, rows)
     F = np.zeros((4 * N, 4 * rows))
     for latent in range(4):
@@ -57,25 +57,28 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
     places = np.arange(4)[:, None] * rows
 
     # The jitter of the roots, 1e-10 of the variance, times precisions of size ten.
-    for m, v, at in ((*run(found.moments), np.arange(N)), (*run(found.predict, jnp.asarray(X_NEW)), N + np.arange(2))):
+    for m, v, at in (
+        (*run(posterior.moments), np.arange(N)),
+        (*run(posterior.predict, jnp.asarray(X_NEW)), N + np.arange(2)),
+    ):
         np.testing.assert_allclose(m.T, mean[places + at], atol=1e-7)
         np.testing.assert_allclose(v.T, np.diag(S)[places + at], atol=1e-7)
     evidence = -0.5 * np.linalg.slogdet(np.eye(4 * N) + F @ K @ F.T @ full)[1]
     evidence += h.T.ravel() @ (F @ mu) - 0.5 * (F @ mu) @ full @ (F @ mu)
     centred = h.T.ravel() - full @ (F @ mu)
     evidence += 0.5 * centred @ F @ S @ F.T @ centred
-    np.testing.assert_allclose(run(found.log_normalizer), evidence, atol=1e-7)
+    np.testing.assert_allclose(run(posterior.log_normalizer), evidence, atol=1e-7)
     second = F @ (S + np.outer(mean, mean)) @ F.T
     divergence = h.T.ravel() @ (F @ mean) - 0.5 * np.sum(full * second) - evidence
-    np.testing.assert_allclose(run(found.divergence, run(found.marginals)[1]), divergence, atol=1e-6)
+    np.testing.assert_allclose(run(posterior.divergence, run(posterior.marginals)[1]), divergence, atol=1e-6)
 
     # f = E f + A^T R^-T u: its covariance from the images of unit vectors.
-    image = jax.jit(jax.vmap(lambda u: prior.latents(prior.unflatten(found.deviation(u))) - prior.means()))
-    images = np.asarray(image(jnp.eye(len(found.centre))))
+    image = jax.jit(jax.vmap(lambda u: prior.latents(prior.unflatten(posterior.deviation(u))) - prior.means()))
+    images = np.asarray(image(jnp.eye(len(posterior.centre))))
     spread = images.swapaxes(1, 2).reshape(len(images), -1).T
     np.testing.assert_allclose(spread @ spread.T, F @ S @ F.T, atol=1e-7)
-    u = RNG.normal(size=len(found.centre))
-    back = run(lambda u: found.standardise(found.centre + found.deviation(u)), jnp.asarray(u))
+    u = RNG.normal(size=len(posterior.centre))
+    back = run(lambda u: posterior.standardise(posterior.centre + posterior.deviation(u)), jnp.asarray(u))
     np.testing.assert_allclose(back, u, atol=1e-10)
 
 
@@ -84,16 +87,16 @@ def test_more_latents_than_are_solved_for_at_once():
     prior = pgm.Model(pgm.LogisticSoftmax(10), gps).prior(X[:5])
     h, roots = RNG.normal(size=(5, 10)), RNG.normal(size=(5, 10, 10))
     W = roots @ roots.swapaxes(1, 2)
-    found = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), (tuple(range(10)),))
-    mean, V = run(lambda posterior: posterior.marginals(), found)
+    conditioned = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), (tuple(range(10)),))
+    mean, V = run(lambda posterior: posterior.marginals(), conditioned)
     # Datum after datum.
     K = np.zeros((5, 10, 5, 10))
     for latent in range(10):
         K[:, latent, :, latent] = run(KERNELS[0 if latent < 4 else 3], X[:5], X[:5])
     K, full = K.reshape(50, 50), np.einsum("ilk,ij->iljk", W, np.eye(5)).reshape(50, 50)
     S = K @ np.linalg.inv(np.eye(50) + full @ K)
-    own = S.reshape(5, 10, 5, 10)[np.arange(5), :, np.arange(5)]
-    np.testing.assert_allclose(V, own, atol=1e-6)
+    expected = S.reshape(5, 10, 5, 10)[np.arange(5), :, np.arange(5)]
+    np.testing.assert_allclose(V, expected, atol=1e-6)
     np.testing.assert_allclose(mean, (S @ h.ravel()).reshape(5, 10), atol=1e-6)
 
 

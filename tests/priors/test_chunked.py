@@ -60,16 +60,16 @@ def figures(prior):
 @pytest.mark.parametrize("rows", some([1, 5, N], 5), ids="{} at a time".format)
 @pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
 def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
-    held, span = pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2), inducing_points_at(KERNEL, X[:count])
-    assert isinstance(held, InducingPrior)
-    monkeypatch.setattr(chunks, "CHUNK", rows * held.rank)
-    whole = jax.jit(figures)(held)
+    prior, span = pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2), inducing_points_at(KERNEL, X[:count])
+    assert isinstance(prior, InducingPrior)
+    monkeypatch.setattr(chunks, "CHUNK", rows * prior.rank)
+    expected = jax.jit(figures)(prior)
 
     @jax.jit
     def in_chunks(kernel):
-        return figures(chunked_prior_at(kernel, held.mean, held.X, span, 2))
+        return figures(chunked_prior_at(kernel, prior.mean, prior.X, span, 2))
 
-    for ours, theirs in zip(in_chunks(held.kernel), whole, strict=True):
+    for ours, theirs in zip(in_chunks(prior.kernel), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=ORDER)
 
 
@@ -118,12 +118,12 @@ def pair():
     model = bernoulli(pgm.Inducing(X[:9]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cavi_engine, "step", sweeps_alone)
-        held = pgm.cavi(model, X, LABELS)
+        in_memory = pgm.cavi(model, X, LABELS)
         patch.setattr(inducing, "HELD", 0)
         patch.setattr(chunks, "CHUNK", 80)
-        found = pgm.cavi(model, X, LABELS)
-    assert [type(result.prior.groups[0]) for result in (held, found)] == [InducingPrior, ChunkedInducingPrior]
-    return held, found
+        in_chunks = pgm.cavi(model, X, LABELS)
+    assert [type(result.prior.groups[0]) for result in (in_memory, in_chunks)] == [InducingPrior, ChunkedInducingPrior]
+    return in_memory, in_chunks
 
 
 def assert_close(ours, theirs, atol=1e-10):
@@ -132,14 +132,14 @@ def assert_close(ours, theirs, atol=1e-10):
 
 
 def test_results_are_those_with_the_factor(pair):
-    held, found = pair
-    assert_close(found.elbo_trace, held.elbo_trace)
-    assert_close((found.mean, found.variance), (held.mean, held.variance))
-    assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW))
-    assert_close((found.draw_latents(X_NEW, 3, seed=1),), (held.draw_latents(X_NEW, 3, seed=1),), 1e-7)
+    in_memory, in_chunks = pair
+    assert_close(in_chunks.elbo_trace, in_memory.elbo_trace)
+    assert_close((in_chunks.mean, in_chunks.variance), (in_memory.mean, in_memory.variance))
+    assert_close(in_chunks.predict_latent(X_NEW), in_memory.predict_latent(X_NEW))
+    assert_close((in_chunks.draw_latents(X_NEW, 3, seed=1),), (in_memory.draw_latents(X_NEW, 3, seed=1),), 1e-7)
     # Deviations of what is left at inducing inputs: roots of rounding.
-    assert_close((found.draw_at_data(3, seed=1)[0],), (held.draw_at_data(3, seed=1)[0],), 1e-7)
-    assert_close(inducing_inputs(found)[0], inducing_inputs(held)[0])
+    assert_close((in_chunks.draw_at_data(3, seed=1)[0],), (in_memory.draw_at_data(3, seed=1)[0],), 1e-7)
+    assert_close(inducing_inputs(in_chunks)[0], inducing_inputs(in_memory)[0])
 
 
 @pytest.mark.slow
@@ -159,27 +159,27 @@ def test_results_are_saved(pair, tmp_path, without_factor):
 
 
 def test_the_sampler_holds_the_factor(monkeypatch):
-    held = bernoulli(pgm.Inducing(X[:9])).prior(X).for_sampling().groups[0]
+    in_memory = bernoulli(pgm.Inducing(X[:9])).prior(X).for_sampling().groups[0]
     monkeypatch.setattr(inducing, "HELD", 0)
     streamed = bernoulli(pgm.Inducing(X[:9])).prior(X)
     assert isinstance(streamed.groups[0], ChunkedInducingPrior)
-    found = streamed.for_sampling().groups[0]
-    assert isinstance(found, FICPrior)
-    assert_close((found.span.A, found.residual), (held.span.A, held.residual), ORDER)
+    in_chunks = streamed.for_sampling().groups[0]
+    assert isinstance(in_chunks, FICPrior)
+    assert_close((in_chunks.span.A, in_chunks.residual), (in_memory.span.A, in_memory.residual), ORDER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
     monkeypatch.setattr(cavi_engine, "step", sweeps_alone)
-    held = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    in_memory = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
     monkeypatch.setattr(inducing, "HELD", 0)
     monkeypatch.setattr(chunks, "CHUNK", 320)
-    found = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
-    assert isinstance(found.prior.groups[0], ChunkedInducingPrior)
-    assert_close(found.elbo_trace, held.elbo_trace, 1e-9)
-    assert_close((found.mean, found.variance), (held.mean, held.variance), 1e-8)
-    assert_close(found.predict_latent(X_NEW), held.predict_latent(X_NEW), 1e-8)
+    in_chunks = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    assert isinstance(in_chunks.prior.groups[0], ChunkedInducingPrior)
+    assert_close(in_chunks.elbo_trace, in_memory.elbo_trace, 1e-9)
+    assert_close((in_chunks.mean, in_chunks.variance), (in_memory.mean, in_memory.variance), 1e-8)
+    assert_close(in_chunks.predict_latent(X_NEW), in_memory.predict_latent(X_NEW), 1e-8)
 
 
 def test_coupled_latents_are_passed_over_in_chunks(monkeypatch):

@@ -99,21 +99,21 @@ def test_kernels_say_which_columns_they_read():
     ],
 )
 def test_posteriors_are_those_of_all_rows(model, ranks):
-    found = pgm.cavi(model, X, Y)
-    assert [group.rank for group in found.prior.groups] == ranks
+    result = pgm.cavi(model, X, Y)
+    assert [group.rank for group in result.prior.groups] == ranks
     mean, variance, log_p = regression(X)
     # The default jitter of the sum of both kernels, which is singular, is 1e-10 of its variance.
-    np.testing.assert_allclose(found.elbo, log_p, atol=1e-7)
-    np.testing.assert_allclose(found.mean.sum(axis=1), mean, atol=1e-8)
-    for corrected in (pgm.correct(found), found):
+    np.testing.assert_allclose(result.elbo, log_p, atol=1e-7)
+    np.testing.assert_allclose(result.mean.sum(axis=1), mean, atol=1e-8)
+    for corrected in (pgm.correct(result), result):
         predictive = corrected.predict(NEW)
         np.testing.assert_allclose(predictive.mean, regression(NEW)[0], atol=1e-8)
         np.testing.assert_allclose(predictive.variance, regression(NEW)[1] + NOISE, atol=1e-8)
-    np.testing.assert_allclose(pgm.correct(found).covariance.sum(axis=(1, 2)), variance, atol=1e-8)
+    np.testing.assert_allclose(pgm.correct(result).covariance.sum(axis=(1, 2)), variance, atol=1e-8)
     # Rows that are copies, and a copy that is predicted, have the same marginals.
     copy = np.flatnonzero((X[ROW] == X).all(axis=1))
-    np.testing.assert_array_equal(found.mean[copy], found.mean[[ROW] * len(copy)])
-    np.testing.assert_allclose(found.predict_latent(NEW[1:2])[0], found.mean[[ROW]], atol=1e-8)
+    np.testing.assert_array_equal(result.mean[copy], result.mean[[ROW] * len(copy)])
+    np.testing.assert_allclose(result.predict_latent(NEW[1:2])[0], result.mean[[ROW]], atol=1e-8)
 
 
 def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together():
@@ -139,8 +139,8 @@ def test_the_bound_that_is_learned_on_is_that_of_all_rows():
         learnable = trainable(model)
         value, slope = MarginalBound(learnable, Data(X, Y))(learnable.start())
     np.testing.assert_allclose(-value, regression(X)[2], atol=1e-8)
-    for place, (name, held) in enumerate({"variance": 1.3, "lengthscale": 0.8, "level": 0.7}.items()):
-        ends = [regression(X, **{name: held * np.exp(step)})[2] for step in (1e-4, -1e-4)]
+    for place, (name, start) in enumerate({"variance": 1.3, "lengthscale": 0.8, "level": 0.7}.items()):
+        ends = [regression(X, **{name: start * np.exp(step)})[2] for step in (1e-4, -1e-4)]
         np.testing.assert_allclose(-slope[place], (ends[0] - ends[1]) / 2e-4, rtol=1e-5, atol=1e-6)
 
 
@@ -188,9 +188,9 @@ def test_a_prior_a_hundred_million_times_wider_than_the_noise_is_sampled_as_it_i
         assert np.shape(program.factors[0]) == (1, 1)
         f = np.asarray(program.latents(model, [jnp.array([[0.7]])]))
         # As where hyperparameters are sampled: what is left at a copy of the data was 1.0.
-        left = model.compiled_prior(twice).groups[0].at(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
+        residual = model.compiled_prior(twice).groups[0].at(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
     np.testing.assert_allclose(f, 0.3 + 0.7e4, rtol=1e-15)
-    assert float(left[0]) < 2e-4
+    assert float(residual[0]) < 2e-4
 
 
 @pytest.mark.slow
@@ -198,14 +198,14 @@ def test_engines_agree_on_two_rows_at_one_input():
     import numpyro.distributions as dist
 
     kernel, twice, y = pgm.RBF(1e8, 1.0), np.zeros((2, 1)), np.array([0.5, 0.5])
-    held = pgm.Model(pgm.Gaussian(1.0), pgm.GP(kernel))
-    draws = pgm.nuts(held, twice, y, num_samples=2000, num_warmup=500, progress=False)
+    fixed = pgm.Model(pgm.Gaussian(1.0), pgm.GP(kernel))
+    draws = pgm.nuts(fixed, twice, y, num_samples=2000, num_warmup=500, progress=False)
     np.testing.assert_array_equal(draws.latents[:, :, 0], draws.latents[:, :, 1])
     np.testing.assert_allclose(draws.variance, 0.5, rtol=0.15)
     sampled = pgm.Model(pgm.Gaussian(1.0), pgm.GP(kernel, mean=dist.Normal(0.0, 1.0)))
-    found = pgm.integrate(sampled, twice, y, progress=False)
+    result = pgm.integrate(sampled, twice, y, progress=False)
     for at in (twice, np.zeros((1, 1))):
-        np.testing.assert_allclose(found.predict_latent(at)[1], 0.5, rtol=1e-3)
+        np.testing.assert_allclose(result.predict_latent(at)[1], 0.5, rtol=1e-3)
 
 
 def test_weights_of_rows_and_rows_that_are_repeated_say_the_same():
@@ -228,13 +228,13 @@ def test_fifty_thousand_rows_at_a_hundred_inputs():
     inputs = draws.permutation(np.repeat(np.linspace(-3.0, 3.0, 101), 500))[:, None]
     y = (draws.random(len(inputs)) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(2.0 * inputs[:, 0])))).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0)))
-    found = pgm.gaussian_vi(model, inputs, y)
+    result = pgm.gaussian_vi(model, inputs, y)
     places, where = np.unique(inputs, return_inverse=True)
     both, ones = np.concatenate([places, places])[:, None], np.bincount(where.ravel(), y)
     weights = np.concatenate([ones, np.bincount(where.ravel()) - ones])
     weighted = pgm.gaussian_vi(model, both, np.repeat([1.0, 0.0], 101), weights=weights)
-    np.testing.assert_allclose(found.elbo, weighted.elbo, atol=1e-5)
-    for ours, theirs in ((found, weighted), (pgm.correct(found), pgm.correct(weighted))):
+    np.testing.assert_allclose(result.elbo, weighted.elbo, atol=1e-5)
+    for ours, theirs in ((result, weighted), (pgm.correct(result), pgm.correct(weighted))):
         np.testing.assert_allclose(ours.predict_latent(both)[1], theirs.predict_latent(both)[1], rtol=1e-6)
     assert pgm.fit(model, inputs, y).converged
 
@@ -274,9 +274,9 @@ def test_a_covariance_is_made_and_factorised_in_place():
 
 
 def test_results_at_repeated_inputs_come_back_from_a_file(tmp_path):
-    found = pgm.cavi(apart(), X, Y)
-    again = pgm.load(found.save(tmp_path / "fit.npz"), two_parts)
-    for ours, theirs in zip(found.predict_latent(NEW), again.predict_latent(NEW), strict=True):
+    result = pgm.cavi(apart(), X, Y)
+    again = pgm.load(result.save(tmp_path / "fit.npz"), two_parts)
+    for ours, theirs in zip(result.predict_latent(NEW), again.predict_latent(NEW), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 

@@ -75,18 +75,18 @@ def test_latents_factorised_together_are_those_factorised_by_themselves():
 
 def test_the_bound_is_that_of_an_explicit_posterior():
     rows, Z = X[:6], np.array([[-0.9, 0.2], [0.3, -1.1], [1.2, 0.8]])
-    found = pgm.cavi(bernoulli(pgm.Inducing(Z)), rows, LABELS[:6], tolerance=1e-14)
+    result = pgm.cavi(bernoulli(pgm.Inducing(Z)), rows, LABELS[:6], tolerance=1e-14)
     kernel = pgm.RBF(1.7, [0.5, 0.9])
     K_Z, K_ZX = np.asarray(kernel(Z, Z)), np.asarray(kernel(Z, rows))
     weights = np.linalg.solve(K_Z, K_ZX)
-    h, w = (np.asarray(part)[:, 0] for part in found.posterior.sites)
+    h, w = (np.asarray(part)[:, 0] for part in result.posterior.sites)
     # q(u) ~ N(u; mean, K_Z) exp(h f - w f^2 / 2) with f = E[f | u].
     S = np.linalg.inv(np.linalg.inv(K_Z) + weights @ np.diag(w) @ weights.T)
     centre = 0.4 + S @ weights @ (h - 0.4 * w)
     m = 0.4 + weights.T @ (centre - 0.4)
     v = 1.7 - np.sum(K_ZX * weights, axis=0) + np.sum(weights * (S @ weights), axis=0)
-    np.testing.assert_allclose(found.mean[:, 0], m, atol=ROUNDING)
-    np.testing.assert_allclose(found.variance[:, 0], v, atol=ROUNDING)
+    np.testing.assert_allclose(result.mean[:, 0], m, atol=ROUNDING)
+    np.testing.assert_allclose(result.variance[:, 0], v, atol=ROUNDING)
     away = centre - 0.4
     divergence = 0.5 * (
         np.trace(np.linalg.solve(K_Z, S))
@@ -96,7 +96,7 @@ def test_the_bound_is_that_of_an_explicit_posterior():
         - np.linalg.slogdet(S)[1]
     )
     bound = partial(CASES["bernoulli"].bound, y=jnp.asarray(LABELS[:6]))
-    np.testing.assert_allclose(found.elbo, np.sum(bound(m[:, None], v[:, None])) - divergence, atol=ROUNDING)
+    np.testing.assert_allclose(result.elbo, np.sum(bound(m[:, None], v[:, None])) - divergence, atol=ROUNDING)
     # The sites of the optimum are the gradient in the moments E f and E f^2.
     in_moments = jax.grad(lambda m, s: jnp.sum(bound(m[:, None], (s - m**2)[:, None])), argnums=(0, 1))
     by_mean, by_second = in_moments(jnp.asarray(m), jnp.asarray(v + m**2))
@@ -222,8 +222,8 @@ def test_inducing_inputs_that_say_nothing_new():
     for select in ("kmeans", "uniform", "variance"):
         assert len(pgm.Inducing(20, select).choose(KERNEL, few)) == 3
     # More inputs than rows are given all the same.
-    given = pgm.cavi(bernoulli(pgm.Inducing(X)), X[:6], LABELS[:6])
-    assert given.elbo == pytest.approx(pgm.cavi(bernoulli(pgm.Dense()), X[:6], LABELS[:6]).elbo, abs=1e-8)
+    result = pgm.cavi(bernoulli(pgm.Inducing(X)), X[:6], LABELS[:6])
+    assert result.elbo == pytest.approx(pgm.cavi(bernoulli(pgm.Dense()), X[:6], LABELS[:6]).elbo, abs=1e-8)
 
 
 def test_draws_have_the_marginals(sparse):
@@ -237,15 +237,15 @@ def test_draws_have_the_marginals(sparse):
 def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     from pgmodels.diagnostics.importance import importance_estimate
 
-    found = importance_estimate(sparse, 4000, seed=1)
+    estimate = importance_estimate(sparse, 4000, seed=1)
     # log p(y) of the sparse model, with 2^14 draws of the prior.
     f = np.asarray(jax.vmap(lambda key: sparse.prior.draw(key)[0])(jax.random.split(jax.random.key(0), 2**14)))[..., 0]
     log_density = -np.logaddexp(0.0, np.where(LABELS > 0, -f, f)).sum(axis=1)
     weights = np.exp(log_density - log_density.max())
     evidence = np.log(weights.mean()) + log_density.max()
-    error = np.hypot(weights.std() / weights.mean() / 2**7, found.log_evidence_error)
-    assert found.log_evidence == pytest.approx(evidence, abs=4 * error)
-    assert found.log_evidence > sparse.elbo
+    error = np.hypot(weights.std() / weights.mean() / 2**7, estimate.log_evidence_error)
+    assert estimate.log_evidence == pytest.approx(evidence, abs=4 * error)
+    assert estimate.log_evidence > sparse.elbo
 
 
 @pytest.mark.slow
@@ -336,9 +336,9 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
 
 @pytest.mark.slow
 def test_learning_ends_at_the_inducing_inputs_of_its_model():
-    found = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS, objective="cavi")
-    assert len(found.model.gps[0].form.inputs) == 5
-    assert pgm.cavi(found.model, X, LABELS).elbo == pytest.approx(found.elbo, abs=1e-6)
+    result = pgm.fit(one_scale(pgm.Inducing(5)), X, LABELS, objective="cavi")
+    assert len(result.model.gps[0].form.inputs) == 5
+    assert pgm.cavi(result.model, X, LABELS).elbo == pytest.approx(result.elbo, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -354,11 +354,11 @@ def test_figures_show_the_inducing_inputs(sparse):
 
 def test_predictions_go_by_so_many_rows_at_a_time(sparse, monkeypatch):
     corrected = pgm.correct(sparse)
-    whole = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
+    at_once = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
     monkeypatch.setattr(gaussian_module, "chunk_length", lambda width: 2)
-    parts = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
+    in_chunks = [result.predict_latent(X_NEW) for result in (sparse, corrected)]
     # Another shape, another order of sums.
-    np.testing.assert_allclose(parts, whole, atol=1e-13)
+    np.testing.assert_allclose(in_chunks, at_once, atol=1e-13)
 
 
 @pytest.mark.slow

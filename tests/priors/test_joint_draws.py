@@ -50,8 +50,8 @@ def prior_at(inputs):
     """The prior covariance of all latents at inputs, latent after latent."""
     K = np.zeros((L * len(inputs),) * 2)
     for latent, kernel in enumerate(KERNELS):
-        own = slice(latent * len(inputs), (latent + 1) * len(inputs))
-        K[own, own] = kernel(inputs, inputs)
+        block = slice(latent * len(inputs), (latent + 1) * len(inputs))
+        K[block, block] = kernel(inputs, inputs)
     return K
 
 
@@ -110,17 +110,17 @@ def precision_of(coupled):
 @pytest.mark.parametrize("coupled", [False, True])
 def test_the_covariance_at_new_inputs_is_that_of_explicit_matrices(coupled):
     mean, covariance, _ = brute_force(H, precision_of(coupled))
-    found = approximation(coupled)._covariance_at(jnp.asarray(NEW))
+    actual = approximation(coupled)._covariance_at(jnp.asarray(NEW))
     if not coupled:
-        found = np.einsum("amk,ab->ambk", found, np.eye(L))
+        actual = np.einsum("amk,ab->ambk", actual, np.eye(L))
     # The jitter, up to 1e-8 of a variance of 1, and what the low-rank factor leaves out.
-    np.testing.assert_allclose(found, covariance, atol=1e-7)
+    np.testing.assert_allclose(actual, covariance, atol=1e-7)
     np.testing.assert_allclose(approximation(coupled).predict_latent(NEW)[0], mean, atol=1e-7)
 
 
-def standard_errors(found, mean, covariance):
+def standard_errors(draws, mean, covariance):
     """By how many standard errors means and covariances of draws (draws, m, L) are off, at most."""
-    flat, centre = found.reshape(len(found), -1), mean.ravel()
+    flat, centre = draws.reshape(len(draws), -1), mean.ravel()
     C = np.transpose(covariance, (1, 0, 3, 2)).reshape(len(centre), -1)
     variance = np.diag(C)
     of_means = np.abs(flat.mean(axis=0) - centre) / np.sqrt(variance / len(flat))
@@ -148,16 +148,16 @@ def test_linear_response_reaches_across_rows(coupled):
     # The same in whitened coordinates, whose covariance with the latents at the data is R^-T U.
     R, U = (np.asarray(part) for part in jax.jit(halves)(posterior(coupled), None))
     turned = np.linalg.solve(R.T, U.reshape(len(R), N * L))
-    own = {"shift": np.zeros(len(R)), "covariance": np.zeros((N, L, L)), "response": turned @ T @ turned.T}
-    own |= {"residual": 0.0, "num_nonpositive": 0}
-    corrected = LinearResponse(**fields_of(coupled), **own, is_positive=True)
+    correction = {"shift": np.zeros(len(R)), "covariance": np.zeros((N, L, L)), "response": turned @ T @ turned.T}
+    correction |= {"residual": 0.0, "num_nonpositive": 0}
+    corrected = LinearResponse(**fields_of(coupled), **correction, is_positive=True)
     flat = cross.reshape(L * len(NEW), N * L)
     covariance = covariance + (flat @ T @ flat.T).reshape(covariance.shape)
     # Sums of 90 terms of size 1 at most, of covariances to 1e-7.
     np.testing.assert_allclose(corrected._covariance_at(jnp.asarray(NEW)), covariance, atol=1e-5)
     drawn = corrected.draw_latents(NEW, 2000, seed=6)
     assert standard_errors(drawn, mean, covariance) < 4.5
-    without = LinearResponse(**fields_of(coupled), **own, is_positive=False)
+    without = LinearResponse(**fields_of(coupled), **correction, is_positive=False)
     with pytest.raises(ValueError, match="not positive definite, so that there is nothing to draw from"):
         without.draw_latents(NEW)
 
@@ -204,10 +204,10 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
     for number, variance in enumerate(variances):
         kernel = pgm.Matern32(variance, [0.6, 1.7])
-        K, cross, own = kernel(X, X), kernel(NEW, X), kernel(NEW, NEW)
+        K, cross, at_new = kernel(X, X), kernel(NEW, X), kernel(NEW, NEW)
         f = np.linalg.cholesky(K) @ v[0, number, :, 0]
         mean = 0.7 + cross @ np.linalg.solve(K, f)
-        rest = own - cross @ np.linalg.solve(K, cross.T)
+        rest = at_new - cross @ np.linalg.solve(K, cross.T)
         # The two are told apart by what they are at a row of the data.
         mine = drawn[np.abs(drawn[:, 3, 0] - mean[3]) < 1e-3][..., 0]
         assert len(mine) == 2000
@@ -221,8 +221,8 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
 
 
 def test_what_has_no_joint_covariance_says_so():
-    own = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L)), "num_nonpositive": 0}
-    corrected = PerturbativeApproximation(**fields_of(False), **own)
+    correction = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L)), "num_nonpositive": 0}
+    corrected = PerturbativeApproximation(**fields_of(False), **correction)
     with pytest.raises(ValueError, match=r"corrects each row by itself.*pgm.correct\(result\)"):
         corrected.draw_latents(NEW)
     for count in (0, 2.5):
@@ -251,7 +251,7 @@ def test_latents_whose_kernel_is_held_have_one_factor_for_all_draws():
     # Of each draw the latents at data follow from its own mean, and between them from interpolation.
     v = np.random.default_rng(6).normal(size=(1, 2, rank, 1))
     means = np.array([[-1.0, 2.0]])
-    found = pgm.Draws(
+    draws = pgm.Draws(
         model=model,
         X=x,
         y=data.y,
@@ -265,9 +265,9 @@ def test_latents_whose_kernel_is_held_have_one_factor_for_all_draws():
     )
     for number, mean in enumerate(means[0]):
         f = mean + A.T @ v[0, number, :, 0]
-        drawn = found.draw_latents(x[::20], 2, seed=3)[..., 0]
+        drawn = draws.draw_latents(x[::20], 2, seed=3)[..., 0]
         assert np.abs(drawn - f[::20]).max(axis=1).min() < 1e-5
-        assert np.abs(found.draw_marginals(x[::20])[number, :, 0] - f[::20]).max() < 1e-5
+        assert np.abs(draws.draw_marginals(x[::20])[number, :, 0] - f[::20]).max() < 1e-5
 
 
 @pytest.mark.parametrize("rank", [0, 3, 40])

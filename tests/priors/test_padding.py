@@ -78,7 +78,7 @@ def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
         np.testing.assert_allclose(run(padded.log_normalizer), run(posterior.log_normalizer), rtol=0, atol=1e-12)
         for ours, theirs in zip(run(posterior.predict, new), run(padded.predict, new), strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
-        ours, theirs = (np.asarray(run(found.cross_covariance, new)) for found in (posterior, padded))
+        ours, theirs = (np.asarray(run(each.cross_covariance, new)) for each in (posterior, padded))
         np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
     # What fills up can be taken away again, and added in whatever precision the caller computes.
     assert padded.prior.groups[0].K.dtype == posterior.padded().prior.groups[0].K.dtype
@@ -120,9 +120,9 @@ def test_tuning_does_not_count_what_does_not_move():
     row_mask = np.array([1.0, 1.0, 0.0])
     f, E = f * row_mask, E * row_mask
     info = DataAugmentationInfo(*(part.sum(axis=1) for part in (f, E, f**2, f * E)))
-    found = autocorrelation(MoveStats(np.array(400), np.array(400), info, None))
-    np.testing.assert_allclose(found, 0.9, atol=1e-12)
-    assert choose_relaxation(found[:0]) == 0.0
+    lag_one = autocorrelation(MoveStats(np.array(400), np.array(400), info, None))
+    np.testing.assert_allclose(lag_one, 0.9, atol=1e-12)
+    assert choose_relaxation(lag_one[:0]) == 0.0
 
 
 @contextmanager

@@ -133,12 +133,12 @@ def test_variances_of_more_rows_than_lapack_inverts_at_once():
     covariance = lambda K, w: jnp.diagonal(algebra.dense_covariance(K, algebra.dense_factor(K, w)))  # noqa: E731
     # Along a direction in which all moves but precisions that are zero, where a square root has no slope.
     way = K, np.where(w > 0, w, 0.0) * rng.normal(size=n)
-    found, slope = jax.jit(lambda: jax.jvp(variance, (K, w), way))()
-    np.testing.assert_allclose(found, jax.jit(covariance)(K, w), rtol=0, atol=1e-11)
+    value, slope = jax.jit(lambda: jax.jvp(variance, (K, w), way))()
+    np.testing.assert_allclose(value, jax.jit(covariance)(K, w), rtol=0, atol=1e-11)
     # Sigma' = (I - Sigma W) K' (I - W Sigma) - Sigma W' Sigma.
     Sigma = K - K @ np.linalg.solve(np.eye(n) + w[:, None] * K, w[:, None] * K)
-    left = np.eye(n) - Sigma * w
-    exact = np.einsum("ij,jk,ik->i", left, way[0], left) - np.einsum("ij,j,ij->i", Sigma, way[1], Sigma)
+    I_minus_SW = np.eye(n) - Sigma * w
+    exact = np.einsum("ij,jk,ik->i", I_minus_SW, way[0], I_minus_SW) - np.einsum("ij,j,ij->i", Sigma, way[1], Sigma)
     np.testing.assert_allclose(slope, exact, rtol=0, atol=1e-7)
 
 

@@ -35,7 +35,7 @@ def test_priors_are_of_the_expected_representation():
 def figures(prior, sites, new):
     """All that a posterior says, as one program."""
     posterior = prior.condition(sites)
-    found = {
+    results = {
         "moments": posterior.moments(),
         "log Z": posterior.log_normalizer(),
         "predicted": posterior.predict(new),
@@ -43,15 +43,15 @@ def figures(prior, sites, new):
         "alone": prior.moments(sites),
     }
     if isinstance(posterior, FactoredPosterior) and not isinstance(prior, ChunkedInducingPrior):
-        found |= {"covariance": posterior.covariance(), "cross": posterior.cross_covariance(new)}
-    return found
+        results |= {"covariance": posterior.covariance(), "cross": posterior.cross_covariance(new)}
+    return results
 
 
 @law_of(FORMS, *FORMS)
 def test_posterior(case):
     sites, n = some_sites(len(case.X)), len(case.X)
-    found = run(figures, case.prior(), sites, jnp.asarray(case.new))
-    mean, variance = map(jnp.concatenate, zip(found["moments"], found["predicted"], strict=True))
+    results = run(figures, case.prior(), sites, jnp.asarray(case.new))
+    mean, variance = map(jnp.concatenate, zip(results["moments"], results["predicted"], strict=True))
     expected = divergence = 0.0
     for latent in range(2):
         twin_mean, Sigma, residual, log_z = case.twin(sites, latent)
@@ -62,12 +62,12 @@ def test_posterior(case):
         divergence += h @ twin_mean[:n] - 0.5 * w @ second[:n] - log_z
         np.testing.assert_allclose(mean[:, latent], twin_mean, rtol=0, atol=case.tolerance)
         np.testing.assert_allclose(variance[:, latent], np.diagonal(Sigma) + residual, rtol=0, atol=case.tolerance)
-        if "covariance" in found:
-            np.testing.assert_allclose(found["covariance"][latent], Sigma[:n, :n], rtol=0, atol=case.tolerance)
-            np.testing.assert_allclose(found["cross"][latent], Sigma[n:, :n], rtol=0, atol=case.tolerance)
-    np.testing.assert_allclose(found["log Z"], expected, rtol=0, atol=2 * case.tolerance)
-    np.testing.assert_allclose(found["alone"].divergence, divergence, rtol=0, atol=2 * case.tolerance)
-    for ours, theirs in zip(found["alone"], (*found["moments"], found["log Z"]), strict=False):
+        if "covariance" in results:
+            np.testing.assert_allclose(results["covariance"][latent], Sigma[:n, :n], rtol=0, atol=case.tolerance)
+            np.testing.assert_allclose(results["cross"][latent], Sigma[n:, :n], rtol=0, atol=case.tolerance)
+    np.testing.assert_allclose(results["log Z"], expected, rtol=0, atol=2 * case.tolerance)
+    np.testing.assert_allclose(results["alone"].divergence, divergence, rtol=0, atol=2 * case.tolerance)
+    for ours, theirs in zip(results["alone"], (*results["moments"], results["log Z"]), strict=False):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
 
 
@@ -84,10 +84,10 @@ def test_coordinates_carry_draws_to_the_data_and_to_new_inputs(case):
         units = jnp.eye(prior.rank)[:, :, None] * jnp.ones(2)
         return coordinates, latents, prior.at(rows, coordinates), prior.at(rows, units)[0][..., 0] - MEAN
 
-    coordinates, (f, twice), (again, left), carried = images(prior)
+    coordinates, (f, twice), (again, residual), carried = images(prior)
     assert coordinates.shape == (prior.rank, 2)
     np.testing.assert_allclose(twice - MEAN, 2 * (f - MEAN), rtol=0, atol=1e-13)
-    assert np.all(np.asarray(left) >= 0)
+    assert np.all(np.asarray(residual) >= 0)
     if not case.sampled:
         # At the data the latents come back, to the rounding or the jitter of a root.
         np.testing.assert_allclose(again[:n], f, rtol=0, atol=1e-4)
@@ -95,7 +95,7 @@ def test_coordinates_carry_draws_to_the_data_and_to_new_inputs(case):
         # Covariances by the factor: rounding over the smallest pivot (1e-16 / 1e-5), or the jitter's 1e-10 of K.
         K = carried.T @ carried
         np.testing.assert_allclose(K[n:, :n], case.covariance(case.rows)[0][n:, :n], rtol=0, atol=1e-8)
-        np.testing.assert_allclose(np.diagonal(K) + left, case.kernel.diagonal(case.rows), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(np.diagonal(K) + residual, case.kernel.diagonal(case.rows), rtol=0, atol=1e-8)
 
 
 @law_of(["rough", "smooth", "inducing", "inducing, sampled", "state space"], "smooth", "inducing, sampled")
@@ -110,9 +110,9 @@ def test_draws(case):
 
     after, before = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(11), count))
     silent = jax.tree.map(jnp.zeros_like, sites)
-    for draws, given in ((after, sites), (before, silent)):
+    for draws, observed in ((after, sites), (before, silent)):
         for latent in range(2):
-            mean, Sigma, residual, _ = case.twin(given, latent)
+            mean, Sigma, residual, _ = case.twin(observed, latent)
             mean, Sigma = mean[:n], Sigma[:n, :n] + np.diag(residual[:n])
             deviation = np.sqrt(np.diagonal(Sigma))
             sample = np.asarray(draws)[:, :, latent]

@@ -33,10 +33,12 @@ def test_greedy_selection_takes_the_largest_variance_that_is_left():
         chosen = greedy(KERNEL, X, 6, w)
         for count, z in enumerate(chosen):
             Z = chosen[:count]
-            left = np.asarray(KERNEL.diagonal(X))
+            residual = np.asarray(KERNEL.diagonal(X))
             if count:
-                left = left - np.sum(np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)), axis=0)
-            np.testing.assert_array_equal(z, X[np.argmax(w * left)])
+                residual = residual - np.sum(
+                    np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)), axis=0
+                )
+            np.testing.assert_array_equal(z, X[np.argmax(w * residual)])
         assert count == 5
     # Rows that nothing is said of are never taken.
     assert not (greedy(KERNEL, X, N, weights)[:, None] == X[:4]).all(axis=2).any()
@@ -44,25 +46,25 @@ def test_greedy_selection_takes_the_largest_variance_that_is_left():
 
 def test_a_greedy_choice_among_more_rows_than_fit_into_memory_is_of_a_sample(monkeypatch):
     rows, weights = np.random.default_rng(5).uniform(-2.0, 2.0, (600, 2)), np.full(600, 3.0)
-    whole = greedy(KERNEL, rows, 40, weights, enough=30.0)
+    of_all_rows = greedy(KERNEL, rows, 40, weights, enough=30.0)
     monkeypatch.setattr(selection, "HELD", 40 * 200)
     some = greedy(KERNEL, rows, 40, weights, enough=30.0)
     assert (some[:, None] == rows).all(axis=2).any(axis=1).all()
-    assert not np.array_equal(some, whole)
+    assert not np.array_equal(some, of_all_rows)
     # What a third of the rows leaves stands for what all of them leave, to about a row.
-    assert abs(len(some) - len(whole)) <= 2 < len(whole) < 40
+    assert abs(len(some) - len(of_all_rows)) <= 2 < len(of_all_rows) < 40
 
 
 @pytest.mark.parametrize("select", ["kmeans", "uniform", "variance"])
 def test_selections_cover_inputs_that_they_have_not_seen(select):
     rng = np.random.default_rng(4)
-    seen, unseen = rng.normal(size=(400, 2)), rng.normal(size=(50, 2))
-    Z = pgm.Inducing(40, select).choose(KERNEL, seen)
+    rows, new_rows = rng.normal(size=(400, 2)), rng.normal(size=(50, 2))
+    Z = pgm.Inducing(40, select).choose(KERNEL, rows)
     assert Z.shape == (40, 2)
-    prior = pgm.Inducing(Z).bind(KERNEL, 0.0, seen, 1)
+    prior = pgm.Inducing(Z).bind(KERNEL, 0.0, rows, 1)
     # Forty inputs span 3 x 2 lengthscales with little left; a tenth of the variance, where 400 rows have 1.7.
-    assert np.mean(np.asarray(prior.factor_at(jnp.asarray(unseen))[1])) < 0.17
-    np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, seen))
+    assert np.mean(np.asarray(prior.factor_at(jnp.asarray(new_rows))[1])) < 0.17
+    np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, rows))
 
 
 @pytest.mark.slow
@@ -74,10 +76,10 @@ def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
     assert bound.choose_again(1e-5)
     assert len(bound.inputs[0]) == 5
     assert bound.best < before
-    held, before = bound.inputs[0], bound.best
-    monkeypatch.setattr(Inducing, "choose", lambda *given: X[:1])
+    inputs, before = bound.inputs[0], bound.best
+    monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[:1])
     assert not bound.choose_again(1e-5)
-    np.testing.assert_array_equal(bound.inputs[0], held)
+    np.testing.assert_array_equal(bound.inputs[0], inputs)
     assert bound(bound.vector)[0] == pytest.approx(before, abs=1e-8)
 
 
@@ -117,16 +119,16 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     monkeypatch.setattr(selection, "_FIRST", 3)
     model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
     if engine == "fit":
-        found, dense = pgm.fit(model, X, LABELS), pgm.fit(one_scale(pgm.Dense()), X, LABELS)
-        assert dense.elbo - 0.1 < found.elbo < dense.elbo + 1e-6
+        sparse, dense = pgm.fit(model, X, LABELS), pgm.fit(one_scale(pgm.Dense()), X, LABELS)
+        assert dense.elbo - 0.1 < sparse.elbo < dense.elbo + 1e-6
     elif engine == "gibbs":
-        found = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
+        sparse = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
     else:
         dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS, objective="cavi")
         weights = np.ones(N) if "weights" in engine else None
-        found = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, train_hyperparameters=True)
-        assert dense.elbo - 0.2 < found.elbo < dense.elbo + 1e-6
-    assert 3 < count(found.model) <= N
+        sparse = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, train_hyperparameters=True)
+        assert dense.elbo - 0.2 < sparse.elbo < dense.elbo + 1e-6
+    assert 3 < count(sparse.model) <= N
 
 
 @pytest.mark.slow
@@ -190,17 +192,17 @@ WIDE = np.array([1.0, 1000.0])
 def test_centres_are_the_same_places_in_other_units():
     X = np.random.default_rng(0).normal(size=(300, 2))
     form = pgm.Inducing(12, "kmeans")
-    found = form.choose(pgm.RBF(4.0, [0.8, 800.0]), WIDE * X)
-    np.testing.assert_allclose(found, WIDE * form.choose(pgm.RBF(4.0, [0.8, 0.8]), X), rtol=1e-6)
-    assert len(np.unique(found[:, 0])) == 12
+    Z = form.choose(pgm.RBF(4.0, [0.8, 800.0]), WIDE * X)
+    np.testing.assert_allclose(Z, WIDE * form.choose(pgm.RBF(4.0, [0.8, 0.8]), X), rtol=1e-6)
+    assert len(np.unique(Z[:, 0])) == 12
 
 
 def test_centres_go_by_the_columns_that_the_kernel_reads():
     """Of rows of a second column a thousand times as wide they would be means of the first, a deviation from most."""
     X = np.random.default_rng(0).normal(size=(300, 2))
     for kernel in (pgm.On(pgm.RBF(4.0, 0.7), [0]), pgm.On(pgm.Matern12(4.0, 0.7), [0]) + pgm.White(0.1)):
-        found = pgm.Inducing(12, "kmeans").choose(kernel, WIDE * X)
-        assert np.abs(X[:, :1] - found[:, 0]).min(axis=1).mean() < 0.1
+        Z = pgm.Inducing(12, "kmeans").choose(kernel, WIDE * X)
+        assert np.abs(X[:, :1] - Z[:, 0]).min(axis=1).mean() < 0.1
 
 
 GROUPS = np.column_stack([np.random.default_rng(3).uniform(0.0, 3.0, 120), np.arange(120) % 4])
@@ -244,8 +246,8 @@ def test_steps_on_batches_know_groups():
     C = smooth + 4.0 * (X[:, 1:] == X[:, 1]) + 0.09 * np.eye(200)
     exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
     model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(INTERCEPTS, mean=0.0, form=pgm.Inducing(30)))
-    for found in (pgm.svi(model, X, y), pgm.svi(model, pgm.ArrayRows(X, y))):
-        assert exact - 0.2 < found.elbo < exact + 1e-3
+    for result in (pgm.svi(model, X, y), pgm.svi(model, pgm.ArrayRows(X, y))):
+        assert exact - 0.2 < result.elbo < exact + 1e-3
 
 
 def test_too_few_inducing_inputs_are_said_with_what_they_cost():
@@ -268,12 +270,12 @@ def test_too_few_inducing_inputs_are_said_with_what_they_cost():
 
     found_enough = None
     for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
-        with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as told:
-            found = engine(model(50), X, y)
-        (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in told)
+        with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as warnings:
+            result = engine(model(50), X, y)
+        (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in warnings)
         # The term that is known beside what the other terms make of it.
-        assert nats == pytest.approx(exact - found.elbo, rel=0.5)
-        number = re.search(r"About (\d+), rows chosen|More than 50 are needed", str(told[0].message))[1]
+        assert nats == pytest.approx(exact - result.elbo, rel=0.5)
+        number = re.search(r"About (\d+), rows chosen|More than 50 are needed", str(warnings[0].message))[1]
         assert (number is None) == (engine is streamed)
         found_enough = number or found_enough
     # With as many rows as are said to do nothing is said, and with far fewer of them it is.

@@ -298,11 +298,11 @@ def test_a_trace_of_variance_changes_nothing(kernel, columns):
     inputs = np.random.default_rng(1).normal(size=(30, columns))
     inputs[:6, -1] = inputs[:6, 0] if columns == 2 else 0.0
     y = (np.random.default_rng(2).random(30) < 0.6).astype(float)
-    found = []
+    moments = []
     for every in (kernel, kernel + pgm.Constant(1e-9)):
         result = pgm.correct(pgm.gaussian_vi(pgm.Model(pgm.Bernoulli(), pgm.GP(every)), inputs, y))
-        found.append(np.concatenate([result.mean, result.variance]))
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+        moments.append(np.concatenate([result.mean, result.variance]))
+    np.testing.assert_allclose(*moments, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -206,7 +206,8 @@ def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
 def _report_shift(maximum: Maximum) -> None:
     """Warn of values that are shifted by the penalty of the bound on the variance that inducing inputs leave out.
 
-    Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior deviations.
+    Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior
+    deviations.
     """
     slope = maximum.bound.left_out_slope()
     # Of values that the data determine to less than a factor e.

@@ -54,7 +54,7 @@ class ChunkedInducingPrior(InducingPointPrior):
         """See FactoredPrior."""
         return self.factor_at(self.X)[0]
 
-    def left(self) -> Float[Array, " n"]:
+    def compute_residual(self) -> Float[Array, " n"]:
         """The variance at X that the latents at Z leave."""
         whitener = algebra.inverse_root(self.root)
         return each_row(
@@ -72,13 +72,13 @@ class ChunkedInducingPrior(InducingPointPrior):
     def _condition(self, h: Array, w: Array) -> StreamedState:
         whitener = algebra.inverse_root(self.root)
 
-        def told(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
+        def chunk_terms(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
             A = whitener @ self.cross(X)
             scaled = A * jnp.sqrt(w)
             return scaled @ scaled.T, A @ h
 
         start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
-        precision, pulled = summed(told, start, self.rank, self.X, h, w)
+        precision, pulled = summed(chunk_terms, start, self.rank, self.X, h, w)
         root = jnp.linalg.cholesky(precision)
         return StreamedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
@@ -128,4 +128,4 @@ def chunked_prior_at(
         size=size,
         residual=jnp.zeros(len(X)),
     )
-    return replace(prior, residual=prior.left())
+    return replace(prior, residual=prior.compute_residual())

@@ -111,10 +111,10 @@ class SparsePosterior(Posterior):
     def log_normalizer(self) -> Float[Array, ""]:
         """See Posterior."""
         span, h, scale = self.prior.span, self.sites.potential, self.scale
-        own = -0.5 * jnp.log(scale) + 0.5 * h**2 * self.prior.residual[:, None] / scale
+        residual_terms = -0.5 * jnp.log(scale) + 0.5 * h**2 * self.prior.residual[:, None] / scale
         quadratic = 0.5 * jnp.sum((span.A @ (h / scale)) * self.centres.T)
         roots = jnp.sum(jnp.log(jnp.diagonal(self.roots, axis1=1, axis2=2)))
-        return quadratic - roots + jnp.sum(own) + self.constant
+        return quadratic - roots + jnp.sum(residual_terms) + self.constant
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         """See Posterior."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.data.arrays import distinct_rows as told_apart
+from pgmodels.data.arrays import distinct_rows as distinct_and_equal
 from pgmodels.priors.chunking import HELD
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
@@ -33,7 +33,7 @@ _MOVED, _STEP, _ALIKE = 100, 0.01, 0.98
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
     """The places of the first of equal rows, in order."""
-    return told_apart(X)[0]
+    return distinct_and_equal(X)[0]
 
 
 def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
@@ -59,17 +59,17 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     members = np.bincount(clusters.labels_, minlength=count)[:, None]
     sums = np.zeros((count, X.shape[1]))
     np.add.at(sums, clusters.labels_, X - X[0])
-    found = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
+    centroids = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
     nearest = X[np.argmin(clusters.transform(scaled), axis=0)]
     some = X[np.linspace(0, len(X) - 1, min(_COMPARED, len(X))).astype(int)]
     share = _LESS * (1.0 - len(nearest) / len(X))
     # What cannot be computed between levels is no better.
-    if not share * _left(kernel, some, found) <= _left(kernel, some, nearest):
+    if not share * _residual_variance(kernel, some, centroids) <= _residual_variance(kernel, some, nearest):
         return greedy(kernel, X, count)
-    return found[distinct_rows(found)]
+    return centroids[distinct_rows(centroids)]
 
 
-def _left(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
+def _residual_variance(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
     """The variance that inducing inputs leave at rows, rounding added; not a number where their matrix has no root."""
     K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
     try:
@@ -100,7 +100,7 @@ def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
     return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
 
 
-def drawn(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
     """Distinct rows drawn uniformly; the kernel has no say."""
     del kernel, weights
     rows = np.random.default_rng(_SEED).permutation(distinct_rows(X))[:count]
@@ -122,22 +122,22 @@ def greedy(
         enough *= len(rows) / len(X)
         X, weights = X[rows], None if weights is None else weights[rows]
     inputs = as_array(X)
-    left = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
+    residual = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
     weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
-    least, A, chosen = _NOTHING * left.max(), np.empty((count, len(X))), []
+    least, A, chosen = _NOTHING * residual.max(), np.empty((count, len(X))), []
     for j in range(count):
-        score = np.where(left > least, weights * left, 0.0)
+        score = np.where(residual > least, weights * residual, 0.0)
         row = int(np.argmax(score))
         if not 0.5 * score.sum() > enough:
             break
-        A[j] = (np.asarray(_column(kernel, inputs, as_array(row))) - A[:j, row] @ A[:j]) / np.sqrt(left[row])
-        left = np.maximum(left - A[j] ** 2, 0.0)
-        left[row] = 0.0
+        A[j] = (np.asarray(_column(kernel, inputs, as_array(row))) - A[:j, row] @ A[:j]) / np.sqrt(residual[row])
+        residual = np.maximum(residual - A[j] ** 2, 0.0)
+        residual[row] = 0.0
         chosen.append(row)
     return X[chosen]
 
 
-def told(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def heteroscedastic(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
     """Greedily by ``weights``; the centres of k-means where these are not known yet."""
     return centres(kernel, X, count) if weights is None else greedy(kernel, X, count, weights)
 
@@ -150,16 +150,16 @@ def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | Non
     """
     if weights is None:
         return centres(kernel, X, min(count, _FIRST))
-    found = greedy(kernel, X, count + 1, weights, _ENOUGH)
-    return found if len(found) <= count else centres(kernel, X, count)
+    inputs = greedy(kernel, X, count + 1, weights, _ENOUGH)
+    return inputs if len(inputs) <= count else centres(kernel, X, count)
 
 
 # Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
-    "uniform": drawn,
+    "uniform": uniform,
     "variance": greedy,
-    "heteroscedastic": told,
+    "heteroscedastic": heteroscedastic,
     "auto": sufficient,
 }
 

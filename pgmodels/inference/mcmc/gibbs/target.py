@@ -34,9 +34,9 @@ class Target(Module):
     """The posterior density that is sampled: the model without priors, the data, and the sampled hyperparameters.
 
     ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
-    hyperparameters. ``groups`` holds the priors of groups of latents with fixed kernels, None for the others. ``fitted``
-    is the Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates; None if no
-    move needs it. ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
+    hyperparameters. ``groups`` holds the priors of groups of latents with fixed kernels, None for the others.
+    ``fitted`` is the Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates;
+    None if no move needs it. ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
     """
 
     model: Any
