@@ -114,7 +114,7 @@ def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray
     columns, so the number of rows is the rank of the level indicators.
     """
     levels = [distinct_rows(X[:, term])[1] for term in terms]
-    ends = np.cumsum([0, *(int(own.max()) + 1 for own in levels)])
+    ends = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
     if len(terms) < 2 or ends[-1] > _FEW * len(X):
         return None
     indicators = np.zeros((ends[-1], len(X)))

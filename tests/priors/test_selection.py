@@ -306,9 +306,9 @@ def test_values_that_few_inducing_inputs_pull_are_named_by_how_far():
     gp = pgm.GP(pgm.RBF(pgm.Fixed(0.5), 4.0), mean=pgm.Fixed(0.0), form=pgm.Inducing(X[::6]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), X, y)
+        fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), X, y)
     (message,) = (str(each.message) for each in caught if "for what is learned" in str(each.message))
-    off = (np.log(found.fit.values["lengthscale"]) - exact) / deviation
+    off = (np.log(fitted.fit.values["lengthscale"]) - exact) / deviation
     named = float(re.search(r"25 in all.*at least, lengthscale by ([\d.]+)\. ", message)[1])
     assert off > 1.0
     assert 0.3 * off < named < off

@@ -248,14 +248,14 @@ def _start(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...]) ->
 
 
 @partial(compiled, optimise=_many_rows)
-def _left_out(given: _Given, vector: Array, pivots: tuple[Pivots, ...], weights: Array) -> Array:
+def _left_out(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], weights: Array) -> Array:
     """The slope of what inducing inputs leave out, in nats, at given precisions (n, latents) of the sites."""
 
     def nats(vector: Array) -> Array:
-        residual = given.problem(vector, pivots).prior.residual_variances()
+        residual = family.problem(vector, pivots).prior.residual_variances()
         if residual is None:
             return jnp.zeros(())
-        return 0.5 * jnp.sum(masked(given.row_mask, jnp.maximum(weights, 0.0) * residual))
+        return 0.5 * jnp.sum(masked(family.row_mask, jnp.maximum(weights, 0.0) * residual))
 
     return jax.grad(nats)(vector)
 
@@ -343,8 +343,8 @@ class MarginalBound:
         if self.state is None or all(Z is None for Z in self.inputs):
             return np.zeros_like(self.vector)
         parameters = self.at(self.vector).parameters
-        weights = precisions(self.given.objective.predictors, self.state.sites, self.given.y, parameters)
-        return np.asarray(_left_out(self.given, as_array(self.vector), self._pivots(self.vector), as_array(weights)))
+        weights = precisions(self.family.objective.predictors, self.state.sites, self.family.y, parameters)
+        return np.asarray(_left_out(self.family, as_array(self.vector), self._pivots(self.vector), as_array(weights)))
 
     def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
