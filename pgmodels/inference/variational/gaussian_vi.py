@@ -38,14 +38,11 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# Tolerance and iterations of the CAVI warm start (its optimum differs anyway), and tolerance of the first phase, before
-# checking whether precisions are clipped at zero.
+# Tolerance and iterations of the CAVI warm start; tolerance before checking whether precisions are clipped at zero.
 _NEAR, _START_ITERATIONS = 1e-4, 200
-# Maximum number of halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the
-# mean moves.
+# Maximum halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the mean moves.
 _HALVINGS, _OF_ALL = 60, 30
-# The loop has stalled if the step is shorter than _SHORT and sites differ from their targets by more than _STILL, in
-# posterior standard deviations.
+# Stalled if a step is shorter than _SHORT and sites miss their targets by _STILL, in posterior standard deviations.
 _SHORT, _STILL = 1e-3, 0.01
 
 
