@@ -1,4 +1,4 @@
-"""The folder in which an engine saves what it has done, checked before any work and read with care."""
+"""The folder of an engine's checkpoints, validated before any work."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,7 +69,7 @@ class CheckpointFolder:
             )
 
     def refuse(self, fault: str) -> NoReturn:
-        """Raise ValueError for a folder that is not as it was left."""
+        """Raise ValueError for a damaged or foreign folder."""
         raise ValueError(
             f"checkpoint: {fault}. The run cannot be taken up from there: delete the folder {self.path} to begin "
             "again, or name another one."

@@ -1,4 +1,4 @@
-"""Inducing inputs that follow what is known: the kernel's values, and what the data say of each latent."""
+"""Selection of inducing inputs from the kernel's hyperparameters and the precisions of the sites."""
 
 from collections.abc import Callable
 
@@ -13,19 +13,19 @@ from pgmodels.runtime.warnings import PgmodelsWarning, warn
 # The inducing inputs (M, d) of each group, None where a group has another form.
 Inputs = tuple[np.ndarray | None, ...]
 
-# Selections in turns with the posterior, and what one must gain of the ELBO, relative to its size, for another.
+# Maximum selections, alternating with the posterior, and the relative gain of the ELBO required for another.
 TURNS, _GAIN = 10, 1e-4
-# What more inducing inputs must gain in nats, for more again, and by how much sharper they are then chosen, at most: no
-# variance that rounding leaves is small enough to stay below that.
+# Gain in nats that additional inducing inputs must bring for a further selection, the factor by which site precisions
+# are scaled up for it, and the largest such scale, which exceeds any variance above rounding.
 ENOUGH, SHARPER = 0.05, 16.0
 SHARPEST = SHARPER**TURNS
 
 
-# What inducing inputs leave out is said where it is above so many nats and this share of the latents' variance at the
-# data: deviations are too wide by a seventh then, on average. Of 800 years of tree rings with lengthscale 20, 60 inputs
-# leave 9 nats and 0.28, 80 leave 4 and 0.13; the ELBO was 0.9 to 1.5 times as many nats below the exact one.
+# Warn if the residual variance of inducing inputs costs more than _NATS and is more than _SHARE of the latents'
+# variance at the data: standard deviations are then too wide by a seventh on average. For 800 years of tree rings with
+# lengthscale 20, 60 inputs lose 9 nats and 0.28, 80 lose 4 and 0.13; the ELBO was 0.9 to 1.5 times as many nats low.
 _NATS, _SHARE = 10.0, 0.25
-# What that does to a variational posterior, and to draws of the sparse model.
+# The effect on a variational posterior, and on draws of the sparse model.
 LOOSE_BOUND = (
     "so that deviations are too wide and means too smooth, and the ELBO is about {nats:.0f} nats below that of the "
     "exact prior; lengthscales and noise that are learned by it are too large"
@@ -34,13 +34,13 @@ INDEPENDENT = "which is drawn for each row by itself: draws are too rough at the
 
 
 class InducingWarning(PgmodelsWarning):
-    """More inducing inputs would tell more."""
+    """Too few inducing inputs: more would improve the approximation."""
 
 
 def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = None) -> Inputs:
     """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents).
 
-    Precisions of rows that fill up the data are left out.
+    Precisions of padding rows are ignored.
     """
     inputs: list[np.ndarray | None] = []
     for gp, part in _groups(model):
@@ -54,7 +54,7 @@ def _groups(model: Model) -> list[tuple[GP, slice]]:
 
 
 def _site_precisions(precisions: np.ndarray, X: np.ndarray, part: slice) -> np.ndarray:
-    """How much the data tell of each latent of a group, (n,)."""
+    """Site precisions summed over the latents of a group, (n,)."""
     return np.maximum(precisions[: len(X), part], 0.0).sum(axis=1)
 
 
@@ -66,23 +66,23 @@ def with_inputs(model: Model, inputs: Inputs) -> Model:
 
 
 def without_inputs(model: Model) -> Model:
-    """The model for compiled code that takes inducing inputs beside it: the same program whatever they are."""
+    """The model without its inducing inputs, for compiled code that takes them as an argument."""
     gps = [GP(gp.kernel, gp.mean, gp.size, Inducing(1)) if isinstance(gp.form, Inducing) else gp for gp in model.gps]
     return Model(model.likelihood, gps)
 
 
 def is_automatic(model: Model) -> bool:
-    """Whether the data say how many inducing inputs some group has."""
+    """Whether the number of inducing inputs of some group is chosen from the data."""
     return any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps)
 
 
 def count_inputs(inputs: Inputs) -> int:
-    """How many there are in all."""
+    """Total number of inducing inputs."""
     return sum(len(Z) for Z in inputs if Z is not None)
 
 
 def same_inputs(one: Inputs, other: Inputs) -> bool:
-    """Whether each group has the same."""
+    """Whether two sets of inducing inputs are equal in each group."""
     pairs = zip(one, other, strict=True)
     return all(np.array_equal(Z, Y) if Z is not None and Y is not None else Z is Y for Z, Y in pairs)
 
@@ -166,9 +166,9 @@ def select_inducing_inputs(
 ) -> Model:
     """A resolved model with its inducing inputs chosen.
 
-    Where they are to go by what the data say, selections take turns with ``optimum``, which gives the ELBO of a model
-    and the precisions of its sites on the latents, until the ELBO gains nothing; the best ones stay. Where the data say
-    how many there are, they leave less and less, until more of them gain nothing.
+    If their form adapts to the data, selections alternate with ``optimum``, which returns the ELBO of a model and the
+    precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept. If their number is
+    chosen from the data, it grows until more inputs gain nothing.
     """
     model.check_memory(data.X)
     best = choose_inputs(model, data.X)
@@ -188,7 +188,7 @@ def select_inducing_inputs(
         moved, precisions = optimum(with_inputs(model, chosen), data)
         limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
         gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(best)
-        # More of them that gain next to nothing are not worth their time; fewer say nothing of what more would do.
+        # More inputs must gain enough to be worth their time; that fewer gain nothing does not imply it for more.
         if gain > (limit if more else 0.0):
             best, elbo = chosen, moved
         if gain <= limit and (more or not automatic):

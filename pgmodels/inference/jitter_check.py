@@ -1,22 +1,22 @@
-"""Whether the form in which a prior is held is accurate enough for what the data say."""
+"""Check that the prior's representation (jitter, neglected pivots) is accurate enough for the data."""
 
 from pgmodels.model import Data, Model
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
-# A neglected variance times the largest precision of a site: so much is wanted, and so much is warned of. A datum's
-# share of the ELBO is off by half of it, and by more where its residual is large.
+# Neglected variance times the largest site precision: the target, and the limit for a warning. A datum's share of the
+# ELBO is off by half of it, and by more if its residual is large.
 _WANTED, _WARNED = 1e-7, 1e-2
-# So far the ELBO may be off, in nats or relative to its size, whichever is more.
+# Tolerated error of the ELBO, in nats or relative to its size, whichever is larger.
 _NATS, _SHARE = 0.1, 1e-9
 
 
 class PrecisionWarning(PgmodelsWarning):
-    """No form of the prior holds enough digits for what the data say."""
+    """The prior cannot be represented accurately enough for the data in double precision."""
 
 
 def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
-    """The prior as it is where it neglects nothing that counts beside sites of a given precision, else a finer one."""
+    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one."""
     if prior.neglected * precision <= _WANTED:
         return prior
     return model.prior(data.X, neglected=_WANTED / precision)
@@ -25,9 +25,9 @@ def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: 
 def warn_inaccurate(
     prior: PriorCollection, precision: float, elbo: float = 0.0, rounding: float = 0.0, neglect: float = 0.0
 ) -> None:
-    """Warn where a prior neglects variances that count beside sites of a given precision, or an ELBO is off.
+    """Warn if a prior is not accurate enough for sites of a given precision, or the ELBO is not accurate.
 
-    ``rounding`` is what that may have done to the ELBO, ``neglect`` what the variances that the prior neglects may.
+    ``rounding`` is the ELBO's rounding error, ``neglect`` its error by the variances that the prior neglects.
     """
     remedy = "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, or add a White kernel."
     if prior.neglected * precision > _WARNED:

@@ -1,4 +1,4 @@
-"""The loop of every engine that ascends a bound: compiled stretches, until the bound stands still."""
+"""Driver loop shared by all engines: runs compiled blocks of iterations until the bound converges."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,14 +12,14 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
 
-# Iterations compiled as one loop. Its trip count is an argument, so that any number of them reuses it.
+# Iterations compiled as one loop. The trip count is an argument, so that shorter blocks reuse the program.
 BLOCK_LENGTH = 50
 
 
 class Ascent(NamedTuple):
-    """The last state, the bound after each iteration (at the start, where that has one), and whether it stands still.
+    """Last state, trace of the bound (from the start, if it has one), and whether the bound converged.
 
-    A bound that is not finite ends the ascent; it is the last of the trace then.
+    A bound that is not finite ends the loop and is the last of the trace.
     """
 
     state: Any
@@ -28,10 +28,10 @@ class Ascent(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """Where a stretch is: its state, the bounds of its iterations, how many there were, and whether it stands still."""
+    """State of a block: the engine's state, trace of the bound, number of iterations, and whether it converged."""
 
     state: Any
-    trace: Float[Array, " stretch"]
+    trace: Float[Array, " length"]
     taken: Int[Array, ""]
     converged: Bool[Array, ""]
 
@@ -45,8 +45,8 @@ class _Trial(NamedTuple):
 def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
     """The first of the attempts ``first`` to ``last`` whose bound is not below the state's, and whether there is one.
 
-    The last attempt where there is none. Rounding may take it below, but what it may have added does not count. Code to
-    be compiled; ``attempt`` gives the state of a number.
+    If there is none, the last attempt. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to
+    a state.
     """
     floor = state.elbo - 3.0 * state.rounding
 
@@ -60,7 +60,7 @@ def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) 
 
 
 def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
-    """A change of a state's bound that counts as none: a share of its size, or what rounding may have done to it."""
+    """The largest change of a bound that counts as converged: relative tolerance, or the bound's rounding error."""
     return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
 
 
@@ -76,7 +76,7 @@ def maximise(
 ) -> Ascent:
     """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
 
-    A state that has no bound yet, minus infinity, gets it by a step that does not count.
+    If the initial state has no bound yet (minus infinity), its first step does not count.
     """
     fresh = float(state.elbo) == -np.inf
     traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
@@ -93,7 +93,7 @@ def maximise(
 def run_block(
     step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any, length: int
 ) -> LoopState:
-    """At most ``limit`` <= ``length`` iterations, as code to be compiled; see ``maximise``."""
+    """At most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
 
     def unfinished(carry: LoopState) -> Bool[Array, ""]:
         going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)

@@ -1,4 +1,4 @@
-"""What a model says before data: draws of hyperparameters, latents and observations."""
+"""Prior predictive draws of hyperparameters, latents and observations."""
 
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import double_precision
 
-# Draws of a prior are taken up to so many times until enough of them are within a constraint.
+# Maximum rounds of rejection sampling of a prior within a constraint.
 _ROUNDS = 100
 
 

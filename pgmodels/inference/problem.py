@@ -1,4 +1,4 @@
-"""What an engine works on: an objective, its data, and the latents' prior at them."""
+"""The inference problem that engines solve: objective, data and the latents' prior at the data."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,16 +21,16 @@ from pgmodels.priors.padding import masked, pad_rows, row_mask_of
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
-# Variances of predictors, or covariances of those of each datum.
+# Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
-# With so many rows or fewer, a program of an ascent takes longer to compile than it ever runs.
+# Up to this many rows, an engine's loop takes longer to compile than to run.
 _FEW_ROWS = 512
-# What the terms of an ELBO are taken to be off by, relative to their sizes: the last digit a few times.
+# Assumed relative rounding error of the terms of an ELBO.
 _DIGIT = 4.0 * np.finfo(np.float64).eps
 
 
 class Bound(NamedTuple):
-    """An evidence lower bound, and what rounding may have done to it."""
+    """An evidence lower bound and its estimated rounding error."""
 
     value: Float[Array, ""]
     rounding: Float[Array, ""]
@@ -39,10 +39,10 @@ class Bound(NamedTuple):
 class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
-    Where it is ``joint`` the sites couple the predictors of a datum, whose covariances (n, p, p) take the place of
-    variances (n, p) throughout. ``row_mask`` is 1 for data and 0 for rows that fill them up, which have no term and
-    whose sites say nothing; None where all are data. A share ``floor`` of each prior variance stays whatever sites say,
-    as what inducing inputs leave does: the ELBO is below that without it.
+    If ``joint``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p) throughout.
+    ``row_mask`` is 1 for data and 0 for padding, which has no term in the bound and zero sites; None without padding.
+    A share ``floor`` of each prior variance is added to the posterior's and not reduced by sites, like the residual
+    variance of inducing inputs: it lowers the ELBO.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -59,39 +59,39 @@ class Problem(Module):
         return are_few_rows(len(self.y), self.joint)
 
     def jointly(self) -> "Problem":
-        """The same with sites that couple the predictors of a datum."""
+        """The same problem with sites that couple the predictors of a datum."""
         return replace(self, joint=True)
 
     def apart(self) -> "Problem":
-        """The same with sites on each predictor of a datum by itself."""
+        """The same problem with independent sites on the predictors of a datum."""
         return replace(self, joint=False)
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
-        """The optimal sites where the predictors have these marginals."""
+        """The optimal sites given the predictors' marginals."""
         sites = self.objective.local_sites(mean, self._safe(variance), self.y, self.parameters)
         return Sites(*(masked(self.row_mask, part) for part in sites))
 
     def _safe(self, variance: Spread) -> Spread:
-        """The variances, 1 in rows that are no data: what is dropped later has to be finite, and its derivative too."""
+        """The variances, 1 in padding rows, whose terms and derivatives must be finite although they are masked."""
         if self.row_mask is None:
             return variance
         row_mask = self.row_mask.reshape(-1, *[1] * (variance.ndim - 1)) > 0
         return jnp.where(row_mask, variance, jnp.eye(variance.shape[-1]) if self.joint else 1.0)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
-        """Mean and variance of the predictors before any data."""
+        """Prior mean and variance of the predictors."""
         mean, variance = self.prior.marginals()
         return self.of_latents(mean, jax.vmap(jnp.diag)(variance))
 
     def of_latents(self, mean: Float[Array, "n l"], covariance: Float[Array, "n l l"]) -> tuple[Array, Spread]:
-        """Mean and variance of the predictors where the latents have these marginals."""
+        """Mean and variance of the predictors given the latents' marginals."""
         predictors = self.objective.predictors
         if predictors is None:
             return mean, covariance if self.joint else jnp.diagonal(covariance, axis1=1, axis2=2)
         return self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
 
     def moments(self, sites: Sites) -> Moments:
-        """Those of the predictors given sites."""
+        """Posterior moments of the predictors given sites."""
         moments = self._moments(sites)
         if not self.floor:
             return moments
@@ -99,11 +99,11 @@ class Problem(Module):
         return moments._replace(variance=variance, log_normalizer=log_normalizer)
 
     def kept(self) -> Spread | float:
-        """The variance that no sites take off the predictors."""
+        """The predictors' variance that sites do not reduce: ``floor`` times the prior's."""
         return self.floor * self.marginals()[1] if self.floor else 0.0
 
     def floor_loss(self, sites: Sites) -> Float[Array, ""]:
-        """What the log normaliser loses by the variance that is kept."""
+        """Decrease of the log normaliser by the variance that sites do not reduce."""
         return 0.5 * jnp.sum(sites.precision * self.kept())
 
     def _moments(self, sites: Sites) -> Moments:
@@ -127,7 +127,7 @@ class Problem(Module):
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
     def largest_precision(self, sites: Sites) -> float:
-        """The largest precision of sites on a latent at an input, of all of its copies together."""
+        """The largest precision of sites on a latent at an input, summed over rows with equal inputs."""
         predictors, w = self.objective.predictors, np.asarray(sites.precision)
         w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
         if predictors is not None:
@@ -136,11 +136,11 @@ class Problem(Module):
         return float(np.max(np.asarray(self.prior.total(as_array(w))), initial=0.0))
 
     def precisions(self, sites: Sites) -> np.ndarray:
-        """The precisions of sites on each latent by itself, (n, latents)."""
+        """The marginal precisions of sites on each latent, (n, latents)."""
         return precisions(self.objective.predictors, sites, self.y, self.parameters)
 
     def elbo(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
-        """Σ B - KL(q || prior): the evidence lower bound of the q(f) that sites imply, from its ``moments``."""
+        """Σ B - KL(q || prior): the evidence lower bound of the q(f) given by sites, from its ``moments``."""
         return self._elbo(self._terms(mean, variance), mean, variance, divergence, sites)
 
     def local_bound(self, mean: Array, variance: Spread) -> Float[Array, ""]:
@@ -148,7 +148,7 @@ class Problem(Module):
         return jnp.sum(self._terms(mean, variance))
 
     def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
-        """``elbo``, and the optimal sites at these marginals, for little more than one of them."""
+        """``elbo`` and the optimal sites at these marginals, at little more than the cost of one of them."""
         terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
         elbo = self._elbo(masked(self.row_mask, terms), mean, variance, divergence, sites)
         return elbo, Sites(*(masked(self.row_mask, part) for part in optimal))
@@ -166,16 +166,15 @@ class Problem(Module):
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
-        """How far the ELBO may be off for what the prior's form adds to variances, or leaves out."""
+        """Error of the ELBO, to first order, by the variance that the prior's representation adds or neglects."""
         added = float(self.prior.neglected)
         return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
 
     def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
-        """How far variances added to the latents' prior ones, or taken off them, move the ELBO, to first order.
+        """First-order change of the ELBO if ``added`` is added to the latents' prior variances.
 
-        By the derivative of the log normaliser in the prior covariance: the squares of what the sites of a latent pull
-        it by from its mean, those of all rows that share it together, and their precisions less what q's covariance
-        takes off these, which is at most as much as the rows' own. Of arrays of NumPy as well.
+        From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
+        summed over rows that share a latent, and the diagonal of W - W V W for each row. Accepts NumPy arrays too.
         """
         w, pull, predictors = sites.precision, _pull(sites, mean), self.objective.predictors
         taken = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
@@ -186,22 +185,22 @@ class Problem(Module):
 
 
 def _pull(sites: Sites, mean: Any) -> Any:
-    """What sites pull predictors by from a mean: h - W m, which at q's is the gradient of KL(q || prior)."""
+    """The gradient of the sites' log density at a mean, h - W m; at q's mean, the gradient of KL(q || prior)."""
     h, w = sites
     return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)
 
 
 def are_few_rows(count: int, joint: bool) -> bool:
-    """Whether an ascent over so many rows compiles longer than it runs: joint sites have many nodes a row."""
+    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites have many nodes a row."""
     return count <= _FEW_ROWS and not joint
 
 
 def problem_of(
     model: Model, data: Data, prior: PriorCollection | None = None, objective: Objective | None = None
 ) -> Problem:
-    """The problem of a resolved model and checked data: with its prior at them and its augmentation, or with others.
+    """The problem of a resolved model and checked data; prior and objective default to the model's.
 
-    Rows are filled up to few sizes, where the prior can be.
+    Rows are padded to a few sizes if the prior can be padded.
     """
     prior, row_mask = model.prior(data.X) if prior is None else prior, None
     if model.can_pad:
@@ -232,7 +231,7 @@ def condition(
 def couple(
     predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
 ) -> BlockPosterior:
-    """The posterior of latents that sites couple: themselves, or by predictors that combine them."""
+    """The posterior of latents coupled by sites, directly or through predictors that combine latents."""
     if predictors is None:
         return condition_blocks(prior, sites.potential, sites.precision, choose_blocks(prior))
     blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks

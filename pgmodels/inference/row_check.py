@@ -1,4 +1,4 @@
-"""Rows checked a block at a time, as a model checks data that it holds."""
+"""Validation of data in blocks of rows, by the checks of data in memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Corrections of a variational posterior for what its q leaves out: by linear response, or to second order."""
+"""Corrections of the moments of a variational posterior: by linear response, or perturbatively to second order."""
 
 import time
 from collections.abc import Callable
@@ -37,13 +37,13 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import raised, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Of the prior's variance: rounding, and what the rule's nodes leave.
+# Relative tolerance for variances above the prior's: rounding and quadrature error.
 _ABOVE = 1e-4
-# Whitened coordinates up to which fit corrects its result, and coordinates times rows. With one CPU core and one latent
-# it takes .4 s of 200 rows, 1.1 s of 1,000, 6.8 s and .4 GB of 2,000, half as long as cavi there, beside some dozens of
-# such runs of fit; with inducing inputs (112) .6 s of 2,000 rows and 5.7 s of 5,000.
+# Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
+# with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
+# fit runs it some dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
-# A residual that is felt.
+# Relative residual above which to warn.
 _RESIDUAL = 1e-6
 
 
@@ -82,15 +82,16 @@ def joint_expansion(
 
 @double_precision
 def correct(approximation: Approximation, *, method: str | None = None) -> CorrectedApproximation:
-    """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit`` for what its q leaves out.
+    """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
     By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
-    covariances from how the optimum moves when the posterior is tilted, at the data and at new inputs, across latents
-    too. Means of the derived bound move to first order where a datum has one predictor, and stay otherwise, by
-    measurement. With ``method="perturbative"``, of results of the derived bound alone, means and variances to
-    second order (Opper et al. 2015; Wenzel et al. 2019, A.6). Warns with CorrectionWarning where a corrected variance
-    is not positive, or above the prior's. Raises ValueError for the latter where the likelihood is log-concave. A
-    result that is corrected already comes back as it is, or for another ``method`` its ``.uncorrected`` is corrected.
+    covariances from the derivative of the optimum in a perturbation of the posterior, at the data and at new inputs,
+    including across latents. Means of the derived bound are corrected to first order if a datum has one predictor, and
+    unchanged otherwise (measured to be better). ``method="perturbative"``, for results of the derived bound only,
+    corrects means and variances to second order (Opper et al. 2015; Wenzel et al. 2019, A.6). Warns with
+    CorrectionWarning if a corrected variance is not positive, or above the prior's; raises ValueError for the latter if
+    the likelihood is log-concave. A corrected result is returned unchanged, or, for another ``method``, its
+    ``.uncorrected`` is corrected.
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
@@ -109,9 +110,9 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
 
 
 def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
-    """The result of ``fit``, corrected by linear response or not; its ``.fit.correction`` says which, and why.
+    """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
 
-    Where ``choice`` is "auto", not if it is exact, too large, or if the correction is nothing to rely on.
+    With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
     """
     size = sum(result.prior.ranks)
     if choice is False:
@@ -200,7 +201,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
 
 
 def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
-    """Observations filled up to so many rows, and which of them are data."""
+    """Observations padded to ``size`` rows, and the row mask."""
     return pad_rows(approximation.y, size), as_array(row_mask_of(len(approximation.y), size))
 
 
@@ -229,7 +230,7 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
 
 
 def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
-    """What a corrected result has of the one that it corrects."""
+    """Fields that a corrected result copies from the uncorrected one."""
     return {
         "model": approximation.model,
         "X": approximation.X,
@@ -291,7 +292,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 def _expansion(
     approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a filled posterior."""
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
@@ -317,14 +318,14 @@ def _corrected(
     row_mask: Any,
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
-    """What ``linear_response`` finds, the shift zero where means do not move, and ``corrected_moments``."""
+    """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
     response = linear_response(objective, joint, posterior, across, y, row_mask, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)
 
 
 _STATIC = ("objective", "joint", "moves")
-# Compiled with little effort where the time is LAPACK's: second derivatives of a bound are long formulas.
+# Compiled without optimisation where LAPACK dominates: second derivatives of a bound are long formulas.
 _respond = compiled(_corrected, _STATIC, optimise=False)
 _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = compiled(halves)

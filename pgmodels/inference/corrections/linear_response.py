@@ -1,6 +1,6 @@
-"""Linear response: the covariance of a posterior from how a variational optimum moves when it is tilted.
+"""Linear response: posterior covariances from the derivative of a variational optimum in a linear perturbation.
 
-All is in the whitened coordinates v of the latents, end to end: z = G^T v are the predictors at the data, C = R^-T R^-1
+All in the concatenated whitened coordinates v of the latents: z = G^T v are the predictors at the data, C = R^-T R^-1
 is the covariance of v under q, and U = R^-1 G has U^T U = V, that of z.
 """
 
@@ -22,19 +22,20 @@ from pgmodels.priors.linear_predictor import push_covariance, push_moments, push
 from pgmodels.priors.padding import masked
 from pgmodels.runtime.x64 import as_array
 
-# What a product costs beside its share of a matrix of the data's moments: some ten iterations, two products in each.
+# Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
+# each.
 _PRODUCTS = 10.0
-# Of more moments no matrix is held where a quarter of them in coordinates will do: of so many, it is 0.8 GB.
+# Above this number of moments (a matrix of 0.8 GB) solve by products if the rank is below a quarter of it.
 _MOST = 10_000
-# Data whose second derivatives are taken at a time.
+# Rows whose second derivatives are computed at a time.
 _ROWS = 64
 
 
 class Sensitivity(NamedTuple):
-    """What an objective's second derivatives are at each datum's marginals, u = v or the entries of V, row by row.
+    """An objective's second derivatives at each datum's marginals; u = v, or the entries of V row by row.
 
-    ``gain`` is B_mm + W (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), zero in a row where the
-    precision is held at its bound.
+    ``gain`` is B_mm + W (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), zero in rows whose
+    precision is clipped at zero.
     """
 
     gain: Float[Array, "n P P"]
@@ -68,25 +69,25 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
         return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
 
     points, n = jnp.concatenate([mean, u], axis=1), len(mean)
-    # In pieces of one length, the last of which repeats the last row: one program, and little memory.
+    # In chunks of equal length, the last one padded with copies of the last row: one program, and little memory.
     rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
     pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if joint else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
     if not joint:
-        # A precision that would be negative stays at zero, whatever the marginals do.
+        # A precision clipped at zero does not respond to the marginals.
         free = slopes[:, size:] <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
     return Sensitivity(H[:, :size, :size] + W, mixed, curved)
 
 
 class Response(NamedTuple):
-    """What linear response adds to the posterior of the whitened coordinates v, (D,), of all latents.
+    """Corrections of the posterior of the whitened coordinates v, (D,), of all latents.
 
-    ``shift`` (D,) moves their mean to first order, C G E[dQ/dz] / 2 (math: section 5), zero of several predictors a
-    datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite. ``residual``
-    is what the equations that were solved by products are left with, relative to their right-hand sides.
+    ``shift`` (D,) is added to their mean, C G E[dQ/dz] / 2 to first order (math: section 5), zero for several
+    predictors per datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite.
+    ``residual`` is the relative residual of the equations if they were solved by products.
     """
 
     shift: Float[Array, " D"]
@@ -104,9 +105,9 @@ def linear_response(
     row_mask: Any,
     parameters: Any,
 ) -> Response:
-    """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M what the objective adds when its precisions follow the marginals.
+    """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M from the dependence of the sites on the marginals (math: section 5b).
 
-    ``row_mask`` is 0 at rows that fill up the data, of which M knows nothing (math: section 5b).
+    ``row_mask`` is 0 at padding rows, which do not contribute to M.
     """
     mean, spread = at_data(posterior, Phi, joint)
     size = mean.shape[1]
@@ -115,14 +116,14 @@ def linear_response(
     derivatives = sensitivity(objective, mean, spread, precision, y, parameters)
     derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
     if Phi is None:
-        # Copies of a row have one part in the response: the sum of theirs.
+        # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
     R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
     added, residual = _added(U, derivatives, entries(size, joint))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
-    # The variance that sites move: marginals may have a residual beside it.
+    # The variance that sites affect, without the residual variance of the marginals.
     slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * derivatives.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
     right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
     half = solve_triangular(R, right, trans="T", lower=True)
@@ -133,9 +134,9 @@ def linear_response(
 def halves(
     posterior: IndependentPosterior | BlockPosterior, Phi: Any, prior: PriorCollection | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
-    """The R with C = R^-T R^-1, and the U with U^T U the covariance of the predictors, as far as sites move it.
+    """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
 
-    ``prior`` says at which rows: the posterior's, unless it is that at others.
+    U is at the rows of ``prior``, by default those of the posterior.
     """
     (R,), factors = together(posterior).roots, (prior or posterior.prior).factors()
     size = len(factors)
@@ -147,9 +148,9 @@ def halves(
 def at_data(
     posterior: IndependentPosterior | BlockPosterior, Phi: Any, joint: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
-    """The predictors' means, and each datum's variances or covariances of them, with the residual of a sparse prior.
+    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
 
-    A tilt reaches the latents through their coordinates alone, and the objective sees all of their variance.
+    The response involves only the latents' coordinates, but the objective depends on their full variance.
     """
     if isinstance(posterior, IndependentPosterior):
         return posterior.moments()
@@ -165,7 +166,7 @@ def _added(
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
     """U M U^T, M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
 
-    Also the residual of what was solved. By matrices of the data or by products with them, whichever costs less.
+    Also the residual of the solve, which uses matrices of the data or products with them, whichever costs less.
     """
     rank, n, size = U.shape
     count = n * len(pairs)

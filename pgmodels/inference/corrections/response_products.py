@@ -1,4 +1,4 @@
-"""The equations of linear response solved by products with the data's factor: no matrix of the data with themselves."""
+"""The equations of linear response solved by products with the data's factor, without an n x n matrix."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-# Of the error that is left, in the norm of Q; and iterations, which a stable optimum needs some ten of.
+# Relative error in the norm of Q, and maximum iterations; a stable optimum needs about ten.
 _TOLERANCE, _ITERATIONS = 1e-8, 200
 
 
 class _Solution(NamedTuple):
-    """Conjugate gradients on their way: Q w, the residual r, Q r, the direction p and Q p; (n, R) each.
+    """State of conjugate gradients: Q w, the residual r, the direction p and Q p; (n, R) each.
 
     ``size`` is r^T Q r; ``positive`` says whether the equations have been positive definite so far.
     """

@@ -1,4 +1,4 @@
-"""The bound that hyperparameters are learned on: that of q(f) at its optimum, as a function of their vector."""
+"""The objective of hyperparameter learning: the bound with q(f) at its optimum, as a function of their vector."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -52,28 +52,29 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
-# The inner ascent must be much closer to its optimum than the outer steps resolve, for the envelope theorem gives the
-# gradient at the optimum only.
+# The inner loop must be much closer to its optimum than the outer steps resolve, since the envelope theorem gives the
+# gradient only at the optimum.
 TIGHT = 1e-11
-# To a smaller tolerance an ascent makes nothing of moves at other hyperparameters, which end it a little too soon.
+# Below this tolerance, discard the Anderson history: steps recorded at other hyperparameters stop the inner loop too
+# early.
 _CAREFUL = 1e-8
-# Of a state whose bound is not known.
+# ELBO of a state whose bound is not known.
 _NO_BOUND = np.float64(-np.inf)
-# A vector so near to one where no group has a low-rank form is not asked for one.
+# Within this distance of a vector where some group has no low-rank form, none is tried.
 _FAR = 0.5
-# With so many rows, of latents one below the other where they are coupled, a program for each rank is compiled sooner
-# than a dense matrix is factorised hundreds of times.
+# From this many rows on (times latents, if coupled), compiling one program per rank is cheaper than hundreds of dense
+# factorisations.
 _MANY_ROWS = 600
-# Ranks below this cost as much: a program of its own for each would take longer.
+# Ranks below this cost the same, and compiling a program for each would take longer.
 _LEAST_RANK = 32
-# A dozen factorisations in a low-rank form take longer than a few dense ones beyond this share of the rows, those of a
-# small rank never do.
+# Above this share of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the rank is at
+# most _SMALL_RANK.
 _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 
 
-# The share of a latent's prior variance that is left to noise where the likelihood's parameters are learned: of data
-# without noise these would leave the range in which rounding, of 2e-16 of that variance, can be told from noise. At the
-# optimum the noise's variance is a few times this. With many rows forms neglect as much as is said of them.
+# Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters are
+# learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that variance. At
+# the optimum the noise variance is a few times this. With many rows it is the low-rank forms' tolerance.
 _FLOOR = 1e-14
 
 
@@ -91,10 +92,10 @@ State = CaviState | gaussian_engine.GaussianState
 
 
 def objective_of(model: Model, name: str) -> Objective:
-    """What is a sum over the data, by the name of the engine that maximises it.
+    """The objective (sum over the data) by the name of the engine that maximises it.
 
-    For ``"auto"`` the expected log density of one predictor a row, whose quadrature is on a line; also where there is
-    no other. The derived bound of several, and where it is the expected log density itself, in closed form.
+    ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
+    augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.
     """
     if name == "cavi" or (name == "auto" and model.is_augmentable and _takes_derived(model.augmentation)):
         return model.augmentation
@@ -111,7 +112,7 @@ def engine_of(objective: Objective) -> Any:
 
 
 def collapsed_bound(problem: Problem, state: State) -> Any:
-    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites held: but for Σ (h m - w s / 2) the ELBO as a function of θ.
+    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites fixed: the ELBO as a function of θ plus Σ (h m - w s / 2).
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
@@ -119,19 +120,19 @@ def collapsed_bound(problem: Problem, state: State) -> Any:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
-# What a group is held through; None for a group in its traced form.
+# The inducing points that represent a group; None for a group in its traced form.
 Pivots = InducingPoints | None
 
 
 def _coupled(objective: Objective) -> bool:
-    """Whether predictors or sites couple the latents, whose priors must have factors then."""
+    """Whether predictors or sites couple the latents, whose priors then need factors."""
     return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
 
 
 def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
-    """The inducing inputs of groups that have some, else the pivots of the groups where all have a low-rank form.
+    """The inducing inputs of groups that have some, else the pivots of the groups if all have a low-rank form.
 
-    The latter are taken here and now, where there are rows enough for it to pay.
+    Pivots are chosen at the given hyperparameters, and only if there are enough rows for a low-rank form to be faster.
     """
     none = (None,) * len(model.gps)
     if any(Z is not None for Z in inputs):
@@ -148,7 +149,7 @@ def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray]
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Auto) else None
         if group is None:
             return none
-        # Ranks change from step to step: few of them, so that few programs are compiled.
+        # Round ranks up to powers of two: they change from step to step, and each compiles a program.
         rank = max(_LEAST_RANK, 1 << (group.rank - 1).bit_length())
         if rank > most:
             return none
@@ -180,7 +181,7 @@ def _problem(
 
     group_inputs = list(zip(model.gps, pivots, inputs.X, inputs.row_mask, strict=True))
     prior = PriorCollection(tuple(group(*part) for part in group_inputs), inputs.copies)
-    # By the number of rows, whatever the rank here and now: q(f) goes from call to call.
+    # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
     widths = [
         gp.size * (len(points.Z) if points and isinstance(gp.form, Inducing) else len(X))
         for gp, points, X, _ in group_inputs
@@ -190,7 +191,7 @@ def _problem(
 
 
 class _ProblemFamily(Module):
-    """What the bound depends on besides the vector: the model without priors, what moves in it, and the data."""
+    """The problem as a function of the unconstrained vector: the model without priors, its trainable values, data."""
 
     objective: Objective = eqx.field(static=True)
     learnable: ParameterVector = eqx.field(static=True)
@@ -214,10 +215,7 @@ def _many_rows(family: _ProblemFamily, *_: Any) -> bool:
 def _ascend(
     family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
-    """The engine to its optimum; how it came there, the bound with the values' log prior, and the gradient of that.
-
-    With what the bound loses by the floor of the variances.
-    """
+    """Optimise q(f): final loop state, bound plus log prior, its gradient, and the floor's loss (``floor_loss``)."""
     problem = family.problem(vector, pivots)
     if isinstance(start, CaviState) and can_expand(problem):
         ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
@@ -263,9 +261,9 @@ def _left_out(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...],
 class MarginalBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
-    ``best`` is the smallest value so far, at ``vector``; where the bound or its gradient is not finite, or the bound is
-    larger by no more than rounding, of a tenth of a nat or more, a bowl about that vector stands in, which sends a line
-    search back to it. What the best value loses by the floor of the variances is ``lost``.
+    ``best`` is the smallest value so far, at ``vector``. If the bound or its gradient is not finite, or an improvement
+    is within a rounding error of more than a tenth of a nat, ``barrier`` is returned instead, which sends a line search
+    back to ``vector``. ``lost`` is the loss of the best value by the lower limit on variances.
     """
 
     def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
@@ -288,7 +286,7 @@ class MarginalBound:
         self.dense: np.ndarray | None = None
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
-        """The value and its gradient, q(f) ascended to a tolerance."""
+        """The value and its gradient, with q(f) optimised to a tolerance."""
         evaluated = self._evaluate(vector, tolerance)
         if evaluated is None:
             return self.barrier(vector)
@@ -296,25 +294,25 @@ class MarginalBound:
         if float(ascent.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.barrier(vector)
         if value <= self.best:
-            # Only the best point's q(f) starts the next ascent: that of a wild trial step may lead to a poor optimum.
-            # Its bound is one of other values.
+            # Only the best point's q(f) starts the next inner loop: that of an extreme trial step may lead to a poor
+            # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = ascent.state._replace(elbo=_NO_BOUND)
             self.ascent, self.lost = (_ascent_of(ascent), tolerance), lost
         return value, slope
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
-        """The value less what the bound loses by the floor of the variances; infinite where there is none."""
+        """The value without the loss by the lower limit on variances; infinite if it is not finite."""
         evaluated = self._evaluate(vector, tolerance)
         return np.inf if evaluated is None else evaluated[1] - evaluated[3]
 
     def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[LoopState, float, np.ndarray, float] | None:
-        """How q(f) came to its optimum, the value, its gradient, and what is lost by the floor; None if not finite."""
+        """Final loop state of q(f), value, gradient, and loss by the lower limit on variances; None if not finite."""
         self.evaluations += 1
         try:
             pivots = self._pivots(vector)
         except ValueError:
-            # Hyperparameters at which the kernel's matrix is none.
+            # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
         if self.state is None:
             self.state = _start(self.family, as_array(vector), pivots)
@@ -329,11 +327,11 @@ class MarginalBound:
 
     @property
     def rounding(self) -> float:
-        """What rounding may have done to the best value."""
+        """Estimated rounding error of the best value."""
         return 0.0 if self.state is None else float(self.state.rounding)
 
     def optimum(self, tolerance: float) -> Ascent:
-        """q(f) at the best vector to a tolerance, from where it was left, or as it is where that was as exact."""
+        """q(f) at the best vector to a tolerance, continued from the last state unless that is already as exact."""
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
         return _ascent_of(_ascend(self.family, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
@@ -359,7 +357,7 @@ class MarginalBound:
         return self.learnable.with_values(self.learnable.constrain(vector))
 
     def choose_again(self, tolerance: float) -> bool:
-        """Inducing inputs for the best values and what is known of the latents there, kept where the bound rises."""
+        """Reselect inducing inputs for the best values and site precisions; keep them if the bound rises."""
         if self.state is None or all(Z is None for Z in self.inputs):
             return False
         before = self.best
@@ -381,7 +379,7 @@ class MarginalBound:
             known = self.best, self.vector, self.slope, self.state, self.ascent, self.lost
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
-            # As in ``select_inducing_inputs``: fewer that gain nothing do not say that more would not.
+            # As in ``select_inducing_inputs``: that fewer inputs gain nothing does not imply it for more.
             more = self.automatic and count_inputs(chosen) > count_inputs(best_inputs)
             if gain > (limit if more else 0.0):
                 best_inputs = chosen

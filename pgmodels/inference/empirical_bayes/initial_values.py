@@ -1,8 +1,8 @@
-"""Start values for learning in the units of the data, found without knowing which likelihood or kernel it is.
+"""Start values for learning in the units of the data, for any likelihood and kernel.
 
-Locations, amplitudes and likelihood parameters come from the model in which every latent is one constant; lengthscales
-from distances between rows. A number that the user gave moves too, for it is one start among others; what is Fixed or
-has a prior stays.
+Locations, amplitudes and likelihood parameters come from the model in which every latent is constant; lengthscales from
+distances between rows. Values from the user are replaced too, as they are a start of their own; Fixed values and values
+with a prior are not.
 """
 
 from collections.abc import Callable
@@ -33,24 +33,25 @@ ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
-# The longest and the shortest of several. Of 150 rows of two sines, one 5 to 20 times as fast as the other, the first
-# ends at ELBOs of -153 and -167 where the second finds -105 and -94; in more dimensions no distance is so short.
+# Longest and shortest of several lengthscales. For 150 rows of two sines, one 5 to 20 times as fast as the other,
+# "short" ends at ELBOs of -153 and -167 and "very short" at -105 and -94; in more dimensions no distance is so short.
 SPREADS = {"short": (2.0, 1 / 8), "very short": (1.0, 1 / 32)}
-# Periods to start from: of so many peaks of a spectrum with so many frequencies for each that the data tell apart.
+# Number of spectral peaks used as start periods, and the oversampling of the frequency grid.
 _NUM_PERIODS, _OVERSAMPLED = 3, 8
 
-# Random starts are so far about, in factors of e.
+# Standard deviation of random starts, in factors of e, and their seed.
 _SCATTER, _SEED = 1.5, 0
 
 _ROUNDS = 20
-# An update of a constant is halved so often, until the ELBO does not fall by more than rounding takes off it.
+# Maximum number of halvings of an update of a constant until the ELBO falls by no more than rounding, relative.
 _HALVINGS, _ROUNDING = 30, 1e-12
-# A likelihood parameter that constants say nothing about stays within a few powers of e of the value given.
+# Standard deviation, in factors of e, of a penalty that keeps likelihood parameters that constants do not determine
+# near their declared values.
 _LEEWAY = 2.0
 
 
 class ConstantFit(NamedTuple):
-    """Latents that are constant: their values (L,), the sites there (n, L), and the likelihood's parameters."""
+    """Fit of constant latents: their values (L,), the sites there (n, L), and the likelihood's parameters."""
 
     location: np.ndarray
     potential: np.ndarray
@@ -59,7 +60,7 @@ class ConstantFit(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A model to start from, and the kind of optimum that it may lead to."""
+    """An initial model, and the kind of local optimum that it may lead to."""
 
     model: Model
     kind: str
@@ -68,12 +69,12 @@ class Start(NamedTuple):
 def initial_models(
     model: Model, data: Data, objective: Objective | None, num_starts: int | None = None
 ) -> dict[str, Start]:
-    """Where to start from, by name; the first is the model given, with every open value resolved.
+    """Initial models by name; the first is the resolved ``model`` itself.
 
-    Those after it have the means and amplitudes of constant latents, where there is an objective for these. They are
-    of one kind but where bounds are known to have several optima: kernels that add up or stand side by side, whose
-    lengthscales need not be alike; latents that constants say nothing of, as of a noise that varies; and periods.
-    Where ``num_starts`` are asked for and these are fewer, the others are random.
+    The others have the means and amplitudes of constant latents, if there is an objective to fit these. They are of
+    one kind, except where bounds are known to have several optima: several kernels, whose lengthscales may differ;
+    latents that constants do not determine, such as a varying noise; and periods. If ``num_starts`` is larger than
+    their number, random models are added.
     """
     starts = {"values given": Start(model, "level")}
     level = None if objective is None else constant_latents(model, data.y, objective)
@@ -103,19 +104,19 @@ def initial_models(
 
 
 def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
-    """The model with random values of what only the data determine, by a factor of e or a unit each way."""
+    """The model with random values of the parameters without a prior, with steps of a factor of e or a unit."""
     free = ParameterVector(model, is_free)
     vector = free.start()
     return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
 
 
 def is_free(parameter: Parameter) -> bool:
-    """Whether only the data say what a parameter is."""
+    """Whether a parameter is learned and has no prior."""
     return parameter.learned and parameter.prior is None
 
 
 def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
-    """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 for what has no unit."""
+    """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 if it has no unit."""
     model = learnable.model
     ones = jax.tree.map(
         lambda p: p.with_value(np.ones(np.shape(p.value))) if is_parameter(p) else p, model, is_leaf=is_parameter
@@ -128,9 +129,9 @@ def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
 
 
 def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> ConstantFit | None:
-    """The likeliest constants and free likelihood parameters, by turns; None where they are not finite.
+    """Maximum-likelihood constants and free likelihood parameters, alternating; None if they are not finite.
 
-    A turn is the update of CAVI for one latent value under a flat prior, which needs no scale to start from.
+    Constants are updated as by CAVI for one latent value under a flat prior, which needs no initial scale.
     """
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
@@ -149,10 +150,10 @@ def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> Const
 def _update(
     bound: Callable[..., Any], location: np.ndarray, variance: np.ndarray, latent: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Locations and variances with one latent's updated, and the sites (n, L) before that.
+    """Locations and variances with one latent's updated, and the sites (n, L) before the update.
 
-    By half as much, and again, until the ELBO under a flat prior does not fall: the update of CAVI's bound never lowers
-    it, that of an expected log density may lead far beyond the data, as with a log link.
+    Halved until the ELBO under a flat prior does not fall: updates of CAVI's bound never lower it, but those of an
+    expected log density may overshoot far beyond the data, for example with a log link.
     """
 
     def elbo(value: Any, variance: np.ndarray) -> float:
@@ -178,7 +179,7 @@ def _update(
 def _bound(
     objective: Objective, parameters: Any, y: Any, row_mask: Any, location: Any, variance: Any
 ) -> tuple[Any, ...]:
-    # In the latents, so that where predictors combine them the gradient pulls the predictors' sites back to each.
+    # A function of the latents, so that its gradient maps sites on predictors back to the latents.
     def total(parameters: Any, m: Any, v: Any) -> Any:
         if objective.predictors is not None:
             Phi = objective.predictors.matrix(y, parameters)
@@ -246,7 +247,7 @@ def _means(model: Model) -> np.ndarray:
 
 
 def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
-    """The model with means, amplitudes and likelihood parameters of a level."""
+    """The model with the means, amplitudes and likelihood parameters of a constant fit."""
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
@@ -265,7 +266,7 @@ def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
 
 
 def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
-    """The mean square of h / w, what each datum by itself says of its latent, about the mean; weighted by w."""
+    """The mean square of h / w - mean, h / w being each datum's estimate of its latent; weighted by w."""
     informative = w > 0
     squares = np.where(informative, (h - w * mean) ** 2 / np.where(informative, w, 1.0), 0.0)
     return float(np.sum(squares) / np.sum(w)) if informative.any() else np.nan
@@ -329,7 +330,7 @@ def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
 
 
 def _with_period(model: Model, X: np.ndarray, level: ConstantFit, number: int) -> Model:
-    """The model with its free periods at a peak of the spectrum of what each datum says of its latent."""
+    """The model with its free periods at a peak of the spectrum of each datum's estimate of its latent, h / w."""
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         h, w = (np.sum(sites[: len(X), part], axis=1) for sites in (level.potential, level.precision))
@@ -358,8 +359,8 @@ def _of_period(kernel: ModelOrKernel, X: np.ndarray, h: np.ndarray, w: np.ndarra
 def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The periods of the highest peaks of a spectrum, the highest first.
 
-    That of y = h / w by weighted least squares, about a parabola and the higher peaks, on the waves that fit into the
-    range of x twice or more, up to one for each two distinct rows (Lomb 1976, Scargle 1982).
+    Spectrum of y = h / w by weighted least squares, after removing a parabola and the higher peaks; frequencies from
+    two cycles in the range of x up to one cycle for two distinct rows (Lomb 1976, Scargle 1982).
     """
     order, span, count = w > 0, float(np.ptp(x)), len(np.unique(x))
     if span == 0.0 or count < 8:
@@ -368,13 +369,13 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
     trend = root[:, None] * np.vander((x - x.min()) / span, 3)
     basis = np.linalg.qr(trend)[0]
     y = y - basis @ (basis.T @ y)
-    # A wave more or less over the range is what data tell apart.
+    # Frequencies one cycle over the range apart can be resolved.
     frequencies = np.arange(2.0, max(count / 2.0, 3.0), 1.0 / _OVERSAMPLED) / span
     angles = 2.0 * np.pi * np.outer(frequencies, x - x.min())
     waves = root[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     periods = []
     for _ in range(_NUM_PERIODS):
-        # The highest peak, and what is left without it: other peaks beside it are its own.
+        # Take the highest peak and remove it with its sidelobes.
         rest = waves - basis @ (basis.T @ waves)
         U, sizes, _ = np.linalg.svd(rest, full_matrices=False)
         powers = np.sum(((y @ U) ** 2)[..., None, :] * (sizes > 1e-6 * sizes.max())[..., None, :], axis=(-1, -2))

@@ -1,4 +1,4 @@
-"""Hyperparameters integrated out without sampling: nested approximation by the variational Gaussian, corrected."""
+"""Integration over hyperparameters without sampling: a nested approximation with corrected variational Gaussians."""
 
 import math
 import time
@@ -55,27 +55,29 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Of the ELBO. At a point the evidence is weighed, whatever q is; for the mode's gradient q is nearer to its optimum.
+# Tolerances of the ELBO. At a point importance weights give the evidence for any q; the mode's gradient needs a more
+# exact q.
 _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7
 _ITERATIONS, _MODE_STEPS = 500, 100
-# Of the gradient where a search ends that could not go on: the points are about the mode all the same.
+# Gradient norm below which a search that SciPy stopped early counts as converged: close enough to centre the points.
 _NEAR = 0.1
-# Steps of the unconstrained hyperparameters between which the gradient at the mode is taken.
+# Step of the finite differences of the gradient at the mode, in unconstrained hyperparameters.
 _STEP = 0.05
-# The least curvature that is believed: a deviation of at most three in logarithms.
+# Smallest curvature: a standard deviation of at most about three in logarithms.
 _LEAST_CURVATURE = 0.1
-# Draws that weigh the evidence of a point, and how many are placed at a time.
+# Importance draws for the evidence at a point, and the number per batch.
 _DRAWS, _AT_A_TIME = 512, 256
-# They are made a little wider than the corrected Gaussian, whose tails are too light where the data say little.
+# Share of the data's precisions in the proposal, wider than the corrected Gaussian, whose tails are too light for weak
+# data.
 _SHARE = 0.9
-# Nats by which the interpolated density may be off where it matters, with a warning.
+# Maximum error, in nats, of the interpolated density where its mass is; smaller errors give a warning.
 _MOST_ERROR = 0.5
-# Of points whose weights are not to be trusted, this share of the mass is borne in silence.
+# Share of the mass at points with unreliable weights above which to warn.
 _BORNE = 0.05
 
 
 class _ProblemFamily(Module):
-    """What a point depends on besides its hyperparameters: the model without priors, what moves in it, and the data."""
+    """The problem as a function of the unconstrained hyperparameters: the model without priors, and the data."""
 
     objective: Objective = eqx.field(static=True)
     unknowns: ParameterVector = eqx.field(static=True)
@@ -86,7 +88,7 @@ class _ProblemFamily(Module):
     row_mask: Array | None
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
-        """The problem at unconstrained hyperparameters, through pivots near them where groups have some."""
+        """The problem at unconstrained hyperparameters, in low-rank form if the groups have pivots."""
         model, inputs = self.at(vector), self.inputs
         if None in pivots:
             prior = model.traced_prior(inputs)
@@ -105,13 +107,13 @@ class _ProblemFamily(Module):
         return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
 
     def pivots(self, vector: Any) -> tuple[Pivots, ...]:
-        """The pivots of a low-rank form at unconstrained hyperparameters, where that pays."""
+        """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
         model = self.at(as_array(vector))
         return pivots_at(self.objective, model, self.inputs.masked(), (None,) * len(model.gps))
 
 
 class _PointFit(NamedTuple):
-    """The corrected Gaussian at a point: its sites, moments of the latents, and what its draws weigh.
+    """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
     ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
     the log prior of the hyperparameters; ``is_positive`` says whether linear response is a covariance.
@@ -149,7 +151,7 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianS
 def _evaluate(
     family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array
 ) -> _PointFit:
-    """The corrected Gaussian at a point, and the weights of its draws, one a key."""
+    """The corrected Gaussian at a point and the log weights of its draws, one per key."""
     problem = family.problem(vector, pivots)
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
@@ -171,7 +173,7 @@ def _evaluate(
 
 
 def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
-    """The posterior that sites imply, what linear response adds, zero where it is no covariance; whether it is one."""
+    """The posterior of sites, the covariance added by linear response (zero if not positive definite), and whether."""
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     response = linear_response(
@@ -185,9 +187,9 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 def _marginals(
     family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
 ) -> tuple[Array, Array | None, tuple[Array, Array]]:
-    """Variances (n, L) of the latents before any data, and of these what inducing inputs leave, None without any.
+    """Prior variances (n, L) of the latents, their residuals under inducing inputs (None without any).
 
-    And moments (n, P) of predictors where latents have the means and covariances given.
+    And moments (n, P) of the predictors given the latents' means and covariances.
     """
     problem = family.problem(vector, pivots).apart()
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
@@ -218,7 +220,7 @@ def _predict_jointly(
 
 
 class _Search:
-    """The bound with the log prior, negative, with its gradient; q of the best point so far starts the next."""
+    """The negative bound with log prior, and its gradient; each evaluation starts from q of the best point."""
 
     def __init__(self, family: _ProblemFamily, start: Sites):
         self.family, self.sites = family, start
@@ -229,7 +231,7 @@ class _Search:
         sites, bound, slope = _ascend(self.family, vector, self.family.pivots(vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            # A bowl about the best point sends a line search back.
+            # A quadratic barrier about the best point sends a line search back.
             away, height = vector - self.vector, 1.0 + abs(self.best)
             return (self.best + height, 2.0 * height * away / (away @ away)) if away.any() else (math.inf, away)
         if value <= self.best:
@@ -251,13 +253,13 @@ def integrate(
 ) -> IntegratedApproximation:
     """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. At points about the mode of the hyperparameters,
-    a grid for up to three numbers and a central composite design for more, the latents' posterior is that of
-    ``gaussian_vi`` with linear response, and the evidence is weighed with ``num_draws`` draws of it, made from
-    ``seed``, the same at all points. What has no prior is held. Warns with EvidenceWarning where the points do not hold
-    the mass, or weights are not reliable. A grid has further points until the density that is interpolated between them
-    agrees with it at fresh ones. Raises ValueError where it cannot, for bad data, where nothing has a prior, and for
-    priors on parameters of a formula that may leave out a factor that depends on them.
+    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. The hyperparameters are evaluated at points about
+    their mode: a grid for up to three numbers, a central composite design for more. At each point the latents'
+    posterior is that of ``gaussian_vi`` with linear response, and the evidence is estimated by importance sampling with
+    ``num_draws`` draws from it, made from ``seed`` and common to all points. Parameters without a prior are fixed. A
+    grid is refined until the interpolated density agrees with the density at new points. Warns with EvidenceWarning if
+    the points do not cover the mass, or weights are not reliable. Raises ValueError if refinement fails, for bad data,
+    if nothing has a prior, and for priors on parameters of a formula that may omit a factor that depends on them.
     Source: Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
@@ -276,7 +278,7 @@ def integrate(
 
 
 class _Integration:
-    """One call of ``integrate``: the points seen so far, and what is made of them."""
+    """State of one call of ``integrate``: the points evaluated so far, the mode and its axes."""
 
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
@@ -382,7 +384,7 @@ class _Integration:
         return -math.inf if weights is None else weights.log_mean
 
     def _check(self, vector: np.ndarray, point: _PointFit) -> None:
-        """Raise ValueError where a variance at a point is none that a posterior has; warn of few inducing inputs."""
+        """Raise ValueError if a variance at a point is not possible for a posterior; warn of few inducing inputs."""
         prior, residual, (m, v) = _marginals(
             self.family, as_array(vector), self.family.pivots(vector), point.mean, point.covariance
         )
@@ -397,14 +399,14 @@ class _Integration:
             warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
 
     def _warn_inaccurate(self, model: Model) -> None:
-        """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""
+        """Warn if the prior at the mode is less accurate than the data require."""
         dense = None in self.family.pivots(self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
         problem = engine.gaussian_problem(model, self.data, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
-        """Say what is not as it should be."""
+        """Warn of an early stop, missing mass, interpolation error, failed points and unreliable weights."""
         if not converged:
             warn(
                 "integrate: the search for the mode of the hyperparameters stopped early; the points are about where "
@@ -448,7 +450,7 @@ class _Integration:
 def problem_family(
     model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool
 ) -> _ProblemFamily:
-    """What the points of a resolved model and checked data share."""
+    """The problem family of a resolved model and checked data."""
     objective = engine.quadrature_of(model)
     inputs, row_mask = model.padded(X)
     observed = as_array(y if row_mask is None else pad_rows(y, len(row_mask)))
@@ -477,14 +479,14 @@ def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: 
 
 
 def _family_of_result(result: IntegratedApproximation) -> _ProblemFamily:
-    """What the points of a result share."""
+    """The problem family of a result."""
     return problem_family(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
 def _place(
     result: IntegratedApproximation, family: _ProblemFamily, point: int
 ) -> tuple[Array, tuple[Pivots, ...], Sites]:
-    """The hyperparameters, the pivots and the sites of a point, at the rows of what is given."""
+    """The hyperparameters, pivots and sites of a point, sites padded to the family's rows."""
     padded = (pad_zeros(part[point], len(family.y)) for part in (result.potential, result.precision))
     vector = as_array(result.vectors[point])
     return vector, family.pivots(vector), Sites(*map(as_array, padded))

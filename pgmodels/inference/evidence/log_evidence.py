@@ -1,4 +1,4 @@
-"""The log evidence of a model by weighting draws of a corrected Gaussian."""
+"""The log evidence of a model by importance sampling from a corrected Gaussian."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +19,16 @@ from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# Draws at a time: larger numbers of them share one program.
+# Draws per batch, so that larger numbers share one program.
 _DRAWS = 512
 # Below this many draws k-hat is fitted to fewer than 20 of them.
 _FEWEST_DRAWS = 100
-# Where k-hat is above its limit, wider Gaussians are tried, with so much of the data's precisions.
+# Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
 
 class EvidenceWarning(PgmodelsWarning):
-    """A log evidence rests on weights that miss too much of the posterior."""
+    """A log evidence is unreliable: its importance weights miss too much of the posterior."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Coordinate-ascent variational inference: alternate the optimal sites and the Gaussian they imply."""
+"""Coordinate-ascent variational inference: alternate between optimal sites and the Gaussian they define."""
 
 import math
 import time
@@ -28,9 +28,9 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# For a selection of inducing inputs the posterior need not be converged.
+# Tolerance and iterations for selecting inducing inputs, where the posterior need not be converged.
 _NEAR, _FEW = 1e-4, 200
-# Of an ascent that goes on elsewhere.
+# Maximum iterations of an inner loop, or of one that continues from another's state.
 MANY = 2000
 
 
@@ -41,8 +41,8 @@ class ConvergenceWarning(PgmodelsWarning):
 class CaviState(NamedTuple):
     """q(f): the predictors' marginal moments and the sites that produced them, (n, predictors), and the ELBO.
 
-    ``rounding`` is what that may be of the ELBO, which is minus infinity at a start, whose moments are no sites' yet.
-    ``memory`` is of the states before.
+    ``rounding`` is the ELBO's rounding error. The ELBO is minus infinity at a start, whose moments are not those of its
+    sites. ``memory`` is the Anderson history.
     """
 
     mean: Float[Array, "n p"]
@@ -56,7 +56,7 @@ class CaviState(NamedTuple):
 def first_state(problem: Problem) -> CaviState:
     """Start from the sites at the prior mean and the prior variance, the latter at most 1.
 
-    Far wider marginals than that make the first sites so flat that models with several latents end in a poor optimum.
+    With much larger variances the first sites are so flat that models with several latents end in a poor optimum.
     """
     m, v = problem.marginals()
     return start_at(problem, m, jnp.minimum(v, 1.0))
@@ -70,10 +70,10 @@ def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array,
 
 
 def step(problem: Problem, state: CaviState) -> CaviState:
-    """A sweep, from the best mean beside the variances where that is cheap; the ELBO never falls."""
+    """A sweep, preceded by an optimisation of the mean where that is cheap; the ELBO never falls."""
     mean, sites = state.mean, state.sites
     if can_ascend(problem):
-        # The moments of a start are no sites'.
+        # The moments of a start are not those of its sites.
         mean, sites = jax.lax.cond(
             jnp.isfinite(state.elbo),
             partial(at_best_mean, problem),
@@ -84,10 +84,10 @@ def step(problem: Problem, state: CaviState) -> CaviState:
 
 
 def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites: Sites) -> CaviState:
-    """One sweep over the blocks of predictors, and as much further as the last ones suggest; the ELBO never falls.
+    """One sweep over the blocks of predictors with Anderson acceleration; the ELBO never falls.
 
-    It begins at a mean and sites that imply it, which may be better than those of the state before. Where going further
-    lowers the ELBO the sweep itself is what counts, and the sweeps before are forgotten.
+    Starts at a mean and the sites that give it, which may be better than those of the state ``before``. If the
+    accelerated step lowers the ELBO, the plain sweep is taken and the history discarded.
     """
     state = before._replace(mean=mean)
     for number, block in enumerate(problem.objective.blocks):
@@ -101,22 +101,22 @@ def sweep(problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites:
 
     def attempt(number: Int[Array, ""]) -> CaviState:
         goes_on = number == 0
-        # What is remembered of the same problem at other hyperparameters helps on, from the second sweep.
+        # A history from the same problem at other hyperparameters is used from the second sweep on.
         past = jax.tree.map(partial(jnp.where, known), memory.masked(goes_on), before.memory.without_iterate())
         return state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), past)
 
-    # The sites of a start are no sweep's: it has nothing to go by.
+    # A start has no sweep before it to extrapolate from.
     return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
 
 
 def state_of(problem: Problem, sites: Sites, memory: History | None = None) -> CaviState:
-    """The state that given sites imply."""
+    """The state of given sites."""
     m, v, _, divergence = problem.moments(sites)
     memory = empty_history(sites) if memory is None else memory
     return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
 
 
-# The same, compiled.
+# Compiled ``first_state``.
 init = compiled(first_state, optimise=False)
 
 
@@ -142,15 +142,15 @@ def cavi(
     tolerance: float = 1e-9,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian q(f) that maximises the augmented ELBO, hyperparameters held at their values.
+    """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
 
-    Coordinate ascent, each sweep carried on from the last few (Walker and Ni 2011), with an ELBO that never falls. With
-    inducing inputs each begins at the best mean beside the variances (see
-    ``pgmodels.inference.variational.newton_mean``). X (n, d), y (n,) or (n, columns). ``weights`` (n,) are powers of
-    the rows' likelihoods: 2 is a row that is there twice, and rows of weight 0 are left out. Stops where the ELBO
-    changes by less than ``tolerance`` relative to its size in one iteration; warns with ConvergenceWarning where that
-    takes more than ``max_iterations``, and with CorrectionWarning where variances are less than half of the right ones,
-    by an estimate. Raises ValueError for bad data and NoAugmentationError for a likelihood without an augmentation.
+    Coordinate ascent with Anderson acceleration (Walker and Ni 2011); the ELBO never falls. With inducing inputs each
+    sweep first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``). X (n, d), y
+    (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: weight 2 duplicates a row, weight 0
+    leaves it out. Stops when the relative change of the ELBO in one iteration is below ``tolerance``; warns with
+    ConvergenceWarning if that takes more than ``max_iterations``, and with CorrectionWarning if variances are estimated
+    to be less than half of the right ones. Raises ValueError for bad data and NoAugmentationError for a likelihood
+    without an augmentation.
     """
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
@@ -162,7 +162,7 @@ def cavi(
 
 
 def nearly_converged(model: Model, data: Data) -> tuple[float, np.ndarray]:
-    """The ELBO near the optimum, and the precisions that its sites have on the latents, (n, latents)."""
+    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents)."""
     problem = problem_of(model, data)
     state = maximise(step, problem, init(problem), _NEAR, _FEW).state
     return float(state.elbo), problem.precisions(state.sites)
@@ -189,7 +189,7 @@ def converge(
 
 
 def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approximation:
-    """The result of an ascent in the prior's traced form, taken further where that is not accurate enough."""
+    """The result of a loop with the prior's traced form; continued if that form is not accurate enough."""
     begin = time.perf_counter()
     problem = problem_of(model, data)
     if accurate_prior(model, data, problem.prior, problem.largest_precision(ascent.state.sites)) is not problem.prior:
@@ -200,7 +200,7 @@ def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approx
 def conclude(
     engine: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
-    """The result of an ascent by an engine."""
+    """The result of an engine's loop."""
     state, trace, converged = ascent
     check_finite(engine, trace)
     if not converged:
@@ -237,5 +237,5 @@ def conclude(
 
 @partial(compiled, optimise=False)
 def residual_variances(prior: PriorCollection) -> Any:
-    """See JointPrior, compiled."""
+    """Compiled ``PriorCollection.residual_variances``."""
     return prior.residual_variances()

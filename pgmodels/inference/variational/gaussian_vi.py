@@ -38,24 +38,23 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# To this relative change of the bound CAVI's start is ascended, whose optimum is another one; and its own before it is
-# asked whether precisions are held.
+# Tolerance and iterations of the CAVI warm start; tolerance before checking whether precisions are clipped at zero.
 _NEAR, _START_ITERATIONS = 1e-4, 200
-# A step that lowers the ELBO is halved so often; after these halvings the precisions are held and the mean moves alone.
+# Maximum halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the mean moves.
 _HALVINGS, _OF_ALL = 60, 30
-# Steps shorter than this do not end an ascent by what they gain, where sites are farther from what they ask for, in
-# units of what is known of a latent.
+# Stalled if a step is shorter than _SHORT and sites miss their targets by _STILL, in posterior standard deviations.
 _SHORT, _STILL = 1e-3, 0.01
 
 
 class MeanFieldWarning(PgmodelsWarning):
-    """Latents of a datum are taken as independent under q, because together they are too large to factorise."""
+    """Latents of a datum are independent under q, because jointly they are too large to factorise."""
 
 
 class GaussianState(NamedTuple):
-    """q(f): moments of the predictors, the sites that produced them, those they ask for, the ELBO, and the past.
+    """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``rounding`` is what that may be of the ELBO, and ``length`` that of the last step, 0 where none raised the ELBO.
+    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is that of
+    the last step, 0 if none raised the ELBO.
     """
 
     mean: Float[Array, "n p"]
@@ -79,9 +78,9 @@ def quadrature_of(model: Model, coarse: bool = False) -> Quadrature:
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """Where the absolute values in a formula turn, at the zeros of affine functions of its latent, and its roots.
+    """The kinks of a formula: zeros of affine arguments of absolute values, and vertices under fractional powers.
 
-    The root of a quadratic turns at its vertex, sharply where next to nothing is added to the square.
+    The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
     """
     if expression.latent_free:
         return []
@@ -100,18 +99,18 @@ def _kinks(expression: Expression) -> list[Kink]:
 def step(problem: Problem, state: GaussianState) -> GaussianState:
     """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
 
-    Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Sites that are not joint
-    keep precisions that are not negative, which for log densities that are not concave changes the direction: where no
-    length of it helps, the mean moves at the precisions held, which always does. Joint ones may have any precision with
-    which the posterior is one.
+    Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Without joint sites,
+    precisions are clipped at zero, which changes the direction for log densities that are not concave: if no length of
+    it raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Joint sites may have any
+    precisions for which the posterior is proper.
     """
     target = state.slope if problem.joint else positive(state.slope, state.mean)
     fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
     longest = jnp.minimum(1.0, 2.0 * state.length)
-    # Only where full steps are taken the past says what comes next; where it is wrong it is forgotten. A state without
-    # a bound is that of another problem, and so are its moments and its past.
+    # Extrapolate only after full steps; a history whose extrapolation fails is discarded. A state without a bound, with
+    # its moments and history, belongs to another problem.
     known = jnp.isfinite(state.elbo)
     first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
 
@@ -133,7 +132,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
 
 
 def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None) -> GaussianState:
-    """The state that given sites imply."""
+    """The state of given sites."""
     mean, variance, _, divergence = problem.moments(sites)
     elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
     memory = empty_history(sites) if memory is None else memory
@@ -141,18 +140,18 @@ def state_of(problem: Problem, sites: Sites, length: Any = 1.0, memory: History 
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
-    """Sites of another precision, by which a step has the same gradient in the mean: h = E g + W m."""
+    """Sites of another precision with the same gradient in the mean: h = E g + W m."""
     gradient = sites.potential - pull(sites.precision, mean)
     return Sites(gradient + pull(precision, mean), precision)
 
 
 def positive(sites: Sites, mean: Array) -> Sites:
-    """The same with the nearest precisions that are not below zero."""
+    """The same sites with the nearest non-negative precisions."""
     return with_precision(sites, mean, positive_part(sites.precision))
 
 
 def positive_part(precision: Array) -> Array:
-    """The nearest precisions that are not negative, (n, p), or positive semi-definite, (n, p, p)."""
+    """The nearest non-negative precisions, (n, p), or positive semi-definite ones, (n, p, p)."""
     if precision.ndim == 2:
         return jnp.maximum(precision, 0.0)
 
@@ -160,7 +159,7 @@ def positive_part(precision: Array) -> Array:
         values, vectors = jnp.linalg.eigh(0.5 * (W + W.T))
         return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
 
-    # One after the other: see pgmodels.priors.lapack_loops.
+    # A sequential loop: see pgmodels.priors.lapack_loops.
     return jax.lax.map(nearest, precision)
 
 
@@ -172,8 +171,8 @@ def pull(precision: Array, mean: Array) -> Array:
 def first_state(problem: Problem) -> GaussianState:
     """The state of the sites at the prior mean and a variance of at most 1.
 
-    Their pull from the prior mean is halved until the ELBO is not below that without it: large counts pull to where
-    their rate overflows.
+    Their gradient at the prior mean is halved until the ELBO is not below that without it: for large counts the full
+    step makes the rate overflow.
     """
     mean, variance = problem.marginals()
     largest = jnp.max(variance) if not problem.joint else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
@@ -207,14 +206,14 @@ def gaussian_vi(
     tolerance: float = 1e-9,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters held; any formula (math: section 6).
+    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters fixed; any formula (math: section 6).
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is by quadrature, so that its ELBO
-    is above that of ``cavi``, which starts it where the formula has an augmentation, and it never falls. The latents of
-    a datum depend on each other under q, up to 3,200 coordinates in all; beyond, a MeanFieldWarning says that they do
-    not. Stops where the ELBO changes by less than ``tolerance`` relative to its size; warns with ConvergenceWarning
-    where that takes more than ``max_iterations``, or where no step gains although sites are not at their optimum: of
-    latents taken by themselves they keep precisions that are not negative. Raises ValueError for bad data.
+    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is computed by quadrature, so that
+    the ELBO is above that of ``cavi``, which provides the start if the formula has an augmentation; the ELBO never
+    falls. The latents of a datum are correlated under q up to 3,200 coordinates in all, and independent beyond, with a
+    MeanFieldWarning. Stops when the relative change of the ELBO is below ``tolerance``; warns with ConvergenceWarning
+    if that takes more than ``max_iterations``, or if no step raises the ELBO although sites are not at their optimum
+    (for independent latents precisions are clipped at zero). Raises ValueError for bad data.
     Source: Opper and Archambeau 2009; Khan and Lin 2017.
     """
     begin = time.perf_counter()
@@ -226,7 +225,7 @@ def gaussian_vi(
 
 
 def nearly_converged(model: Model, data: Data) -> tuple[float, np.ndarray]:
-    """The ELBO near the optimum, and the precisions that its sites have on the latents, (n, latents)."""
+    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents)."""
     problem = gaussian_problem(model, data, model.prior(data.X))
     state = maximise(step, problem, start_state(model, data, problem), _NEAR, _START_ITERATIONS).state
     return float(state.elbo), problem.precisions(state.sites)
@@ -249,7 +248,7 @@ def converge(
 
 
 def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approximation:
-    """The result of an ascent in the prior's traced form, taken further where another form or joint sites gain."""
+    """The result of a loop with the prior's traced form; continued if another form or joint sites improve it."""
     begin = time.perf_counter()
     problem = gaussian_problem(model, data, model.prior(data.X))
     sites = ascent.state.sites
@@ -267,7 +266,7 @@ def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approx
 def _conclude(
     model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
-    """The result of an ascent; not converged where it stopped because no step of any length gains."""
+    """The result of a loop; not converged if it stopped because no step raises the ELBO."""
     result = conclude("gaussian_vi", model, data, problem, ascent, tolerance, begin)
     if not ascent.converged or not _is_stalled(problem, ascent.state):
         return result
@@ -302,7 +301,7 @@ def _first(model: Model, data: Data, start: GaussianState | None = None) -> tupl
     """The problem of a resolved model's variational Gaussian, and its start: at CAVI's sites, where there are some."""
     problem = gaussian_problem(model, data, model.prior(data.X))
     _warn_independent(problem)
-    state = start_state(model, data, problem) if start is None else _taken_up(problem, start.sites)
+    state = start_state(model, data, problem) if start is None else _state_from(problem, start.sites)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
         problem = gaussian_problem(model, data, finer)
@@ -313,9 +312,9 @@ def _first(model: Model, data: Data, start: GaussianState | None = None) -> tupl
 def optimise(
     problem: Problem, state: GaussianState, tolerance: float, max_iterations: int, progress: bool | None = False
 ) -> tuple[Problem, Ascent]:
-    """Ascend to the tolerance; where precisions are held at zero, go on with joint sites, whose precisions are free.
+    """Maximise to the tolerance; if precisions are clipped at zero, continue with joint sites, which are not clipped.
 
-    Near the optimum held precisions leave steps of next to no length, which are dear to find.
+    Near the optimum clipped precisions allow only very short steps, which take many halvings.
     """
     go_on = partial(_go_on, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
     ascent = Ascent(state, np.asarray(state.elbo)[None], False)
@@ -335,14 +334,14 @@ def optimise(
 
 
 def _go_on(problem: Problem, before: Ascent, tolerance: float, max_iterations: int, progress: bool | None) -> Ascent:
-    """An ascent from where another one stopped, with the iterations that it left."""
+    """Continue a loop with the remaining iterations."""
     remaining = max_iterations + 1 - len(before.trace)
     ascent = maximise(step, problem, before.state, tolerance, remaining, title="gaussian_vi", progress=progress)
     return Ascent(ascent.state, np.concatenate([before.trace, ascent.trace[1:]]), ascent.converged)
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short, or of no length, although sites are far from those that the marginals ask for."""
+    """Whether steps are short or zero although sites are far from the optimal ones at the marginals."""
     if float(state.length) > _SHORT:
         return False
     m, sites = state.mean, state.sites
@@ -375,12 +374,12 @@ def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
         start = cavi_engine.init(bounded)
         state = maximise(cavi_engine.step, bounded, start, _NEAR, _START_ITERATIONS).state
         if np.isfinite(float(state.elbo)):
-            return _taken_up(problem, state.sites)
+            return _state_from(problem, state.sites)
     return _first_state(problem)
 
 
-def _taken_up(problem: Problem, sites: Sites) -> GaussianState:
-    """The state of sites that may be joint or not, whatever those of the problem are."""
+def _state_from(problem: Problem, sites: Sites) -> GaussianState:
+    """The state of sites, converted to joint or independent ones as the problem requires."""
     h, w = sites
     if problem.joint and not sites.coupled:
         w = jax.vmap(jnp.diag)(w)

@@ -1,8 +1,7 @@
-"""The mean of q(f) where the bound is largest while its covariance stays: Newton's method by products with the factor.
+"""Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
 
-A sweep moves the mean as far as the sites' precisions let it, and these are far above the bound's own curvature where
-classes are sure: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of
-one.
+A sweep's step in the mean is limited by the sites' precisions, which are far above the bound's curvature for confident
+classes: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of a sweep.
 """
 
 from collections.abc import Callable
@@ -18,17 +17,16 @@ from pgmodels.priors.chunking import HELD
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.linear_predictor import push_values
 
-# Steps, unless the gradient is this share of the first one sooner; and products of a step, unless what is left of the
-# gradient in the model of second order is this share of it. The variances follow in the next sweep: a better mean would
-# not stay the best one.
+# Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
+# at. The optimum need not be exact: the variances change in the next sweep.
 _STEPS, _ENOUGH = 3, 0.1
 _PRODUCTS, _LEFT = 100, 0.05
-# A step is halved so often, until the bound does not fall.
+# Maximum number of halvings of a step that lowers the bound.
 _HALVINGS = 20
 
 
 class _Place(NamedTuple):
-    """Whitened coordinates of the latents' mean, end to end, the negative bound there, and its gradient's square."""
+    """Concatenated whitened coordinates of the latents' mean, negative bound there, and squared gradient norms."""
 
     x: Float[Array, " D"]
     value: Float[Array, ""]
@@ -43,7 +41,7 @@ class _Trial(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """Conjugate gradients on their way to a step; ``bent`` is whether a direction of no positive curvature came up."""
+    """State of conjugate gradients; ``bent`` is whether a direction without positive curvature occurred."""
 
     step: Float[Array, " D"]
     residual: Float[Array, " D"]
@@ -54,7 +52,7 @@ class _Solution(NamedTuple):
 
 
 def can_ascend(problem: Problem) -> bool:
-    """Whether products with all factors cost far less than sweeps, and each row's curvature can be held."""
+    """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
     rows, size = problem.prior.num_rows, problem.objective.size
     thin = all(isinstance(group, InducingPrior) for group in problem.prior.groups)
     return thin and not problem.joint and rows * size**2 <= HELD
@@ -63,9 +61,9 @@ def can_ascend(problem: Problem) -> bool:
 def at_best_mean(
     problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"], sites: Sites
 ) -> tuple[Float[Array, "n p"], Sites]:
-    """The predictors' mean that is best beside their variances, and the sites that imply it, precisions as they were.
+    """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
 
-    ``mean`` is what ``sites`` imply. The bound never falls.
+    ``mean`` is that of ``sites``. The bound never falls.
     """
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
@@ -127,7 +125,7 @@ def at_best_mean(
 
 
 def _newton_step(product: Callable[[Array], Array], gradient: Float[Array, " D"]) -> Float[Array, " D"]:
-    """The step to the minimum of a quadratic, by conjugate gradients, ended early or where it has none."""
+    """The step to the minimum of a quadratic by truncated conjugate gradients, ended at non-positive curvature."""
     first = gradient @ gradient
 
     def unfinished(now: _Solution) -> Bool[Array, ""]:
@@ -137,7 +135,7 @@ def _newton_step(product: Callable[[Array], Array], gradient: Float[Array, " D"]
         image = product(now.direction)
         curvature = now.direction @ image
         bent = ~(curvature > 0.0)
-        # Down the gradient, where the very first direction is such a one.
+        # Steepest descent if the first direction has no positive curvature.
         length = jnp.where(bent, jnp.where(now.taken == 0, 1.0, 0.0), now.square / jnp.where(bent, 1.0, curvature))
         residual = now.residual - length * image
         square = residual @ residual

@@ -1,4 +1,4 @@
-"""Coordinate ascent where posteriors are dense: sweeps over an expansion of the moments, between few factorisations."""
+"""Coordinate ascent for dense priors: sweeps on a second-order expansion of the moments, with few factorisations."""
 
 from typing import Any, NamedTuple
 
@@ -15,16 +15,16 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.moment_derivatives import Expansion, expand
 
-# Sweeps over an expansion, and what is left then of the first one's move: the expansion itself is no better.
+# Maximum inner sweeps, and the relative step at which to stop: beyond it the error of the expansion dominates.
 _SWEEPS, _LEFT = 40, 1e-4
-# Entries of all latents' covariances, of which there are four or so: 0.8 GB each.
+# Maximum number of entries of all latents' covariances; about four such arrays exist, 0.8 GB each.
 _MOST = 10**8
 
 
 class Expanded(NamedTuple):
-    """A state, the expansions of its groups' moments, the sites that they lead to, and what the ELBO gains by these.
+    """A state, the expansions of its groups' moments, the target sites ``aim``, and the predicted gain of the ELBO.
 
-    The gain that these ``promise`` is that of a quadratic; infinite where the sweeps to them did not come to an end.
+    The gain, ``promise``, is that of a quadratic; infinite if the inner sweeps did not converge.
     """
 
     state: CaviState
@@ -44,7 +44,7 @@ class Expanded(NamedTuple):
 
 
 def can_expand(problem: Problem) -> bool:
-    """Whether sites are on latents by themselves, updated together, and all priors are dense and not too large."""
+    """Whether sites are on single latents and updated together, and all priors are dense and not too large."""
     objective, prior = problem.objective, problem.prior
     return (
         is_simple(objective)
@@ -55,7 +55,7 @@ def can_expand(problem: Problem) -> bool:
 
 
 def is_simple(objective: Objective) -> bool:
-    """Whether predictors are the latents themselves, all of them updated together."""
+    """Whether predictors are the latents themselves, all updated together."""
     return objective.predictors is None and len(objective.blocks) == 1
 
 
@@ -64,13 +64,13 @@ def _dense(problem: Problem) -> list[DensePrior]:
 
 
 def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
-    """Those of the groups' moments at sites."""
+    """Expansions of the groups' moments at sites."""
     pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
     return tuple(expand(group, group_sites) for group, group_sites in pairs)
 
 
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
-    """The state that sites imply."""
+    """The expanded state of given sites."""
     expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
     mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
     variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
@@ -80,10 +80,10 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
 
 
 def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
-    """At most ``length`` factorisations, as code to be compiled, until what is promised or gained is below a tolerance.
+    """At most ``length`` factorisations, traceable, until the predicted or actual gain is below a tolerance.
 
-    It is relative to the ELBO, which never falls: where the promise is not kept, the plain sweep counts. Of ``start``
-    the marginals matter.
+    The tolerance is relative to the ELBO, which never falls: if the target sites lower it, the plain sweep is taken.
+    Only the marginals of ``start`` are used.
     """
 
     def unfinished(carry: tuple[LoopState, Expanded]) -> Bool[Array, ""]:
@@ -115,8 +115,8 @@ def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: 
 def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
     """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
 
-    By the derivative of the log normalisers in the prior covariance and mean, not through a factorisation, which loses
-    the digits that potentials have beyond the pull of the sites.
+    Uses the derivative of the log normalisers in the prior covariance and mean; differentiating a factorisation loses
+    digits if potentials are much larger than the sites' gradients.
     """
     (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
     terms = [
@@ -126,7 +126,7 @@ def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ..
 
 
 class _Sweeps(NamedTuple):
-    """Sweeps on their way: means and variances, the past, how many there were, and the last one's move."""
+    """State of inner sweeps: means and variances, Anderson history, their number, and squared steps."""
 
     moments: Sites
     memory: History
@@ -136,7 +136,7 @@ class _Sweeps(NamedTuple):
 
 
 def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) -> tuple[Sites, Float[Array, ""]]:
-    """The sites at the fixed point of the expansions, and what the ELBO gains by them."""
+    """The sites at the fixed point of the expansions, and the predicted gain of the ELBO."""
     h, w = state.sites
     squares = [e.squares() for e in expansions]
     begun = Sites(state.mean, state.variance)
@@ -148,7 +148,7 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
         triples = list(zip(expansions, squares, moves, strict=True))
         mean = problem.prior.side_by_side([e.times(change.potential.T).T for e, _, change in triples])
         fall = [e.times_squares(square, change.precision.T).T for e, square, change in triples]
-        # Of one datum by itself v / (1 + v dw), and never below zero.
+        # For a single datum v / (1 + v dw), and never below zero.
         share = problem.prior.side_by_side(fall) / state.variance
         variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
         return Sites(state.mean + mean, variance)
@@ -171,7 +171,7 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
     sweeps = jax.lax.while_loop(unfinished, sweep, start)
     mean, variance = sweeps.moments
     swept = problem.sites(state.mean, state.variance)
-    # The gradient of the ELBO by the moments is what the sites lack of those that it asks for.
+    # The gradient of the ELBO in the moments is the difference between optimal and current sites.
     by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
     squares_moved = variance - state.variance + mean**2 - state.mean**2
     promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)

@@ -1,4 +1,4 @@
-"""How much too small the variances of an optimum of the derived bound are, by one more conditioning."""
+"""Estimate of how much the derived bound underestimates variances, by one further conditioning."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from pgmodels.runtime.x64 import as_array, double_precision
 
 # Below this share of the right variance an interval of 90 % holds 75 %.
 _NARROW = 0.5
-# Predictors of a datum that are looked at: each costs a pass over all, and those of a softmax are alike.
+# Maximum number of predictors per datum to evaluate: each costs a pass over all, and those of a softmax are similar.
 _LOOKED_AT = 8
 # Rows up to which all data run one program.
 _ROWS = 512
@@ -77,7 +77,7 @@ def _sites_by_curvature(
 def warn_narrow(engine: str, approximation: Approximation) -> None:
     """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
 
-    Of an optimum that is not corrected: where there is none that is what is warned of.
+    Only for converged results without a correction: otherwise non-convergence has its own warning.
     """
     if not approximation.converged or isinstance(approximation, CorrectedApproximation):
         return
