@@ -45,8 +45,8 @@ class Step(NamedTuple):
 class MoveStats(NamedTuple):
     """Sums over iterations of one move: iterations with the move, steps (both over all chains), and ``info``.
 
-    ``jumps`` (chains, d) are sums of squared changes of the standardised hyperparameters in an iteration; zero for moves
-    that do not update them.
+    ``jumps`` (chains, d) are sums of squared changes of the standardised hyperparameters in an iteration;
+    zero for moves that do not update them.
     """
 
     iterations: Any
