@@ -106,7 +106,7 @@ class LatentSample(Module):
 
 
 class Batch(NamedTuple):
-    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent there, Φ, and the parameters."""
+    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters."""
 
     y: Array
     means: Float[Array, " L"]

@@ -187,7 +187,7 @@ def svi(
 
 
 class _Options(NamedTuple):
-    """Options of svi, with its start time ``begin``; ``sample`` selects latents for each step, None if steps use all."""
+    """Options of svi, with its start time ``begin``; ``sample`` selects latents for a step, None if steps use all."""
 
     train_hyperparameters: bool
     train_inducing: bool
