@@ -1,4 +1,4 @@
-"""Stochastic steps saved in a folder as they go, so that they can be taken up after an interruption."""
+"""Checkpoints of svi in a folder, from which an interrupted run is resumed."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stochastic steps in windows, whose averages say when nothing moves any more."""
+"""Stochastic steps in windows; convergence is judged by the averages of successive windows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,35 +23,34 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.x64 import as_array
 
-# Steps whose averages are compared, or more. A window has so many where a pass has, and where values are learned.
+# Minimum number of steps in each average. A window is one epoch, or this many steps if hyperparameters are trained.
 _WINDOW = 200
-# The length of Adam's first steps, and how much of the tolerance values may move by from window to window at the last.
+# Adam's initial learning rate, and the fraction of the tolerance below which hyperparameters have converged.
 _LEARNING_RATE, _VALUE_TOLERANCE = 0.05, 0.1
-# Steps of Adam's that are not halved any more.
+# Adam's learning rate is not halved below this.
 _MIN_LEARNING_RATE = _LEARNING_RATE / 16.0
-# Passes that are made at most, and steps where that is more, unless it is said.
+# Default maximum number of epochs, or of steps if those are more.
 _EPOCHS, _STEPS = 100, 10_000
-# Batches over which the adaptive rate takes its first averages, before any step.
+# Batches for the initial averages of the adaptive rate.
 _RATE_BATCHES = 10
-# Nats a row that a step on all rows gains at most where q is at the optimum, as a share of the tolerance; and the share
-# of the bound that counts as nothing, as for ``cavi``. Of separable classes and of rare events, whose steps are slow,
-# 1e-7 nats, those of the default tolerance, left means a tenth of a deviation from the optimum, 1e-6 half of one.
+# Convergence on all rows: maximum gain in nats a row, as a fraction of the tolerance, and relative to the bound
+# as in ``cavi``. For separable classes and rare events, which converge slowly, a gain of 1e-7 nats (at the default
+# tolerance) left means at a tenth of a standard deviation from the optimum, 1e-6 at half of one.
 _MAX_GAIN, _RELATIVE_GAIN = 1e-6, 1e-9
-# Rows that starts are made from.
+# Rows from which start values are computed.
 _ROWS = 5000
-# Steps of each latent from every start before the best is taken: the same for all of them, hardly noisy beside another.
+# Trial steps from each start value, on the same batches, so that the noise of their bounds is shared.
 _TRIAL_STEPS = 5
 
-# Batches without end, some at a time along a first axis, from the one of a number on.
+# An endless stream of stacked batches, starting at a given batch.
 Stream = Callable[[int], Iterator[Block]]
 
 
 class Settings(NamedTuple):
-    """How steps are made, and when they end: ``passes`` are the most, of ``batches`` each, by ``window`` at a time.
+    """Step sizes and limits: at most ``passes`` epochs of ``batches`` steps, in windows of ``window`` steps.
 
-    Averages are compared over a ``pool`` of windows, as those of a pass of few steps have the noise of each. In
-    ``sweep`` steps each latent has one on average: 1 where all are in every step. Steps are ``noisy`` unless they are
-    on all rows and latents, and exact.
+    Averages are over ``pool`` windows, since short epochs are noisy. Each latent is updated once in ``sweep`` steps on
+    average: 1 without latent subsampling. Steps are ``noisy`` unless exact and on all rows and latents.
     """
 
     batch_size: int
@@ -66,32 +65,32 @@ class Settings(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many there are at most."""
+        """Maximum number of steps."""
         return self.passes * self.batches
 
     @property
     def windows(self) -> int:
-        """Those of the most steps, the last of which may be shorter."""
+        """Maximum number of windows; the last may be shorter."""
         return -(-self.steps // self.window)
 
     def num_steps(self, windows: int) -> int:
-        """The steps of so many windows."""
+        """Number of steps in ``windows`` windows."""
         return min(windows * self.window, self.steps)
 
     def max_gain(self, num_rows: int, bound: float) -> float:
-        """The nats that a step on so many rows may gain at the optimum, beside a bound."""
+        """Largest gain in nats of a step on all rows at which q counts as converged."""
         return max(_MAX_GAIN * self.tolerance * num_rows, _RELATIVE_GAIN * max(1.0, abs(bound)))
 
     def remaining_epochs(self, windows: int) -> int:
-        """The passes that the steps of so many windows leave."""
+        """Epochs that remain after ``windows`` windows."""
         return self.passes - -(-self.num_steps(windows) // self.batches)
 
 
 class Ascent(NamedTuple):
-    """Where the windows are: the state, the last pool of them, the bound of each, and whether they stand still.
+    """State of the optimisation: SviState, averages of the last windows, bounds, and whether it has converged.
 
-    ``learning`` is the length of Adam's steps, 0 once they ended, and ``held`` the number of windows with that length.
-    ``window`` is that of the last pool's steps, so far of ``pooled`` windows, and ``before`` that of the pool before.
+    ``learning`` is Adam's learning rate, 0 after training, and ``windows_at_rate`` the number of windows at that rate.
+    ``window`` averages the current pool, so far of ``pooled`` windows, and ``before`` the previous pool.
     """
 
     state: SviState
@@ -105,7 +104,7 @@ class Ascent(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Where the steps ended: q and the unconstrained values, the bound of each window, and whether they stand still."""
+    """Final q and unconstrained values, the bound of each window, and whether the steps have converged."""
 
     naturals: tuple[NaturalParameters, ...]
     vector: Float[Array, " values"]
@@ -163,10 +162,7 @@ def advance(
     first: Any,
     last: Any,
 ) -> tuple[SviState, WindowAverage]:
-    """Steps on some batches, one after the other, from the one of a number up to before another.
-
-    After the last of them comes the first.
-    """
+    """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
     if problem.sample is not None:
         return latent_subsampling.advance(problem, problem.sample, state, X, y, rates, first, last)
 
@@ -178,7 +174,6 @@ def advance(
 
     values, zero = jnp.zeros_like(state.values.vector), jnp.zeros(())
     centre = jnp.concatenate([jnp.zeros_like(block.potential) for block in state.naturals])
-    # Of the way that is left at first all.
     nothing = WindowAverage(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
     # Their numbers are arguments, so that any number of steps is the same program.
     state, total = jax.lax.fori_loop(first, last, body, (state, nothing))
@@ -231,7 +226,7 @@ def _constant_objective(problem: StochasticProblem) -> Objective | None:
 
 
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
-    """A tree like that of a state and a window; nothing is computed."""
+    """Shapes of a state and a window, without computation."""
     X, y = problem.sharding.shard(next(stream(0)))
     first = _first.shapes(problem, as_array(problem.start()), X[:_RATE_BATCHES], y[:_RATE_BATCHES])
     return advance.shapes(problem, first, X, y, settings.rates, 0, settings.window)
@@ -245,7 +240,7 @@ def maximise(
     save: Callable[[Ascent, bool], None],
     progress: bool | None,
 ) -> Outcome:
-    """Windows of steps until their averages stand still; ``save`` is called after each, and told which is the last."""
+    """Windows of steps until convergence; ``save`` is called after each, with whether it is the last."""
     done = len(ascent.trace)
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
@@ -265,7 +260,7 @@ def maximise(
 def _advanced(
     problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings, first: int, last: int
 ) -> tuple[SviState, WindowAverage]:
-    """Steps on some of the batches. Raises ValueError where they led nowhere."""
+    """Steps on some of the batches. Raises ValueError if the bound or the means are not finite."""
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
     state, window = problem.sharding.to_host(advance(problem, ascent.state, *rows, rates, first, last))
     if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
@@ -279,7 +274,7 @@ def _advanced(
 def _last(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
     """The steps that fill no window: their average and that of the pool before, of the later half where there is none.
 
-    They say nothing of whether anything stands still.
+    They are not used to judge convergence.
     """
     count = settings.steps - len(ascent.trace) * settings.window
     half = count // 2 if ascent.window is None else 0
@@ -307,7 +302,7 @@ def _next(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array],
             state = state._replace(values=state.values._replace(vector=window.vector))
         windows_at_rate = windows_at_rate if learning == ascent.learning else 0
         return Ascent(state, learning, windows_at_rate, window, before, pooled, trace, False)
-    # Of fewer rows than there are a bound has noise, and what it hides is nothing to go on for.
+    # A bound on a subset of the rows is noisy: stop if its gain is below that noise.
     hidden = settings.batches > settings.window and not gains
     full = pooled == settings.pool
     converged = before is not None and (hidden or (full and _has_converged(before, window, settings.tolerance)))
@@ -321,7 +316,7 @@ def _merged(window: WindowAverage, following: WindowAverage, count: float) -> Wi
 
 
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
-    """The averages of the last windows; their last step where there is no noise."""
+    """The averages of the last windows; the last step if steps have no noise."""
     at: Any = ascent.window
     if not settings.noisy or at is None:
         return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)

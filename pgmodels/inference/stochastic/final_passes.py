@@ -1,4 +1,4 @@
-"""Steps of svi on all rows, a pass each, until one gains next to nothing: they say whether q is at its optimum."""
+"""Steps of svi on all rows, one epoch each, until the bound converges."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ class _PassResult(NamedTuple):
     """The bound of q, the q to which a step on all rows leads, what it gains at least, and what q leaves out.
 
     It gains KL(q || that) at least: the q that is optimal beside q's marginals maximises a bound that touches q's and
-    falls off as KL does. For what is left out see ``StochasticProblem.left_out``.
+    falls off as KL does. For what is left out see ``StochasticProblem.inducing_loss``.
     """
 
     bound: float
@@ -46,7 +46,7 @@ def run_final_passes(
     settings: Settings,
     progress: bool | None,
 ) -> Outcome:
-    """Steps on all rows from where stochastic ones ended, until one gains next to nothing or no passes are left.
+    """Steps on all rows from where stochastic ones ended, until the bound converges or ``max_epochs`` is reached.
 
     Means are carried on from the last few steps, as in ``pgmodels.numerics.anderson``, while the bound rises by
     it; else the step itself counts, and those before are forgotten. The bounds of all rows follow on the trace. Warns
@@ -99,7 +99,7 @@ def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
 def _extrapolate(
     history: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
 ) -> tuple[History, tuple[NaturalParameters, ...], Array]:
-    """The past with one more step, q with its mean carried on, and whether the past says how far.
+    """The history with one more step, q with extrapolated mean, and whether the history was used.
 
     The precision is that of the step: the mean is what moves slowly, and it is small beside it.
     """
@@ -133,7 +133,7 @@ def _update(
 
 
 class _PassStatistics(NamedTuple):
-    """What a pass finds of q: its bound, the optimal q beside its marginals, and what it leaves out."""
+    """Statistics of a pass: the bound of q, the optimal q given its marginals, and the inducing loss."""
 
     bound: Array
     targets: tuple[NaturalParameters, ...]
@@ -162,7 +162,7 @@ def _pass(
 def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, int]]:
     """All rows in batches, those of a window at a time, of equal size: with their number and size.
 
-    Where they are fewer, the last one fills up, so that the same program takes them.
+    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
     """
     several: list[Block] = []
 
@@ -191,7 +191,7 @@ def _means(
     y: Array,
     count: Array,
 ) -> _PassStatistics:
-    """What is seen of q, averaged over so many batches."""
+    """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at
 
     def add(index: Array, total: _PassStatistics) -> _PassStatistics:

@@ -1,4 +1,4 @@
-"""Steps of stochastic variational inference on a few latents at a time, where the sum over them is by its tangent."""
+"""Steps of svi on a random subset of the latents, with a tangent bound of the log sum over all latents."""
 
 from typing import Any, NamedTuple
 
@@ -132,7 +132,7 @@ class Sampled(NamedTuple):
 def estimated_sum(
     sample: LatentSample, batch: Batch, sampled: Sampled, theirs: Marginals, latents: Int[Array, " k"]
 ) -> Float[Array, " b"]:
-    """S of each row: what it chooses, and some latents in the place of all else, as Horvitz and Thompson have it."""
+    """S of each row: what it chooses, and the Horvitz-Thompson estimate of all others from some latents."""
     bound, data = sample.bound, (batch.y, batch.parameters)
     sums = bound.sums(theirs.mean, theirs.variance, *data, latents)
     at_chosen = bound.sums(*sampled.at_chosen, *data, sampled.chosen)

@@ -1,4 +1,4 @@
-"""The logarithm of the sum over all latents at an input, learned along with them from a few at a time."""
+"""Regression of the log sum over all latents at an input, from unbiased estimates with a few latents."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class LogSum(NamedTuple):
 
 
 def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
-    """What log S0 is linear in at some rows."""
+    """Features of some rows in which log S0 is linear."""
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""q by its natural parameters, and moves of it along gradients of these."""
+"""Natural parameters of q, and natural-gradient steps."""
 
 from typing import Any, NamedTuple
 

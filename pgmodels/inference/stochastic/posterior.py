@@ -1,4 +1,4 @@
-"""What steps on batches lead to as a posterior: q at the inducing inputs alone."""
+"""The posterior after stochastic steps: q at the inducing inputs."""
 
 from collections.abc import Sequence
 from functools import partial

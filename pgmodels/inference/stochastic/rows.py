@@ -1,4 +1,4 @@
-"""Where the steps of stochastic variational inference take rows from: arrays, or what is read again and again."""
+"""Data sources of svi: arrays, or rows that are read again in every epoch."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -36,7 +36,7 @@ from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_m
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
-# Steps of q are as long as so many of Adam's at least: it follows the values.
+# Minimum natural-gradient step size as a multiple of Adam's learning rate, so that q keeps up with hyperparameters.
 _MIN_STEP = 2.0
 
 
@@ -106,7 +106,7 @@ class LatentSample(Module):
 
 
 class Batch(NamedTuple):
-    """Rows: the mean, factor A (rank, b) and residual variance (b,) of each latent there, Φ, and the parameters."""
+    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters."""
 
     y: Array
     means: Float[Array, " L"]
@@ -319,7 +319,7 @@ def block_indices(problem: StochasticProblem, index: int) -> list[int]:
 
 
 class StepInfo(NamedTuple):
-    """What a step saw of where it began: the bound, with the log prior of the values, and E v."""
+    """Diagnostics at the start of a step: the bound, with the log prior of the values, and E v."""
 
     bound: Float[Array, ""]
     centre: Float[Array, " D"]
@@ -328,9 +328,9 @@ class StepInfo(NamedTuple):
 def penalised_bound(
     problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
-    """Σ B - KL(q || prior) and the log prior of the values, some rows in the place of all; what it was computed from.
+    """Minibatch estimate of Σ B - KL(q || prior) + log prior of the values, with its Batch and Moments.
 
-    Where devices share rows, a part that adds up to it.
+    If devices share rows, the term of one device.
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
     batch = problem.batch(vector, X, y)

@@ -1,4 +1,4 @@
-"""Stochastic variational inference: steps on a few rows at a time until nothing moves, and the result."""
+"""Stochastic variational inference: natural-gradient steps on minibatches until convergence."""
 
 import math
 import time
@@ -51,10 +51,10 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# The rate named "robbins-monro": (t + delay)^-power. Steps towards what is not the optimum of a bound are short from
-# the first on.
+# Step sizes "robbins-monro": (t + delay)^-power. Targets of "gaussian_vi" are not optima of a bound in closed form, so
+# that the first steps are short.
 _DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
-# The moments of so many rows compile longer than they are computed.
+# Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
 _LIGHT_ROWS = 20_000
 
 
@@ -97,16 +97,16 @@ def svi(
 
     X (n, d), y (n,) or (n, columns), or the pair of them as X; ``weights`` (n,) as in ``cavi``. Or X is
     ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``, rows with their y that need not fit into memory: the
-    result is a SparseApproximation, which holds none of them. Rows are shuffled before every pass, and left out of it
-    where they fill no batch; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"``
+    result is a SparseApproximation, which holds none of them. Rows are shuffled before every epoch, and an incomplete
+    last batch is dropped; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"``
     for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon.
     On all rows at once steps have length 1, and are those of CAVI.
 
-    Hyperparameters are held at their values, or with ``train_hyperparameters`` learned along as in ``fit``, all that
-    are not Fixed: a step of Adam on the bound of each batch, from the values given or from values in the units of the
-    data. It takes GPs with ``pgm.Inducing``, whose inputs stay where they are unless ``train_inducing`` says that they
-    are learned along too; how many of them ``Inducing("auto")`` has is found out before the first step, by ``cavi`` on
-    up to 20,000 rows at what ``fit`` learns from up to 2,000.
+    Hyperparameters keep their values; with ``train_hyperparameters`` all that are not Fixed are learned as in ``fit``,
+    by a step of Adam on the bound of each batch, from the given values or from start values in the units of the data.
+    That needs GPs with ``pgm.Inducing``, whose inputs are fixed unless ``train_inducing``. ``Inducing("auto")`` chooses
+    the number of inputs before the first step, by ``cavi`` on up to 20,000 rows with hyperparameters that ``fit``
+    learns from up to 2,000.
 
     ``objective`` is the bound, as in ``fit``. That of ``"gaussian_vi"`` is of any formula, and tighter: with
     ``train_hyperparameters`` it finds values that predict better where latents are large. E log p(y | f) is by few
@@ -115,28 +115,29 @@ def svi(
     unless a factor of the formula combines them. The result is a SparseApproximation, of arrays too, of which
     ``pgm.gaussian_vi(result.model, X, y)`` has the marginals and the exact ELBO where rows are few enough for it.
 
-    With ``class_batch_size`` a step is on so many latents, drawn at random, and its time and memory do not go by how
-    many there are: for a likelihood with one sum S over its latents to a negative power, such as LogisticSoftmax, and a
-    GP of that size by inducing inputs. log S is replaced by its tangent at S0(x), log S0 being affine in the factor at
-    x and learned along: the bound, in expectation over the latents, is below that of ``cavi`` by S / S0 - 1 -
-    log(S / S0) a row, times the power. A latent's rate goes by its own steps, windows and ``max_epochs`` left out by
-    how many give each latent one. The result is a SparseApproximation, of arrays too.
+    With ``class_batch_size`` a step updates that many latents, drawn at random, and its time and memory do not depend
+    on their total number: for a likelihood with one sum S over its latents to a negative power, such as
+    LogisticSoftmax, and one GP of that size with inducing inputs. log S is replaced by its tangent at S0(x); log S0 is
+    affine in the factor at x and learned along: the bound, in expectation over the latents, is below that of ``cavi``
+    by S / S0 - 1 - log(S / S0) a row, times the power. The step size of a latent depends on the number of its own
+    steps, and windows and the default of ``max_epochs`` are longer by the number of steps that update each latent once
+    on average. The result is a SparseApproximation, for arrays too.
 
-    Steps on batches end where the averages of the whitened latents over 200 steps or more and over those before, whole
-    passes where these are short, differ by less than ``tolerance``, relative to their size and to how far the steps go;
-    or where windows have fewer rows than there are, and their bound gains less than its noise. Before that, Adam's
-    steps are halved whenever the averages of the values move by no more than noise, and end where they move by less
-    than a tenth of ``tolerance``, of a positive value relatively. From q's average over the last window steps on all
-    rows follow, carried on as those of ``cavi`` are, of arrays those of ``cavi`` itself, until one gains at most 1e-6
-    of ``tolerance`` in nats a row: batches say that q is slow, and only these that it is at the optimum. There are none
-    with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning where all of that
-    takes more than ``max_epochs`` (100, or as many as 10,000 steps take, where it is left out), after which it ends,
-    beside a few steps from each start, with q's average over the last window, or the later half of fewer steps, and of
-    arrays one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in ``cavi``. Raises
-    ValueError as ``cavi`` does, and for a GP whose form has no factor.
+    Steps on batches converge when the averages of the whitened latents over at least 200 steps, whole epochs if these
+    are short, differ from those before by less than ``tolerance``, relative to their norm and to the share of the way
+    that the steps cover; or when windows have fewer rows than the data, and their bound gains less than its noise.
+    Before that, Adam's learning rate is halved whenever the averages of the values change by no more than noise, and
+    training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Then, from the last
+    average of q, steps on all rows follow, extrapolated as those of ``cavi``, and for arrays those of ``cavi`` itself,
+    until one gains at most 1e-6 of ``tolerance`` in nats a row: only these show that q is at the optimum. There are
+    none with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning if all of that
+    takes more than ``max_epochs`` (by default 100, or the epochs of 10,000 steps if those are more; a few trial steps
+    from each start value are not counted); the result is then q's average over the last window, or the later half of
+    fewer steps, for arrays after one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in
+    ``cavi``. Raises ValueError as ``cavi`` does, and for a GP whose form has no factor.
 
-    Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
-    multiple of their number, and counts once. The numbers are those of one device, but for rounding. After
+    Where JAX has several devices (``jax.devices()``), they share the rows of each batch, padded to a multiple of their
+    number. The numbers are those of one device, but for rounding. After
     ``jax.distributed.initialize`` these are the devices of all its processes, each of which makes the same call, reads
     all rows and has the result. Raises RuntimeError in the others where one of them has ended.
 
@@ -186,10 +187,7 @@ def svi(
 
 
 class _Options(NamedTuple):
-    """Whether values and inducing inputs are learned, and rates adaptive; the key, where to save, the begin, and a bar.
-
-    ``sample`` says how steps are on some latents at a time, None where they are on all.
-    """
+    """Options of svi, with its start time ``begin``; ``sample`` selects latents for a step, None if steps use all."""
 
     train_hyperparameters: bool
     train_inducing: bool
@@ -203,7 +201,7 @@ class _Options(NamedTuple):
 
 
 class _Fitted(NamedTuple):
-    """What the steps led to: what they worked on, where they ended, and the model with its values."""
+    """Result of the stochastic steps: the problem, q and parameter vector, and the model with learned values."""
 
     stochastic: StochasticProblem
     outcome: Outcome
@@ -212,7 +210,7 @@ class _Fitted(NamedTuple):
 
 
 def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
-    """Steps for a resolved model, and those of CAVI on all rows."""
+    """Stochastic steps for a resolved model, followed by steps of CAVI on all rows."""
     inputs = inputs_for_steps(model, data, len(data.X), options.train_hyperparameters, options.objective)
     model_for_steps = with_inputs(model, inputs)
     problem = None if options.train_hyperparameters else problem_of(model_for_steps, data)
@@ -220,13 +218,13 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     prior.require_factors()
     fitted = _learned(model, prior, inputs, data, source, settings, options)
     problem = problem or problem_of(fitted.model, data)
-    # The bound of the start says how much a relative tolerance is.
+    # The first bound converts the absolute limit to a relative tolerance.
     first = maximise(cavi_engine.step, problem, _start(problem, *_at_all(problem, fitted, data)), 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
     limit = settings.max_gain(source.num_rows, size) / size
     count = settings.remaining_epochs(len(fitted.outcome.trace))
     ascent = maximise(cavi_engine.step, problem, first.state, limit, count, title="svi", progress=options.progress)
-    # What is to be said of convergence is said of svi.
+    # Suppress the warning of CAVI: svi gives its own below.
     result = conclude(
         "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
     )
@@ -239,7 +237,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
 
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
-    """Steps for a resolved model, of which q at the inducing inputs stays."""
+    """Stochastic steps for a resolved model; the result keeps q at the inducing inputs only."""
     inputs = inputs_for_steps(model, sample, source.num_rows, options.train_hyperparameters, options.objective)
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     fitted = _learned(model, prior, inputs, sample, source, settings, options)
@@ -270,7 +268,7 @@ def _learned(
     settings: Settings,
     options: _Options,
 ) -> _Fitted:
-    """Steps until nothing moves any more."""
+    """Stochastic steps until convergence."""
     unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, joint = _terms(model, prior, options.objective)
     problem = StochasticProblem(
@@ -316,7 +314,7 @@ def _learned(
 
 
 def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
-    """The unit of each entry of the vector: of an inducing input about how far it is to the next."""
+    """Scale of each entry of the vector; of an inducing input, about its distance to the next one."""
     values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
     spread, moving = np.std(X, axis=0), [Z for Z in inputs if Z is not None]
     return np.concatenate([values, *(np.tile(spread * len(Z) ** (-1.0 / Z.shape[1]), len(Z)) for Z in moving)])
@@ -325,7 +323,7 @@ def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndar
 def _fingerprint(
     model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
 ) -> dict[str, str]:
-    """What decides the steps, each in a text that is the same in every process."""
+    """Digests of everything that determines the steps, the same in every process."""
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
     learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
@@ -348,12 +346,12 @@ def _report(
         num_steps=num_steps,
         num_evaluations=num_steps,
         converged=outcome.converged,
-        message="nothing moves or is gained any more" if outcome.converged else "no passes left",
+        message="q, hyperparameters and bound have converged" if outcome.converged else "max_epochs reached",
     )
 
 
 def _terms(model: Model, prior: PriorCollection, objective: str) -> tuple[Objective, bool]:
-    """What is a sum over the data, and whether it is of predictors whose latents q couples."""
+    """The objective as a sum over the data, and whether q couples the latents of its predictors."""
     exact = objective_of(model, objective)
     if not isinstance(exact, Quadrature):
         return exact, False

@@ -72,7 +72,7 @@ def test_passes_of_few_steps_are_averaged_until_their_noise_is_gone(exact, tmp_p
 def few_steps(monkeypatch, window, max_epochs, checkpoint=None, train_hyperparameters=True):
     """What so many passes of 12 batches lead to, by windows of so many steps."""
     monkeypatch.setattr(windows, "_WINDOW", window)
-    rows, options = pgm.ArrayRows(X, LABELS), {"train_hyperparameters": learn, "checkpoint": checkpoint}
+    rows, options = pgm.ArrayRows(X, LABELS), {"train_hyperparameters": train_hyperparameters, "checkpoint": checkpoint}
     with pytest.warns(pgm.ConvergenceWarning, match=f"after {max_epochs} passes"):
         return pgm.svi(MODEL, rows, batch_size=40, tolerance=1e-9, max_epochs=max_epochs, **options)
 

@@ -1,4 +1,4 @@
-"""What the Gibbs engine sets in warm-up and then freezes: how often it makes which move."""
+"""Adaptation during warm-up: how often each move is made; fixed afterwards."""
 
 from collections.abc import Sequence
 
@@ -12,19 +12,19 @@ from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
 from pgmodels.inference.mcmc.gibbs.schedule import Schedule, first_schedule
 from pgmodels.priors.collection import PriorCollection
 
-# Iterations of the pilot that the tuning reads.
+# Iterations of a pilot run, from which moves are tuned.
 PILOT = 25
-# What sweeps may cost of what the other moves do, and in every how-manieth iteration there is one at least: where slice
-# steps give as many draws as they are to, and where not.
-_BESIDE_DRAWS, _ELSE = (0.1, 50), (1.0, 10)
-# Hamiltonian steps accepted less often than this are not left alone.
-_SELDOM = 0.3
+# Maximum cost of Gibbs sweeps relative to the other moves, and maximum spacing between sweeps: if slice steps give the
+# wanted number of effective draws, and if not.
+_MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
+# Below this acceptance rate of Hamiltonian steps, slice steps are added again.
+_MIN_ACCEPTANCE = 0.3
 
 
 def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
-    """What is done until something is known, and for ever where there is no warm-up.
+    """Schedule before any pilot; kept if there is no warm-up.
 
-    Hamiltonian steps are tried where they cost no more than slice steps in whose place they would be.
+    Hamiltonian steps are tried if they cost no more than the slice steps that they would replace.
     """
     schedule = first_schedule(moves)
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
@@ -36,10 +36,10 @@ def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
 
 
 def pilot_schedule(schedule: Schedule, stage: int) -> Schedule:
-    """What the pilot of a stage of warm-up does: a sweep in every iteration, and the moves that are tried.
+    """Schedule of the pilot run of a warm-up stage: a sweep in every iteration, and the moves to be compared.
 
-    The first pilot finds the length of Hamiltonian steps, the second compares them to slice steps, and the last has the
-    moves that were chosen.
+    The first pilot tunes the step size of Hamiltonian steps, the second compares them to slice steps, and the last uses
+    the chosen moves.
     """
     schedule = schedule.change(DataAugmentation, every=1)
     tried = schedule.of(Hamiltonian) is not None
@@ -53,9 +53,10 @@ def pilot_schedule(schedule: Schedule, stage: int) -> Schedule:
 
 
 def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> Schedule:
-    """The turns that a pilot suggests: each move's own, and how the moves share the work.
+    """Schedule after a pilot run: the tuning of each move, and how often each is made.
 
-    Of two kinds of move on the hyperparameters one is kept; both, where Hamiltonian steps alone are seldom accepted.
+    Of the two kinds of moves on hyperparameters the more efficient is kept;
+    both if Hamiltonian steps are rarely accepted.
     """
     triples = zip(schedule.moves, schedule.move_schedules, stats, strict=True)
     schedule = Schedule(
@@ -70,7 +71,7 @@ def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], sche
             schedule = schedule.change(Hamiltonian, repeats=0).change(
                 SurrogateSlice, repeats=int(SurrogateSlice().first().repeats)
             )
-        elif hamiltonian.repeats and acceptance(_of(schedule, Hamiltonian, stats)) < _SELDOM:
+        elif hamiltonian.repeats and acceptance(_of(schedule, Hamiltonian, stats)) < _MIN_ACCEPTANCE:
             return (
                 schedule.change(SurrogateSlice, repeats=1)
                 .change(SliceLatents, repeats=4)
@@ -78,7 +79,7 @@ def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], sche
             )
         if not slices.repeats:
             # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
-            return schedule.change(SliceLatents, repeats=0).change(DataAugmentation, every=_ELSE[1])
+            return schedule.change(SliceLatents, repeats=0).change(DataAugmentation, every=_MIXING_BADLY[1])
     return schedule.change(DataAugmentation, every=_sweep_every(prior, sampled, stats, schedule))
 
 
@@ -95,17 +96,17 @@ def _hamiltonian_goes_further(
         # The standardised hyperparameter that moves least decides. An independent draw has a mean squared jump of 2;
         # beyond it a move goes to and fro, and mixes variances no better.
         sums = _of(schedule, kind, stats)
-        return float(np.minimum(np.sum(sums.jumps, axis=0) / float(sums.move_schedules), 2.0).min())
+        return float(np.minimum(np.sum(sums.jumps, axis=0) / float(sums.iterations), 2.0).min())
 
     by_steps = distance(Hamiltonian) / Hamiltonian().cost(prior, hamiltonian, None)
     return by_steps > distance(SurrogateSlice) / SurrogateSlice().cost(prior, slices, None)
 
 
 def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> int:
-    """In every how-manieth iteration there is a sweep.
+    """Number of iterations from one sweep to the next.
 
-    Where slice steps about the Gaussian give the draws that are wanted of them, sweeps are there for where it is far
-    from the posterior; else they get as much work as the other moves.
+    If slice steps about the surrogate give enough effective draws, sweeps are only a safeguard for regions where the
+    surrogate is far from the posterior; otherwise they may cost as much as the other moves.
     """
     # Slice steps on hyperparameters cost more than a sweep each, and sweeps reach where no Gaussian does.
     if sampled:
@@ -118,7 +119,7 @@ def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStat
         else:
             other += int(move_schedule.repeats) * cost / int(move_schedule.every)
     slices = schedule.of(SliceLatents)
-    share, most = _BESIDE_DRAWS if slices is not None and slices.repeats < MAX_STEPS else _ELSE
+    share, most = _MIXING_WELL if slices is not None and slices.repeats < MAX_STEPS else _MIXING_BADLY
     return int(np.clip(round(sweep / (share * other)), 1, most)) if other else 1
 
 

@@ -1,4 +1,4 @@
-"""A run of the Gibbs engine: chains that advance, what they leave, and the tuning on the way."""
+"""A run of the Gibbs sampler: chains, stored draws, and adaptation during warm-up."""
 
 import copy
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class SamplingError(ValueError):
 
 
 class Settings(NamedTuple):
-    """What decides a run besides the model and the data."""
+    """Settings of a run besides the model and the data."""
 
     num_warmup: int
     num_chains: int
@@ -101,16 +101,16 @@ class GibbsRun(Picklable):
 
     @property
     def chains(self) -> Chain:
-        """The chains as they are."""
+        """The current states of the chains."""
         return self.state.chains
 
     def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
-        """The moves whose needs are met; ValueError where none moves hyperparameters that are to be sampled."""
+        """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
         if self.target.augmentation.predictors is not None:
-            # What combines latents couples them: the sweep needs their factors too.
+            # Predictors couple latents: the sweep needs their factors too.
             self.prior.spans().require_factors()
         met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
-        # Without warm-up nothing finds the length of Hamiltonian steps.
+        # Without warm-up the step size of Hamiltonian steps is not tuned.
         met |= {MoveRequirement.WARMUP} if self.stages else set()
         met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN} if self.prior.whitened else set()
         met |= {MoveRequirement.PRECONDITIONER} if self.prior.factored and self._sampled else set()
@@ -150,7 +150,7 @@ class GibbsRun(Picklable):
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What decides the draws, each in a text that is the same in every process."""
+        """Digests of everything that determines the draws, the same in every process."""
         num_warmup, num_chains, key, keep = self.settings
         return {
             "model": self.model.signature,
@@ -161,7 +161,7 @@ class GibbsRun(Picklable):
 
     @property
     def arrays(self) -> Any:
-        """All that the next iteration needs, as arrays."""
+        """The state that the next iteration needs, as a pytree of arrays."""
         chains = self.chains._replace(key=jax.random.key_data(self.chains.key))
         past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
         return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
@@ -169,7 +169,7 @@ class GibbsRun(Picklable):
     def restore(
         self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]
     ) -> str | None:
-        """Take up a saved state, unless it is not one of this run: what is wrong with it."""
+        """Restore a saved state; returns the fault if it does not fit this run."""
         expected, tree = jax.tree.flatten(self.arrays)
         # Of the hyperparameters seen there are as many as iterations.
         fault = fault_of_leaves(leaves, expected, len(jax.tree.leaves(self.arrays[:3])))
@@ -311,7 +311,7 @@ class GibbsRun(Picklable):
         )
 
     def _adapt(self) -> None:
-        """What the warm-up does at the start of a stage: new scales for hyperparameters, and a pilot."""
+        """Start a stage of warm-up: refit the surrogate, and tune the moves by a pilot run."""
         if self._sampled and self.number < self.stages[-1]:
             vectors = np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1])
             self.vectors = []
@@ -321,7 +321,7 @@ class GibbsRun(Picklable):
         self.schedule = tune(self.prior, self._sampled, self._chunk(PILOT), self.schedule)
 
     def _fit_again(self, vectors: np.ndarray) -> None:
-        """Fit the surrogate again at the middle of the hyperparameters so far, and see how it follows them."""
+        """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
         path, fault = fit_again(self.target, vectors, self._preconditioned)
         if fault:
             self.failed_fits.append(f"iteration {self.number}{':' if response is None else ','} {fault}")
@@ -341,7 +341,7 @@ class GibbsRun(Picklable):
         return mean[:rows], (squares.mean(axis=0) / count + means.var(axis=0))[:rows]
 
     def _note(self) -> str:
-        """How far the run is, in words."""
+        """Progress of the run, for the progress bar."""
         if not self.records:
             return "warm-up"
         trace = np.concatenate([part.log_likelihood for part in self.records]).T
@@ -356,7 +356,7 @@ def _largest_precision(fit: Fit) -> float:
 
 
 def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
-    """Whether the posterior density can be differentiated: a kernel of one's own may have no reverse mode."""
+    """Whether the posterior density can be differentiated: a user's kernel may have no reverse mode."""
     whitened = jnp.zeros(sum(prior.ranks))
     try:
         jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
@@ -384,9 +384,9 @@ def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...
 
 @partial(compiled, optimise=False, on_one_thread=True)
 def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
-    """Of each latent at data the prior variance that inducing inputs leave, its sites' precision, and its variance.
+    """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
 
-    The latter as of variational engines, where no site moves what is left.
+    The posterior variance is that of variational engines, where sites do not reduce the residual variance.
     """
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()

@@ -1,4 +1,4 @@
-"""Iterations of all chains, compiled: each move's turn, and what they leave behind."""
+"""Compiled iterations of all chains: each move in its order, and the records of draws and statistics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,18 +34,18 @@ class State(NamedTuple):
 def iterate(
     target: Target, schedule: Schedule, state: State, stats: Sequence[MoveStats], number: Any
 ) -> tuple[State, tuple[MoveStats, ...], Any]:
-    """One iteration of all chains; also whether all that was drawn on the way is finite, (chains,)."""
+    """One iteration of all chains. Also returns whether all intermediate draws are finite, (chains,)."""
     finite = jnp.ones(len(state.chains.latents), bool)
     sums: list[tuple[Any, Any]] = []
     for alone, places in groupby(
         range(len(schedule.moves)), lambda i: MoveRequirement.HYPERPARAMETERS in schedule.moves[i].requirements
     ):
-        move_schedules = partial(_turns, target, schedule, tuple(places), number)
+        run = partial(_run_moves, target, schedule, tuple(places), number)
         if alone:
-            # One chain after the other: in a batch each would go on until the slowest has found its step.
-            state, new_sums, fine = jax.lax.map(partial(move_schedules, lambda function: function), state)
+            # Chains in sequence: in a batch, each chain would loop until the slowest has accepted.
+            state, new_sums, fine = jax.lax.map(partial(run, lambda function: function), state)
         else:
-            state, new_sums, fine = move_schedules(jax.vmap, state)
+            state, new_sums, fine = run(jax.vmap, state)
         sums += new_sums
         finite = finite & fine
     counts = [
@@ -60,7 +60,7 @@ def iterate(
     return state, jax.tree.map(jnp.add, tuple(stats), tuple(added)), finite
 
 
-def _turns(
+def _run_moves(
     target: Target,
     schedule: Schedule,
     places: Sequence[int],
@@ -68,9 +68,9 @@ def _turns(
     over: Callable[[Any], Any],
     state: State,
 ) -> tuple[State, list[tuple[Any, Any]], Any]:
-    """The turns of moves side by side in the schedule; ``over`` takes a function of one chain to those of ``state``.
+    """Consecutive moves of the schedule; ``over`` lifts a function of one chain to the chains of ``state``.
 
-    Also what each move leaves to be summed up, and its squared jumps in hyperparameters.
+    Also returns each move's summed ``info`` and its squared jumps in the hyperparameters.
     """
     chain, reference, move_states = state
     sums, finite, renewals = [], over(lambda _: jnp.array(True))(chain.unknowns), _renewals(schedule.moves)
@@ -97,16 +97,16 @@ def _steps(
     reference: Reference | None,
     state: Any,
 ) -> Any:
-    """The steps of one chain; their state may be one that moves share."""
+    """All steps of a move in one iteration, for one chain. Its state may be the reference that moves share."""
     if move.state is None:
         moved = move.steps(target, move_schedule.settings, chain, state, number, count)
-        state = moved.own
+        state = moved.state
     else:
         shared = reference if reference is not None else target.fixed_reference
         used = prior_of(shared) if move.state is PriorCollection and shared is not None else shared
         moved = move.steps(target, move_schedule.settings, chain, used, number, count)
         if MoveRequirement.HYPERPARAMETERS in move.requirements:
-            reference = moved.own
+            reference = moved.state
     return moved.chain, reference, state, moved.info, moved.finite
 
 
@@ -117,9 +117,9 @@ def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:
 
 
 def _renewals(moves: Sequence[Move]) -> set[int]:
-    """Before which moves what they stand on is to be made again, since others have moved the hyperparameters."""
+    """Indices of moves before which the shared prior or surrogate is stale and must be recomputed."""
     places, behind = set(), False
-    # Twice round: what one iteration leaves behind is renewed in the next.
+    # Two passes: a reference that is stale at the end of an iteration is recomputed in the next.
     for place, move in 2 * list(enumerate(moves)):
         if move.state is None:
             behind = behind or MoveRequirement.HYPERPARAMETERS in move.requirements
@@ -130,7 +130,7 @@ def _renewals(moves: Sequence[Move]) -> set[int]:
 
 
 def _needs_surrogate(schedule: Schedule) -> Any:
-    """Whether any move about the surrogate is made."""
+    """Whether any move that uses the surrogate is made."""
     pairs = zip(schedule.moves, schedule.move_schedules, strict=True)
     return (
         sum((move_schedule.repeats for move, move_schedule in pairs if move.state is BlockPosterior), as_array(0)) > 0
@@ -138,7 +138,7 @@ def _needs_surrogate(schedule: Schedule) -> Any:
 
 
 def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference) -> Reference:
-    """What moves stand on at the chain's hyperparameters; of the surrogate the prior alone where that is enough."""
+    """The reference at the chain's hyperparameters. If no move uses the surrogate, only its prior is recomputed."""
     if not isinstance(reference, BlockPosterior):
         return prior_at(target, chain.unknowns)
     return jax.lax.cond(
@@ -152,7 +152,7 @@ def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference)
 def run_chunk(
     target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
 ) -> tuple[State, Moments, tuple[MoveStats, ...], Record]:
-    """``count`` <= CHUNK iterations of all chains from number ``first`` on; records are (CHUNK, chains, ...)."""
+    """``count`` <= CHUNK iterations of all chains, starting at ``first``; records are (CHUNK, chains, ...)."""
     sampled = bool(target.unknowns.leaf_indices)
     likelihood = jax.vmap(target.log_likelihood)
 
@@ -180,7 +180,7 @@ def run_chunk(
 
 
 def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
-    """Chains at independent draws, a key each, all at the same hyperparameters: of the surrogate, else of the prior."""
+    """Chains, one for each key, at independent draws of the surrogate or else the prior, with equal hyperparameters."""
     reference = target.reference(vector)
 
     def one(key: Any) -> State:
@@ -203,5 +203,5 @@ start_chains = compiled(started_chains, static_argnames="moves", optimise=False,
 
 @partial(compiled, on_one_thread=True)
 def renew_surrogates(target: Target, state: State) -> State:
-    """The chains as they are, with the surrogates of another target."""
+    """The same chains, with the surrogates of a new target."""
     return state._replace(reference=jax.lax.map(partial(surrogate_at, target), state.chains.unknowns))

@@ -9,7 +9,7 @@ from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import split_over
 from pgmodels.runtime.pickling import Module
 
-# Beyond so many standard deviations of the hyperparameters a straight line is no guide.
+# Linear extrapolation is clipped at this many standard deviations of the hyperparameters.
 FURTHEST = 3.0
 
 

@@ -1,4 +1,4 @@
-"""Which moves an iteration makes and how often, as data, and what a stretch of iterations shows of them."""
+"""The schedule of an iteration, as data: which moves are made and how often."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,13 +23,13 @@ MOVES: tuple[Move, ...] = (WhitenedSlice(), Hamiltonian(), SurrogateSlice(), Dat
 
 
 class Schedule(Module):
-    """The moves of a run, in the order in which an iteration makes them, and a turn each."""
+    """The moves of a run in the order of an iteration, with a MoveSchedule each."""
 
     moves: tuple[Move, ...] = eqx.field(static=True)
     move_schedules: tuple[MoveSchedule, ...]
 
     def of(self, kind: type[Move]) -> MoveSchedule | None:
-        """The turn of the move of a kind, None where there is none."""
+        """The schedule of a kind of move, None if the run has none."""
         matches = [
             move_schedule
             for move, move_schedule in zip(self.moves, self.move_schedules, strict=True)
@@ -38,7 +38,7 @@ class Schedule(Module):
         return matches[0] if matches else None
 
     def change(self, kind: type[Move], **values: int) -> "Schedule":
-        """With other entries of the turn of a kind, where there is one."""
+        """A copy with changed entries for a kind of move, if the run has it."""
         new = {name: as_array(value) for name, value in values.items()}
         pairs = zip(self.moves, self.move_schedules, strict=True)
         move_schedules = tuple(
@@ -47,7 +47,7 @@ class Schedule(Module):
         return Schedule(self.moves, move_schedules)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """The turns by the moves' names."""
+        """The schedules by names of moves."""
         entries_by_move = {}
         for move, move_schedule in zip(self.moves, self.move_schedules, strict=True):
             settings = {} if move_schedule.settings is None else move_schedule.settings._asdict()
@@ -57,11 +57,11 @@ class Schedule(Module):
 
 
 def first_schedule(moves: Sequence[Move]) -> Schedule:
-    """What is done until something is known."""
+    """The initial schedule of each move."""
     return Schedule(tuple(moves), tuple(move.first() for move in moves))
 
 
 def zero_stats(schedule: Schedule, chains: Chain) -> tuple[MoveStats, ...]:
-    """Before a stretch, a move each."""
+    """Statistics of zero iterations, one for each move."""
     zero, jumps = jnp.zeros(()), jnp.zeros_like(chains.unknowns)
     return tuple(MoveStats(zero, zero, jax.vmap(move.no_info)(chains), jumps) for move in schedule.moves)

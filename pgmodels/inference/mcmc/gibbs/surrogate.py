@@ -1,4 +1,4 @@
-"""The fitted Gaussian of a run: first at the values given, in warm-up at the middle of the hyperparameters so far."""
+"""Fits of the surrogate in a run: first at the start values, in warm-up at the mean of recent hyperparameters."""
 
 from typing import Any
 

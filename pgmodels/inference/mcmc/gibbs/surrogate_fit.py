@@ -1,4 +1,4 @@
-"""The Gaussian that the sampler turns about: the variational one, near its optimum, and a little wider."""
+"""The surrogate of the sampler: the variational Gaussian near its optimum, a little wider."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
 from pgmodels.runtime.jit import compiled
 
-# What is fitted is a proposal, whose last digits buy nothing.
+# The surrogate is only a reference distribution: a loose tolerance suffices.
 _TOLERANCE, _MAX_STEPS = 1e-5, 40
-# With so many coordinates factorised together a start at the optimum of latents apart is worth another program.
+# From this many coupled coordinates on, a start at the optimum of independent latents is worth compiling.
 _DEAR = 1000
 # The sites' precisions are multiplied by this: the variational Gaussian is too narrow, and slice steps that start in
 # its tails are slow to leave them. Between 0.8 and 0.95 the effective draws hardly depend on it.

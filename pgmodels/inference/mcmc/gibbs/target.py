@@ -1,4 +1,4 @@
-"""What the sampler draws from, and one chain of it."""
+"""The target density of the sampler, and the state of one chain."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import masked
 from pgmodels.runtime.pickling import Module
 
-# What moves stand on at a chain's hyperparameters: the latents' prior, or the surrogate, which has the prior in it.
+# The Gaussian over the latents that moves use: the prior, or the surrogate, which contains the prior.
 Reference = PriorCollection | BlockPosterior
 
 
@@ -34,9 +34,9 @@ class Target(Module):
     """The posterior density that is sampled: the model without priors, the data, and the sampled hyperparameters.
 
     ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
-    hyperparameters. ``groups`` holds the priors of groups of latents with fixed kernels, None for the others.
-    ``fitted`` is the Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates;
-    None if no move needs it. ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
+    hyperparameters. ``groups`` holds the priors of latents with fixed kernels, None for the others. ``fitted`` is the
+    Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates; None if unused.
+    ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
     """
 
     model: Any
@@ -53,15 +53,15 @@ class Target(Module):
     def path(self) -> SurrogatePath:
         """The fitted Gaussian, as it follows the unknowns; ValueError where none was fitted."""
         if self.fitted is None:
-            raise ValueError("no Gaussian was fitted: a move that needs one must say so in its needs.")
+            raise ValueError("no Gaussian was fitted: a move that needs one must list GAUSSIAN in its requirements.")
         return self.fitted
 
     def parameters(self, vector: Any) -> Any:
-        """The likelihood's parameters at given unknowns."""
+        """The likelihood's parameters at given hyperparameters."""
         return self.drawn(vector).parameters
 
     def drawn(self, vector: Any) -> Any:
-        """The model at given unknowns."""
+        """The model at given hyperparameters."""
         return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
 
     def log_likelihood(self, latents: Any, vector: Any) -> Any:
@@ -77,13 +77,13 @@ class Target(Module):
         return masked(self.row_mask, terms)
 
     def prior(self, vector: Any) -> PriorCollection:
-        """The latents' prior at given unknowns."""
+        """The latents' prior at given hyperparameters."""
         if self.fixed_reference is not None:
             return prior_of(self.fixed_reference)
         return self.drawn(vector).traced_prior(self.inputs, self.groups).for_sampling()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
-        """The latents of coordinates at given unknowns."""
+        """The latents from coordinates at given hyperparameters."""
         prior = self.prior(vector)
         return prior.latents(prior.unflatten(coordinates))
 
@@ -97,21 +97,21 @@ class Target(Module):
         return self.log_joint(*self.path.place(standard)) + self.path.log_jacobian(standard)
 
     def surrogate(self, vector: Any) -> BlockPosterior:
-        """The surrogate at given unknowns: its prior's, with factors made where ``path`` expects the latents."""
+        """The surrogate at given hyperparameters: its prior's, with factors made where ``path`` expects the latents."""
         if isinstance(self.fixed_reference, BlockPosterior):
             return self.fixed_reference
         problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.row_mask)
         return surrogate_of(problem, self.path.at(vector))
 
     def reference(self, vector: Any) -> Reference:
-        """What moves stand on at given unknowns."""
+        """The prior or surrogate that moves use at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference
         return self.prior(vector) if self.fitted is None else self.surrogate(vector)
 
 
 def prior_of(reference: Reference) -> PriorCollection:
-    """The prior in what moves stand on."""
+    """The prior of a reference Gaussian."""
     return reference.prior if isinstance(reference, BlockPosterior) else reference
 
 

@@ -1,4 +1,4 @@
-"""What iterations leave: records, running moments, and how much is kept."""
+"""Records of iterations, running moments, and which draws are stored."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
-# What was not finite first, in the words of the error.
+# The first quantity that was not finite, in the words of the error.
 BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
 
@@ -51,7 +51,7 @@ class Moments(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What iterations leave, the iterations first: coordinates and latents as far as they are kept."""
+    """Records of iterations, along the first axis: coordinates and latents as far as they are stored."""
 
     coordinates: Any
     latents: Any

@@ -15,7 +15,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.runtime.x64 import as_array
 
-# The nearer to -1, the longer the draws go round in circles.
+# Closer to -1 the draws oscillate for longer.
 _STRONGEST = -0.95
 # Floating-point operations that a Pólya-Gamma draw is worth, by measurement.
 _DRAW = 3000.0

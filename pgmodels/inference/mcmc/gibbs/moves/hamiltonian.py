@@ -91,7 +91,7 @@ class Hamiltonian(Move):
         state = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_turn, (start, momentum, jnp.zeros(()), jnp.zeros(())))
         standard, turned, before, after = state
         gain = after - before - 0.5 * (turned @ turned - momentum @ momentum)
-        # What is not finite at the end is not gone to.
+        # Proposals with a density that is not finite are rejected.
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0.0)), 0.0)
         accepted = height < probability
         vector, whitened = target.path.place(standard)
@@ -123,7 +123,7 @@ def acceptance(stats: MoveStats) -> float:
 
 
 def choose_step(step: float, probability: float) -> float:
-    """The length of steps that are accepted with the probability wanted, from that of steps of another length.
+    """Step size with the target acceptance probability, from the acceptance probability of another step size.
 
     In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
     """

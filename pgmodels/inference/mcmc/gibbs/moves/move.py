@@ -1,4 +1,4 @@
-"""What a move of the sampler is."""
+"""Base class of the sampler's moves, and their requirements, schedules and statistics."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from pgmodels.runtime.x64 import as_array
 
 
 class MoveRequirement(Enum):
-    """What a move may need of a run; one that needs what a run does not have is not made."""
+    """Requirement of a move. A run omits moves whose requirements it does not meet."""
 
-    FACTOR = "a prior with a factor, but for residuals of data, so that its coordinates are standard normal"
+    FACTOR = "a prior with a factor (apart from residuals), so that whitened coordinates are standard normal"
     GAUSSIAN = "a Gaussian fitted to the posterior, which needs a factor"
-    FRAME = "standard coordinates of hyperparameters and latents, about that Gaussian, for a prior without residuals"
-    UNKNOWNS = "sampled hyperparameters, which it moves"
-    GRADIENT = "a posterior density that can be differentiated backwards"
-    WARMUP = "a warm-up that tunes it"
+    PRECONDITIONER = "standard coordinates of hyperparameters and latents, for a prior without residuals"
+    HYPERPARAMETERS = "sampled hyperparameters, which the move updates"
+    GRADIENT = "a posterior density with reverse-mode derivatives"
+    WARMUP = "a warm-up in which the move is tuned"
 
 
 class MoveSchedule(NamedTuple):
-    """In every ``every``-th iteration ``repeats`` steps of a move, with settings of its own."""
+    """Every ``every``-th iteration makes ``repeats`` steps of a move, with its tuned ``settings``."""
 
     repeats: Any
     every: Any
@@ -34,7 +34,7 @@ class MoveSchedule(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step leaves: the chain, the move's state, what is to be summed up, whether all it drew was finite."""
+    """Result of a step: chain, state of the move, ``info`` to be summed, and whether all draws are finite."""
 
     chain: Chain
     state: Any
@@ -43,12 +43,13 @@ class Step(NamedTuple):
 
 
 class MoveStats(NamedTuple):
-    """Sums over a stretch, of one move: its turns and its steps, times chains; each chain's ``info``.
+    """Sums over iterations of one move: iterations with the move, steps (both over all chains), and ``info``.
 
-    ``jumps`` (chains, d) are squared moves of the standardised hyperparameters, a turn each; of a move of these alone.
+    ``jumps`` (chains, d) are sums of squared changes of the standardised hyperparameters in an iteration;
+    zero for moves that do not update them.
     """
 
-    turns: Any
+    iterations: Any
     steps: Any
     info: Any
     jumps: Any
@@ -56,11 +57,11 @@ class MoveStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Move(ABC):
-    """A step of one chain that leaves the posterior unchanged by itself.
+    """A Markov transition of one chain that leaves the posterior invariant.
 
-    ``state`` names what it stands on at the chain's hyperparameters, and shares with other moves: the prior, the
-    surrogate, or None for a state of its own, from ``init``. A move of the hyperparameters has the surrogate, and gives
-    back that of where it goes, or stands on nothing; what others stand on is then made again.
+    ``state`` is the type of the object the move uses at the current hyperparameters, shared between moves: the prior or
+    the surrogate. With None the move has a state from ``init``. A move that updates the hyperparameters either uses the
+    surrogate, and returns it at the new hyperparameters, or uses None; then the shared object is recomputed.
     """
 
     name: ClassVar[str]
@@ -68,22 +69,22 @@ class Move(ABC):
     state: ClassVar[type[PriorCollection] | type[BlockPosterior] | None] = None
 
     def init(self, target: Target, chain: Chain) -> Any:
-        """The first state of its own, arrays alone."""
+        """Initial state of a move with ``state`` None: a pytree of arrays."""
         del target, chain
         return ()
 
     def no_info(self, chain: Chain) -> Any:
-        """The ``info`` of no step at all."""
+        """The ``info`` of zero steps."""
         del chain
         return ()
 
     @abstractmethod
     def step(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any) -> Step:
-        """One step, in the iteration of this number."""
+        """One step, in iteration ``number``."""
 
     def steps(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any, count: Any) -> Step:
-        """So many steps, one after the other; what they leave is summed up."""
-        # What is shared and stays as it is needs no place in the loop.
+        """``count`` steps in sequence, with their ``info`` summed."""
+        # A shared state that does not change is not carried through the loop.
         changes_state = self.state is None or MoveRequirement.HYPERPARAMETERS in self.requirements
 
         def again(_: Any, before: Step) -> Step:
@@ -101,23 +102,20 @@ class Move(ABC):
         """Floating-point operations of a step."""
 
     def first(self) -> MoveSchedule:
-        """Its turn until something is known, and for ever where there is no warm-up."""
+        """Schedule before any pilot; kept if there is no warm-up."""
         return move_schedule(1, 1)
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """Its turn after a pilot; ``sampled`` says whether hyperparameters are."""
+        """Schedule after a pilot; ``sampled`` says whether hyperparameters are sampled."""
         del prior, sampled, stats
         return schedule
 
 
 def factor_operations(prior: PriorCollection) -> float:
-    """Floating-point operations, but for a factor of a third, of making the prior's factors at other hyperparameters.
-
-    n^3 of dense ones. Of a group whose kernel is held there are fewer, beside which those of a posterior count.
-    """
+    """Floating-point operations, up to a factor of 1/3, of a prior at new hyperparameters: n^3 if dense."""
     return float(sum(group.rank**2 * len(group.X) for group in prior.spans().groups))
 
 
 def move_schedule(repeats: int, every: int, settings: Any = None) -> MoveSchedule:
-    """A turn, as arrays."""
+    """A MoveSchedule of arrays."""
     return MoveSchedule(as_array(repeats), as_array(every), settings)

@@ -23,7 +23,7 @@ _DRAWS_BESIDE_UNKNOWNS, _MAX_STEPS_BESIDE_UNKNOWNS = 6.0, 24
 # Floating-point operations that an evaluation of a log density is worth, by measurement.
 DENSITY = 150.0
 
-# So many deviations are drawn at once.
+# Deviations that are drawn at once.
 _AT_ONCE = 4
 
 # Over chains this loops where surrogates differ: see pgmodels.priors.lapack_loops.

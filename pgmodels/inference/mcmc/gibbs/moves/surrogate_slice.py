@@ -36,9 +36,9 @@ _deviation = vmap_as_loop(lambda surrogate, u: surrogate.deviation(u))
 class SurrogateSlice(Move):
     """A slice step on the hyperparameters, the latents moving with the surrogate.
 
-    Held are the surrogate's standard coordinates u, with f = m(θ) + S(θ) u. Given u the posterior density of the
+    The surrogate's standard coordinates u are held fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
     unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
-    integrated out. Source: Murray and Adams 2010, with Gaussian factors in the place of surrogate data.
+    integrated out. Source: Murray and Adams 2010, with Gaussian factors instead of surrogate data.
     """
 
     name: ClassVar[str] = "slice_unknowns"
