@@ -273,10 +273,10 @@ class Model(Module):
 
         return jax.tree.map(fix, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
-        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``neglected``."""
+    def prior(self, X: Any, max_error: float = np.inf) -> PriorCollection:
+        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``max_error``."""
         inputs = self.inputs(np.asarray(X))
-        groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
+        groups = (self._bound(index, inputs, max_error) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
@@ -287,9 +287,9 @@ class Model(Module):
             for index, is_fixed in enumerate(are_fixed)
         )
 
-    def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
+    def _bound(self, index: int, inputs: DistinctInputs, max_error: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
-        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, neglected)
+        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
         return bound if len(X) == count else bound.resized(len(X))
 
     def check_memory(self, X: np.ndarray) -> None:
@@ -317,7 +317,7 @@ class Model(Module):
         groups, fixed_groups = [], fixed_groups or (None,) * len(self.gps)
         for gp, X, row_mask, fixed in zip(self.gps, inputs.X, inputs.row_mask, fixed_groups, strict=True):
             rows, mean = {} if row_mask is None else {"row_mask": row_mask}, as_array(gp.mean.value)
-            groups.append(fixed.with_mean(mean) if fixed else gp.form.traced(gp.kernel, mean, X, gp.size, **rows))
+            groups.append(fixed.with_mean(mean) if fixed else gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:

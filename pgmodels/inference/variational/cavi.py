@@ -237,5 +237,5 @@ def conclude(
 
 @partial(compiled, optimise=False)
 def residual_variances(prior: PriorCollection) -> Any:
-    """See JointPrior, compiled."""
+    """See PriorCollection, compiled."""
     return prior.residual_variances()
