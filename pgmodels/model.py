@@ -273,10 +273,10 @@ class Model(Module):
 
         return jax.tree.map(fix, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, neglected: float = np.inf) -> PriorCollection:
-        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``neglected``."""
+    def prior(self, X: Any, max_error: float = np.inf) -> PriorCollection:
+        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``max_error``."""
         inputs = self.inputs(np.asarray(X))
-        groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
+        groups = (self._bound(index, inputs, max_error) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
@@ -284,9 +284,9 @@ class Model(Module):
         inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
         return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
 
-    def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
+    def _bound(self, index: int, inputs: DistinctInputs, max_error: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
-        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, neglected)
+        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
         return bound if len(X) == count else bound.resized(len(X))
 
     def check_memory(self, X: np.ndarray) -> None:
@@ -320,7 +320,7 @@ class Model(Module):
         for gp, X, row_mask, spanning, fixed in columns:
             optional, mean = {"row_mask": row_mask, "spanning": spanning}, as_array(gp.mean.value)
             rows = {name: value for name, value in optional.items() if value is not None}
-            groups.append(fixed.with_mean(mean) if fixed else gp.form.traced(gp.kernel, mean, X, gp.size, **rows))
+            groups.append(fixed.with_mean(mean) if fixed else gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:

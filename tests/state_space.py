@@ -19,15 +19,15 @@ from pgmodels.priors.representation import Representation
 class StateSpace(Representation):
     """The state-space representation of pgm.Matern12 on one column of X."""
 
-    def bind(self, kernel, mean, X, size, neglected=np.inf):
-        return self.traced(kernel, mean, X, size)
+    def bind(self, kernel, mean, X, size, max_error=np.inf):
+        return self.bind_traced(kernel, mean, X, size)
 
-    def traced(self, kernel, mean, X, size):
+    def bind_traced(self, kernel, mean, X, size):
         variance, lengthscale = (jnp.asarray(p.value) for p in (kernel.variance, kernel.lengthscale))
         X = jnp.asarray(X)
         return LinePrior(jnp.asarray(mean), X, variance, lengthscale, jnp.argsort(X[:, 0]), size)
 
-    bind_traced_for_moments = traced
+    bind_traced_for_moments = bind_traced
 
 
 class LinePrior(LatentPrior):
@@ -113,7 +113,7 @@ class LinePrior(LatentPrior):
         residual = self.variance * (1.0 - weights[0] * a - weights[1] * b)
         return lower, upper, *weights, jnp.maximum(residual, 0.0)
 
-    def at(self, X_new, coordinates):
+    def conditional(self, X_new, coordinates):
         lower, upper, a, b, residual = self.bridge(X_new)
         f = coordinates[..., self.order, :]
         return self.mean + a[:, None] * f[..., lower, :] + b[:, None] * f[..., upper, :], residual

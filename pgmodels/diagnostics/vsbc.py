@@ -164,7 +164,7 @@ def simulate_calibration(
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     # Latents with a prior variance of 0 (up to jitter) do not test q.
-    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.neglected
+    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.approximation_error
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)

@@ -17,9 +17,9 @@ class PrecisionWarning(PgmodelsWarning):
 
 def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
     """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one."""
-    if prior.neglected * precision <= _WANTED:
+    if prior.approximation_error * precision <= _WANTED:
         return prior
-    return model.prior(data.X, neglected=_WANTED / precision)
+    return model.prior(data.X, max_error=_WANTED / precision)
 
 
 def warn_inaccurate(
@@ -29,10 +29,11 @@ def warn_inaccurate(
 
     ``rounding`` is the ELBO's rounding error, ``neglect`` its error by the variances that the prior neglects.
     """
+    error = prior.approximation_error
     remedy = "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, or add a White kernel."
-    if prior.neglected * precision > _WARNED:
+    if error * precision > _WARNED:
         warn(
-            f"the latents' prior is held to a variance of {prior.neglected:.1e} (jitter or neglected pivots), and the "
+            f"the latents' prior is held to a variance of {error:.1e} (jitter or neglected pivots), and the "
             f"data determine a latent to {1.0 / precision:.1e}: double precision does not hold both, so that ELBO, "
             f"means and variances are off. {remedy}",
             PrecisionWarning,
@@ -40,7 +41,7 @@ def warn_inaccurate(
     elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):
         warn(
             f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: by {neglect:.1g} for a variance of "
-            f"{prior.neglected:.1e} that the prior neglects (jitter or neglected pivots), and by {rounding:.1g} for "
+            f"{error:.1e} that the prior neglects (jitter or neglected pivots), and by {rounding:.1g} for "
             f"rounding. y is farther from the latents than the likelihood's scale lets it be. {remedy}",
             PrecisionWarning,
         )

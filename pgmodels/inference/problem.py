@@ -167,7 +167,7 @@ class Problem(Module):
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
         """Error of the ELBO, to first order, by the variance that the prior's representation adds or neglects."""
-        added = float(self.prior.neglected)
+        added = float(self.prior.approximation_error)
         return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
 
     def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:

@@ -110,7 +110,7 @@ class Program:
         for gp, A, X, rows, v in zip(model.gps, self.factors, self.inputs, self.spanning, whitened, strict=True):
             mean = as_array(gp.mean.value)
             if A is None:
-                latents.append(_REPRESENTATION.traced(bare(gp.kernel), mean, X, gp.size, spanning=rows).latents(v))
+                latents.append(_REPRESENTATION.bind_traced(bare(gp.kernel), mean, X, gp.size, spanning=rows).latents(v))
             else:
                 latents.append(mean + A.T @ v)
         return self.copies.side_by_side(latents)

@@ -1,8 +1,8 @@
-"""What a prior at the data and the posterior that sites make of it can do, whatever their form.
+"""Interfaces of priors at the data and of their posteriors given sites, independent of the representation.
 
 A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is
-allowed. *Coordinates* of latents are what draws are held in: the latents at the data follow from them, and what is
-known of the latents elsewhere.
+allowed. *Coordinates* are the random vector that represents a draw of the latents: they determine the latents at the
+data (up to an independent residual) and the conditional distribution elsewhere.
 """
 
 from abc import abstractmethod
@@ -18,8 +18,8 @@ from pgmodels.runtime.pickling import Module
 
 Key = PRNGKeyArray | Array
 
-# Folded into a key that has drawn coordinates already, so that what is drawn given them is independent.
-_SCATTER = 2**31 - 1
+# Folded into the key that drew the coordinates, so that the residual noise is independent of them.
+_RESIDUAL = 2**31 - 1
 
 
 class Sites(NamedTuple):
@@ -37,15 +37,15 @@ class Sites(NamedTuple):
         return self.precision.ndim == 3
 
     def columns(self, part: slice) -> "Sites":
-        """Those of some latents."""
+        """The sites of some latents."""
         return Sites(self.potential[:, part], self.precision[:, part])
 
 
 class Moments(NamedTuple):
-    """Means and variances of n data's latents given sites, the sites' log normaliser, and KL(q || prior).
+    """Posterior means and variances of the latents at n data, the log normaliser of the sites, and KL(q || prior).
 
-    q is the posterior that the sites make. The divergence is a sum of few terms that are as large as it is itself; as
-    E log of the sites less their log normaliser it would be a small difference of large numbers.
+    q is the posterior given the sites. The divergence is computed directly: as E_q log sites - log normaliser it would
+    be a small difference of large numbers.
     """
 
     mean: Float[Array, "n l"]
@@ -71,17 +71,17 @@ class Posterior(Module):
 
     @abstractmethod
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
-        """The mean of the latents' coordinates, and an exact joint draw of their deviation from it."""
+        """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
     def resized(self, prior: "LatentPrior", size: int) -> "Posterior":
-        """The same with its prior at ``size`` rows, see LatentPrior: rows that fill up the data have no sites."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be filled up.")
+        """The posterior with its prior at ``size`` rows, see LatentPrior; padding rows have zero sites."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be padded.")
 
 
 class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.
 
-    These methods are all that CAVI and Gibbs sweeps need.
+    These methods suffice for CAVI and Gibbs sweeps.
     """
 
     mean: eqx.AbstractVar[Array]
@@ -91,30 +91,30 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
 
     def resized(self, size: int) -> "LatentPrior":
-        """The same at the first ``size`` rows, or at rows that fill the data up; outside ``jit``.
+        """The prior truncated or padded to ``size`` rows; outside ``jit``.
 
-        See pgmodels.priors.padding. Engines do without where a form has none.
+        See pgmodels.priors.padding. Optional: engines work without it.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be filled up.")
+        raise NotImplementedError(f"{type(self).__name__} cannot be padded.")
 
     @property
-    def neglected(self) -> Float[Array, ""]:
-        """The largest variance that the form adds to a latent or leaves out: no more than rounding unless it says so.
+    def approximation_error(self) -> Float[Array, ""]:
+        """The largest variance that the representation adds (jitter) or omits (truncation); 0 means rounding only.
 
-        It matters to a posterior only where a site's precision times it is not small against 1.
+        It affects a posterior only where its product with a site's precision is not small against 1.
         """
         return jnp.zeros(())
 
     def residual_variance(self) -> Float[Array, " n"] | None:
-        """The variance at X that coordinates leave, independent for each datum; None where they leave none."""
+        """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None
 
     def with_mean(self, mean: Array) -> "LatentPrior":
-        """The same with another mean."""
+        """The prior with another mean."""
         return replace(self, mean=mean)
 
     def for_sampling(self) -> "LatentPrior":
-        """The prior as a model to draw from, where the form is one of posteriors alone."""
+        """The prior as a generative model, for representations that only define a variational posterior."""
         return self
 
     @property
@@ -127,7 +127,7 @@ class LatentPrior(Module):
         """The posterior given sites, factorised once."""
 
     def moments(self, sites: Sites) -> Moments:
-        """What those need of the posterior given sites who need nothing else of it."""
+        """Moments, log normaliser and divergence given sites, without keeping the factorisation."""
         posterior, (h, w) = self.condition(sites), sites
         mean, variance = posterior.moments()
         log_normalizer = posterior.log_normalizer()
@@ -136,44 +136,44 @@ class LatentPrior(Module):
         )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Mean and variance before any data."""
+        """Prior mean and variance at X."""
         zeros = jnp.zeros((self.X.shape[0], self.size))
         return self.moments(Sites(zeros, zeros))[:2]
 
     def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
-        """A draw of the latents from the prior, and its coordinates: standard normal unless the form says otherwise."""
+        """A prior draw of the latents and its coordinates, which are standard normal by default."""
         coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
-        return self.scatter(key, coordinates), coordinates
+        return self.sample_given(key, coordinates), coordinates
 
-    def scatter(self, key: Key, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
-        """A draw of the latents at X given coordinates, which may have been drawn with the same key."""
+    def sample_given(self, key: Key, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
+        """Draw the latents at X given coordinates; ``key`` may be the one that drew the coordinates."""
         latents, residual = self.latents(coordinates), self.residual_variance()
         if residual is None:
             return latents
-        noise = jax.random.normal(jax.random.fold_in(key, _SCATTER), latents.shape, latents.dtype)
+        noise = jax.random.normal(jax.random.fold_in(key, _RESIDUAL), latents.shape, latents.dtype)
         return latents + jnp.sqrt(residual)[:, None] * noise
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """The covariance of a latent at new inputs, given its coordinates; ValueError where a form has none."""
+        """The covariance of a latent at new inputs, given its coordinates; ValueError without a factor."""
         raise no_factor(self)
 
     @abstractmethod
     def sweep_operations(self) -> float:
-        """Floating-point operations of conditioning one latent on sites and drawing from what comes out."""
+        """Floating-point operations to condition one latent on sites and draw from the posterior."""
 
     @abstractmethod
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         """The latents at X."""
 
     @abstractmethod
-    def at(
+    def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """Mean and variance of the latents at new inputs, given coordinates."""
 
 
 def no_factor(prior: LatentPrior) -> ValueError:
-    """What to raise where a prior's factor matrix is needed and it has none."""
+    """The error for a prior without the factor matrix that the operation needs."""
     return ValueError(
         f"the prior {type(prior).__name__} has no factor matrix, which is needed where the formula combines latents, "
         "for moves about a fitted Gaussian and for joint draws at new inputs: choose another form of the GP, such as "

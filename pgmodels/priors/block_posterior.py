@@ -1,4 +1,4 @@
-"""The posterior of latents that one Gaussian factor a datum couples: the prior times these factors."""
+"""Posteriors of latents that the sites couple: the prior times one Gaussian factor per datum."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from pgmodels.priors.padding import padded_size
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Triangular solves for the columns of a block's latents: with this many, a third of the work of one for all is left.
+# Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
 
 # Means (n, L) and covariances (n, L, L) of the latents of each datum.
@@ -32,8 +32,8 @@ class BlockPosterior(Module):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
 
     ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
-    whitened coordinates v, all latents end to end, it is N(centre, P^-1), P = I + A W A^T = R R^T, with a root R a
-    block, over the coordinates of the block's latents end to end.
+    whitened coordinates v, concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T; ``roots``
+    holds one R per block, over the concatenated coordinates of the block's latents.
     """
 
     prior: PriorCollection
@@ -47,12 +47,12 @@ class BlockPosterior(Module):
 
     @double_precision
     def resized(self, size: int) -> "BlockPosterior":
-        """See JointPrior."""
+        """See PriorCollection."""
         prior = self.prior.resized(size)
         if prior is self.prior:
             return self
         sites = resized_sites(Sites(self.potential, self.precision), size)
-        # Where the coordinates of one are among those of the other: a latent's first ones.
+        # Each latent's leading coordinates are common to both sizes.
         pairs = list(zip(self.prior.ranks, prior.ranks, strict=True))
         centre, roots = np.zeros(sum(new for _, new in pairs)), []
         kept, into = _shared(pairs)
@@ -65,11 +65,11 @@ class BlockPosterior(Module):
         return BlockPosterior(prior, *sites, as_array(centre), tuple(roots), self.log_evidence, self.blocks)
 
     def padded(self) -> "BlockPosterior":
-        """See JointPrior."""
+        """See PriorCollection."""
         return self.resized(padded_size(self.prior.num_rows))
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """The log of the data's Gaussian factors at the latents of coordinates, f, averaged over what these leave."""
+        """Log of the Gaussian factors at f, the latents given by coordinates, in expectation over the residual."""
         quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f) + _trace(self.prior, self.precision)
         return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
 
@@ -96,7 +96,7 @@ class BlockPosterior(Module):
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def with_inverse_roots(self) -> "BlockPosterior":
-        """The same, made to draw many deviations."""
+        """The posterior with inverse roots computed, for drawing many deviations."""
         return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
 
     def marginals(self) -> Marginals:
@@ -127,9 +127,9 @@ class BlockPosterior(Module):
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        """Mean and covariance of the latents at each of new inputs."""
+        """Mean and covariance of the latents at each new input."""
         centres = self.prior.unflatten(self.centre)
-        conditionals = [group.at(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
+        conditionals = [group.conditional(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
         residuals = [
             residual for (_, residual), size in zip(conditionals, self.prior.sizes, strict=True) for _ in range(size)
         ]
@@ -139,7 +139,7 @@ class BlockPosterior(Module):
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
-        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
+        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
         deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
         return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
 
@@ -147,7 +147,7 @@ class BlockPosterior(Module):
         """A joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.scatter(key, coordinates), coordinates
+        return self.prior.sample_given(key, coordinates), coordinates
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
         """The covariance of the latents at new inputs with those at the data."""
@@ -186,9 +186,9 @@ class BlockPosterior(Module):
 
     @staticmethod
     def _half(block: tuple[int, ...], root: Array, factors: Sequence[Array]) -> Float[Array, "D b m"]:
-        """The U with U^T U the covariance of a block's latents, their residuals left out.
+        """The U with U^T U the covariance of a block's latents, without residuals.
 
-        Above the coordinates of a latent its columns are zero, and only what is below is solved for.
+        The columns of a latent are zero above its first coordinate; only the rows below are solved for.
         """
         solutions, start = [], 0
         for latents in np.array_split(block, min(len(block), _SOLVES)):
@@ -201,12 +201,12 @@ class BlockPosterior(Module):
 
 
 class FICPosterior(BlockPosterior):
-    """The same where coordinates of some latents are those of the sparse model: f = g + D e with g = mean + A^T v.
+    """The block posterior if some priors are FIC: f = g + D e with g = mean + A^T v and coordinates (v, e).
 
-    D is the diagonal matrix of the square roots of a datum's residuals, 0 for latents that have none. ``span`` is the
-    posterior of v, e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
-    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``. Here data are distinct rows, and the h and W
-    of one the ``sums`` over its copies.
+    D is diagonal, the square roots of a datum's residual variances, 0 for latents without residual. ``span`` is the
+    posterior of v with e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
+    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``. Rows are distinct rows; ``sums`` are the h and W
+    summed over equal rows.
     """
 
     span: BlockPosterior
@@ -215,14 +215,14 @@ class FICPosterior(BlockPosterior):
     gain: Float[Array, "m L L"]
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
-        """See CoupledPosterior."""
+        """See BlockPosterior."""
         v, e = _split_sparse(self.prior.distinct, flat)
         g = self.span.prior.latents(self.span.prior.unflatten(v))
         turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.sums.potential, g))
         return _join_sparse(self.prior, self.span.standardise(v), turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
-        """See CoupledPosterior."""
+        """See BlockPosterior."""
         ours, theirs = _split_sparse(self.prior.distinct, u)
         v = self.span.deviation(ours)
         g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
@@ -230,11 +230,11 @@ class FICPosterior(BlockPosterior):
         return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
 
     def with_inverse_roots(self) -> "FICPosterior":
-        """See CoupledPosterior."""
+        """See BlockPosterior."""
         return replace(self, span=self.span.with_inverse_roots())
 
     def marginals(self) -> Marginals:
-        """See CoupledPosterior."""
+        """See BlockPosterior."""
         _, V = self.span.marginals()
         residual_covariance = _spread(self.prior.distinct)[:, :, None] * self.gain
         kept = jnp.eye(V.shape[-1]) - residual_covariance @ self.sums.precision
@@ -242,7 +242,7 @@ class FICPosterior(BlockPosterior):
         return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        """See CoupledPosterior."""
+        """See BlockPosterior."""
         log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
         return super().divergence(covariance) + log_root
 
@@ -257,7 +257,7 @@ def condition_blocks(
     precision: Float[Array, "n L L"],
     blocks: tuple[tuple[int, ...], ...],
 ) -> BlockPosterior:
-    """The posterior given factors; one Cholesky a block. Every group needs a factor, or is of the sparse model."""
+    """The posterior given factors, with one Cholesky factorisation per block. Groups need a factor or are FIC."""
     if prior.whitened and not prior.factored:
         return _condition_sparse(prior, potential, precision, blocks)
     means = prior.means()
@@ -294,7 +294,7 @@ def condition_blocks(
 
 
 def together(posterior: IndependentPosterior | BlockPosterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
-    """The posterior with the same mean and ``share`` times the factors' precisions, all latents factorised together."""
+    """The posterior with the same mean and ``share`` times the factors' precisions, with all latents in one block."""
     if isinstance(posterior, IndependentPosterior):
         h, w = posterior.sites
         W = jax.vmap(jnp.diag)(w)
@@ -307,7 +307,7 @@ def together(posterior: IndependentPosterior | BlockPosterior, share: Float[Arra
 
 
 def resize_coordinates(array: np.ndarray, prior: PriorCollection, other: PriorCollection) -> np.ndarray:
-    """A vector or a matrix over a prior's coordinates, over those of another with other rows: zero elsewhere."""
+    """Re-index a vector or matrix from the coordinates of ``prior`` to those of ``other``; new entries are zero."""
     pairs = list(zip(prior.ranks, other.ranks, strict=True))
     kept, into = _shared(pairs)
     resized = np.zeros((sum(new for _, new in pairs),) * array.ndim)
@@ -352,15 +352,15 @@ def _condition_sparse(
 
 
 def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
-    """The square roots of the residuals that have coordinates of their own, 0 where a latent has none."""
+    """Square roots of the FIC residual variances, 0 for latents without residual coordinates."""
     zeros = jnp.zeros(prior.num_rows)
-    # No group that has such coordinates shares its inputs between distinct rows: see Form.shares.
+    # FIC groups never share inputs between distinct rows: see Representation.shares.
     deviations = [jnp.sqrt(group.residual) if isinstance(group, FICPrior) else zeros for group in prior.groups]
     return jnp.stack([part for part, size in zip(deviations, prior.sizes, strict=True) for _ in range(size)], axis=1)
 
 
 def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
-    """The v of coordinates, flat, and the e, 0 where a latent has none."""
+    """Split coordinates into v (flat) and e (0 for latents without residual coordinates)."""
     spans, residuals = [], []
     for group, part in zip(prior.groups, prior.unflatten(flat), strict=True):
         v, e = group.split(part) if isinstance(group, FICPrior) else (part, jnp.zeros((prior.num_rows, group.size)))
@@ -384,13 +384,13 @@ def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], tran
 
 
 def _trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
-    """E eps^T W eps, summed over the data, of what coordinates leave of the latents."""
+    """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
     residual = prior.residual_variances()
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
 
 def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the coordinates that two priors share, in each: of a latent the first ones."""
+    """Indices of the coordinates common to two priors, in each of them: each latent's leading ones."""
     starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
     places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
     return tuple(np.concatenate(places).T)

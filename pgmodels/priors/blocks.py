@@ -1,4 +1,4 @@
-"""Blocks of latents that are factorised together, their coordinates end to end."""
+"""Blocks of latents that are factorised together, with concatenated coordinates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import padded_size
 
-# Latents are factorised together up to so many whitened coordinates in all, and each by itself beyond: 82 MB a root.
+# Up to this many whitened coordinates in all (82 MB a root), all latents are one block; beyond, each is its own.
 MAX_BLOCK = 3200
 
 
 def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
-    """All latents together where that is affordable, else each by itself; whether rows are filled up or not."""
+    """One block of all latents if affordable, else one block per latent; the choice does not depend on padding."""
     ranks = [padded_size(rank) for rank in prior.spans().ranks]
     if sum(ranks) <= MAX_BLOCK:
         return (tuple(range(len(ranks))),)
@@ -23,7 +23,7 @@ def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
 
 
 def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
-    """Coordinates, latent after latent, in parts, those of a block's latents each: these need not be neighbours."""
+    """Split coordinates, ordered by latent, into one vector per block, whose latents need not be adjacent."""
     vectors = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
     return [jnp.concatenate([vectors[latent] for latent in block]) for block in blocks]
 
@@ -41,7 +41,7 @@ def scatter_blocks(
 
 
 def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
-    """A vector over all blocks, one after the other, in parts, one as long as each block's matrix."""
+    """Split a vector over concatenated blocks into one per block, as long as its matrix."""
     return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
 
 

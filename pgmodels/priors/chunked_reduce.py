@@ -1,6 +1,6 @@
-"""Passes over the rows of latents that a datum couples: with their factors, or by chunks where these are not held.
+"""Sums and maps over rows for coupled latents: with their factors in memory, or recomputed in chunks.
 
-Beside a group with a dense prior, which is larger, the factors of all are made in each pass.
+Together with a dense prior, which is larger, all factors are computed at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from pgmodels.priors.low_rank import InducingPointPrior
 
 
 def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: Float[Array, "n *_"]) -> Any:
-    """``function`` of the factors (r, n) of the latents and of terms of each row, which is a sum over the rows."""
+    """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
     if not _in_chunks(prior):
         return function(prior.factors(), *terms)
 
@@ -33,7 +33,7 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: 
 
 
 def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], Any]) -> Any:
-    """``function`` of the factors (r, n) of the latents, whose results have a first axis of rows."""
+    """Map over rows: ``function`` of the latents' factors (r, n), with results whose first axis is the rows."""
     if not _in_chunks(prior):
         return function(prior.factors())
     factors_at = _by_products(prior)
@@ -41,12 +41,12 @@ def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], 
 
 
 def _rows(prior: PriorCollection) -> Array:
-    """The inputs of the rows: those of any group whose factor is not held, which has one for each."""
+    """The inputs of the rows, from any chunked group."""
     return next(group.X for group in prior.groups if isinstance(group, ChunkedInducingPrior))
 
 
 def _in_chunks(prior: PriorCollection) -> bool:
-    """Whether some factor is not held, and all of them follow from inputs."""
+    """Whether some group is chunked and all factors can be computed from inputs."""
     spanned = all(isinstance(group, InducingPointPrior) for group in prior.groups)
     return spanned and any(isinstance(group, ChunkedInducingPrior) for group in prior.groups)
 
@@ -64,5 +64,5 @@ def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
 
 
 def _width(prior: PriorCollection) -> int:
-    """The entries of all factors for a datum, each latent's beside the others'."""
+    """Entries of all factors per row."""
     return sum(prior.ranks) * len(prior.ranks)

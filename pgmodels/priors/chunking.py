@@ -1,4 +1,4 @@
-"""Chunks of rows, in one compiled program: what is computed of them is not held of all rows at once."""
+"""Computation in chunks of rows within one compiled program, to limit memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Numbers at a time, 4 MB: some such arrays stay in a cache.
+# Numbers per chunk, 4 MB: a few such arrays fit in the cache.
 CHUNK = 2**19
-# Entries of a factor, inputs times rows, up to which it is held: 128 MB.
+# Entries of a factor, inputs times rows, up to which it is kept in memory: 128 MB.
 HELD = 2**24
 
 
 def chunks(width: int, X: Float[Array, "n d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
-    """Inputs, and terms of each row, in chunks of equal length along a first axis; ``width`` numbers come of a row.
+    """Inputs and terms of each row, in equal chunks along a new first axis; ``width`` is the numbers per row.
 
-    Rows that fill up the last one are its last again, and their terms zero.
+    The last chunk is padded with its last row and zero terms.
     """
     n = len(X)
     count = max(1, -(-n * width // CHUNK))
@@ -30,17 +30,17 @@ def chunks(width: int, X: Float[Array, "n d"], *terms: Float[Array, "n *_"]) -> 
 
 
 def each_row(function: Callable[..., Any], width: int, X: Float[Array, "n d"]) -> Any:
-    """``function`` of the inputs of chunks, whose results have a first axis of rows, for all rows."""
+    """Map ``function`` over chunks of inputs; its results have the rows as first axis, and are joined."""
     results = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], results)
 
 
 def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array, "n d"], *terms: Array) -> Any:
-    """What ``function`` of the inputs of chunks and of their terms adds to ``start`` in all."""
+    """``start`` plus the sum over chunks of ``function`` of their inputs and terms."""
     checkpointed = jax.checkpoint(function)
 
     def add(sums: Any, chunk: tuple[Array, ...]) -> tuple[Any, None]:
-        # Sums are outside of what reverse mode computes once more: it keeps none.
+        # The addition is outside the checkpoint, so that reverse mode stores no sums.
         return jax.tree.map(jnp.add, sums, checkpointed(*chunk)), None
 
     return jax.lax.scan(add, start, chunks(width, X, *terms))[0]

@@ -1,4 +1,4 @@
-"""All latent GPs of a model at the data: groups that share a kernel, side by side."""
+"""Priors of all latent GPs of a model at the data, in groups that share a kernel."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,14 +17,14 @@ from pgmodels.priors.padding import pad_zeros, padded_size
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Coordinates of the latents, a group each.
+# Coordinates of the latents, one array per group.
 Coordinates = tuple[Array, ...]
 
 
 class PriorCollection(Module):
     """Independent groups of latent GPs. Arrays over latents are (..., n, latents), groups in the model's order.
 
-    Each group is at its distinct inputs, and ``copies`` say where the n rows of the data are among them.
+    Each group is evaluated at its distinct inputs; ``copies`` maps the n rows of the data to them.
     """
 
     groups: tuple[LatentPrior, ...]
@@ -51,30 +51,30 @@ class PriorCollection(Module):
 
     @property
     def whitened(self) -> bool:
-        """Whether every group has a factor, but for residuals of data that are coordinates of their own."""
+        """Whether every group has a factor, once the residuals of FIC groups are left out."""
         return self.spans().factored
 
     def spans(self) -> "PriorCollection":
-        """The same, of the sparse model only what its inducing inputs span: residuals of data are left out."""
+        """The priors with FIC groups replaced by their low-rank term, without residuals."""
         groups = (group.span if isinstance(group, FICPrior) else group for group in self.groups)
         return PriorCollection(tuple(groups), self.copies)
 
     @property
     def distinct(self) -> "PriorCollection":
-        """The same at rows that differ, of which ``total`` makes one of copies and ``spread`` copies of each."""
+        """The prior at the distinct rows; ``total`` sums over copies and ``spread`` repeats values for them."""
         return PriorCollection(self.groups, Copies(None, self.copies.places))
 
     def total(self, terms: Float[Array, "n *rest"]) -> Float[Array, "m *rest"]:
-        """Terms of each row, summed over its copies, at the distinct rows."""
+        """Sum the terms of equal rows: values at the distinct rows."""
         rows = self.copies.rows
         return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
 
     def spread(self, values: Float[Array, "m *rest"]) -> Float[Array, "n *rest"]:
-        """Values at the distinct rows, at all of their copies."""
+        """Repeat values at the distinct rows for all rows."""
         return values if self.copies.rows is None else values[self.copies.rows]
 
     def sites_by_group(self, sites: Sites) -> list[Sites]:
-        """The sites at each group's inputs: those of copies are one, whose potential and precision are their sums."""
+        """Sites at each group's distinct inputs: potentials and precisions of equal inputs are summed."""
         total, by_group = Sites(*map(self.total, sites)), []
         for group, part, places in zip(self.groups, self.slices(), self.copies.places, strict=True):
             group_sites = total.columns(part)
@@ -84,24 +84,24 @@ class PriorCollection(Module):
         return by_group
 
     def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
-        """Terms of each row and latent, summed over all rows that share the latent with it, at the rows of the data."""
+        """For each row and latent, the sum of terms over all rows that share the latent's value."""
         if not any(self.shared):
             return terms
         sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
         return self.side_by_side([group_sites.potential for group_sites in sums])
 
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
-        """Values of the latents at each group's inputs, at the rows of the data."""
+        """Join values at each group's inputs into values at the rows of the data."""
         return self.copies.side_by_side(by_group)
 
     @property
-    def neglected(self) -> float:
-        """The largest variance that the groups' forms add to a latent or leave out."""
-        return max(float(group.neglected) for group in self.groups)
+    def approximation_error(self) -> float:
+        """The largest approximation error of a group, see LatentPrior."""
+        return max(float(group.approximation_error) for group in self.groups)
 
     @property
     def num_rows(self) -> int:
-        """The number of rows, those that fill up the data included."""
+        """The number of rows, padding included."""
         if self.copies.rows is not None:
             return len(self.copies.rows)
         places = self.copies.places[0]
@@ -109,17 +109,17 @@ class PriorCollection(Module):
 
     @property
     def can_pad(self) -> bool:
-        """Whether rows can fill up the data: see pgmodels.priors.padding."""
+        """Whether the data can be padded with rows: see pgmodels.priors.padding."""
         return all(group.can_pad for group, shared in zip(self.groups, self.shared, strict=True) if not shared)
 
     @property
     def shared(self) -> tuple[bool, ...]:
-        """Of each group, whether rows share its inputs, which stay as they are then whatever the number of rows."""
+        """For each group, whether rows share its inputs; such inputs do not change with the number of rows."""
         return tuple(self.copies.rows is not None or places is not None for places in self.copies.places)
 
     @double_precision
     def resized(self, size: int) -> "PriorCollection":
-        """The same at the first ``size`` rows, or at rows that fill the data up, where that can be."""
+        """The prior truncated or padded to ``size`` rows; unchanged if a group cannot be padded."""
         if size == self.num_rows or not self.can_pad:
             return self
         pairs = zip(self.groups, self.shared, strict=True)
@@ -127,11 +127,11 @@ class PriorCollection(Module):
         return PriorCollection(groups, self.copies.resized(size))
 
     def padded(self) -> "PriorCollection":
-        """The same, filled up to one of few sizes."""
+        """The prior padded to one of few sizes."""
         return self.resized(padded_size(self.num_rows))
 
     def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-        """ValueError where a kernel of one's own is no covariance there: see pgmodels.priors.new_inputs."""
+        """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.new_inputs."""
         for group in self.spans().groups:
             check_new_inputs(group, X_new, name, jointly)
 
@@ -145,7 +145,7 @@ class PriorCollection(Module):
         return IndependentPosterior(self, sites, tuple(group.condition(group_sites) for group, group_sites in pairs))
 
     def moments(self, sites: Sites) -> Moments:
-        """Those of all groups given sites."""
+        """See LatentPrior; log normalisers and divergences are summed over groups."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         means, variances, logs, divergences = zip(
             *(group.moments(group_sites) for group, group_sites in pairs), strict=True
@@ -156,27 +156,27 @@ class PriorCollection(Module):
         )
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Mean and variance before any data."""
+        """Prior mean and variance at the data."""
         means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
         return self.side_by_side(means), self.side_by_side(variances)
 
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
-        """The latents at the data of coordinates, a group each."""
+        """The latents at the data from the coordinates of each group."""
         return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
 
     def for_sampling(self) -> "PriorCollection":
-        """The prior as a model to draw from, where a form is one of posteriors alone."""
+        """See LatentPrior."""
         return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
 
-    def scatter(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
-        """A draw of the latents at the data given coordinates, which may have been drawn with the same key."""
+    def sample_given(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
+        """See LatentPrior."""
         keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
         return self.side_by_side(
-            [group.scatter(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
+            [group.sample_given(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
         )
 
     def residual_variances(self) -> Float[Array, "n l"] | None:
-        """The variance of each latent at the data that coordinates leave; None where they leave none of any."""
+        """Variance of each latent at the data given the coordinates; None if zero for all groups."""
         residuals = [group.residual_variance() for group in self.groups]
         if all(part is None for part in residuals):
             return None
@@ -187,7 +187,7 @@ class PriorCollection(Module):
         return self.side_by_side(columns)
 
     def require_factors(self) -> list[FactoredPrior]:
-        """The groups, all of which have a factor. Raises ValueError where one has none."""
+        """The groups. Raises ValueError if one has no factor."""
         for group in self.groups:
             if not isinstance(group, FactoredPrior):
                 raise no_factor(group)
@@ -199,7 +199,7 @@ class PriorCollection(Module):
         return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 
     def _at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
-        """Values at the inputs of a group, at the rows of the data."""
+        """Map values at a group's inputs to the rows of the data."""
         places, rows = self.copies.places[index], self.copies.rows
         values = values if places is None else values[..., places]
         return values if rows is None else values[..., rows]
@@ -213,17 +213,17 @@ class PriorCollection(Module):
         """The covariance of the latents of each group at new inputs, given their coordinates."""
         return [group.residual_covariance(X_new) for group in self.groups]
 
-    def at(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
+    def conditional_mean(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
         """The mean of the latents at new inputs, given coordinates."""
         pairs = zip(self.groups, coordinates, strict=True)
-        return jnp.concatenate([group.at(X_new, v)[0] for group, v in pairs], axis=-1)
+        return jnp.concatenate([group.conditional(X_new, v)[0] for group, v in pairs], axis=-1)
 
     def means(self) -> Float[Array, " l"]:
         """The constant mean of each latent."""
         return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])
 
     def flatten(self, coordinates: Sequence[Array]) -> Float[Array, " D"]:
-        """Coordinates, a group each, as one vector: latent after latent."""
+        """The coordinates of all groups as one vector, latent by latent."""
         return jnp.concatenate([v.T.ravel() for v in coordinates])
 
     def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
@@ -240,7 +240,7 @@ class PriorCollection(Module):
 
 
 class IndependentPosterior(Module):
-    """All latents given sites: a posterior a group."""
+    """Posterior of all latents given sites that do not couple them: one posterior per group."""
 
     prior: PriorCollection
     sites: Sites
@@ -248,7 +248,7 @@ class IndependentPosterior(Module):
 
     @double_precision
     def resized(self, size: int) -> "IndependentPosterior":
-        """See JointPrior."""
+        """See PriorCollection."""
         prior = self.prior.resized(size)
         if prior is self.prior:
             return self
@@ -257,7 +257,7 @@ class IndependentPosterior(Module):
         return IndependentPosterior(prior, resized_sites(self.sites, size), groups)
 
     def padded(self) -> "IndependentPosterior":
-        """See JointPrior."""
+        """See PriorCollection."""
         return self.resized(padded_size(self.prior.num_rows))
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
@@ -275,13 +275,13 @@ class IndependentPosterior(Module):
         return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
 
     def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
-        """The mean of the latents' coordinates, and a draw of their deviation from it, a group each."""
+        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
         keys = jax.random.split(key, len(self.groups))
         pairs = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
         return tuple(m for m, _ in pairs), tuple(d for _, d in pairs)
 
     def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
-        """The log of the sites at the latents of coordinates, f, averaged over what these leave."""
+        """Log of the sites at f, the latents given by coordinates, in expectation over the residual."""
         h, w = self.sites
         residual = self.prior.residual_variances()
         loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
@@ -297,7 +297,7 @@ class IndependentPosterior(Module):
         """A joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.scatter(key, coordinates), coordinates
+        return self.prior.sample_given(key, coordinates), coordinates
 
     def covariance(self) -> Float[Array, "l n n"]:
         """The covariance of each latent at the data."""
@@ -320,7 +320,7 @@ class IndependentPosterior(Module):
 
 
 def resized_sites(sites: Sites, size: int) -> Sites:
-    """Those of the first rows, or all of them and sites that say nothing."""
+    """The sites truncated to ``size`` rows, or padded with zero sites."""
     return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
 
 

@@ -1,4 +1,4 @@
-"""A posterior's Gaussian with another mean and covariance of its whitened coordinates."""
+"""Gaussian posteriors with a corrected mean and covariance of the whitened coordinates."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from pgmodels.runtime.pickling import Module
 class CorrectedGaussian(Module):
     """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
 
-    ``log_determinant`` is that of ``half``.
+    ``log_determinant`` is log |det half|.
     """
 
     prior: PriorCollection
@@ -24,22 +24,22 @@ class CorrectedGaussian(Module):
     log_determinant: Float[Array, ""]
 
     def padded(self) -> "CorrectedGaussian":
-        """Itself: it is made of a posterior that is filled up."""
+        """Itself: it is computed from a padded posterior."""
         return self
 
     def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
         """A joint draw of the latents at the data, and its coordinates by group."""
         v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))
-        return self.prior.scatter(key, v), v
+        return self.prior.sample_given(key, v), v
 
     def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
         """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn.
 
-        With ``keys`` (S,), which may have drawn u, goes what coordinates leave of the latents.
+        ``keys`` (S,), which may have drawn u, draw the residual of the latents given the coordinates.
         """
         v = self.centre + noise @ self.half.T
         log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
-        return jax.vmap(self.prior.scatter)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
+        return jax.vmap(self.prior.sample_given)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
 
 
 def move(
@@ -47,7 +47,7 @@ def move(
 ) -> CorrectedGaussian:
     """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
 
-    With a ``share`` below 1 of the data's precisions it is wider: tails are the prior's where the data say little.
+    With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.
     """
     (posterior_root,), gaussian = together(posterior).roots, together(posterior, share)
     (R,) = gaussian.roots

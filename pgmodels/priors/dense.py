@@ -15,13 +15,13 @@ from pgmodels.priors.factored import FactoredPrior, with_residual
 from pgmodels.priors.padding import pad_rows, pad_square, pad_zeros
 from pgmodels.runtime.x64 import as_array
 
-# Jitter of a root that is made under jit, relative to the mean variance: of inducing inputs, which may be nearly equal.
+# Jitter of roots computed under jit, relative to the mean variance, for inducing inputs, which may be nearly equal.
 WHITENING_JITTER = 1e-8
-# Of distinct rows of data: of more than so many it grows as what rounding does to their matrix, of which it is ten
-# times as much (see pgmodels.priors.inducing.representation). Where it gives no root, as of kernels that are not quite
-# positive semi-definite, it is the one above.
+# Jitter for distinct rows of data; above _MANY rows it grows with the rounding error of K, as ten times that (see
+# pgmodels.priors.inducing.representation). If K still has no root, as for kernels that are not quite positive
+# semi-definite, WHITENING_JITTER is used.
 _LEAST_JITTER, _MANY = 1e-12, 1000
-# A share of the prior's variance that rounding may make of a difference to it.
+# Posterior variances below this fraction of the prior variance are rounding error of the subtraction.
 _ROUNDING = 1e-10
 
 
@@ -35,9 +35,9 @@ class DenseState(NamedTuple):
 class DensePrior(FactoredPrior):
     """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
 
-    ``K`` is kernel(X, X) + jitter I and nothing else is used in its place; the jitter is independent noise of each
-    latent at X, so that covariances with new inputs do not have it. ``row_mask`` is 0 at rows that fill up the data,
-    whose latents are independent of all others.
+    ``K`` is kernel(X, X) + jitter I throughout; the jitter is independent noise of each latent at X, so that
+    covariances with new inputs do not include it. ``row_mask`` is 0 for padding rows, whose latents are independent of
+    all others.
     """
 
     can_pad: ClassVar[bool] = True
@@ -68,13 +68,13 @@ class DensePrior(FactoredPrior):
         return DenseState(algebra.DenseFactor(*map(as_array, padded)), as_array(pad_zeros(state.weights, size)))
 
     @property
-    def neglected(self) -> Float[Array, ""]:
+    def approximation_error(self) -> Float[Array, ""]:
         """See LatentPrior: the jitter."""
         return self.jitter
 
     @property
     def active(self) -> Float[Array, " r"]:
-        """0 for coordinates that have no influence on data, and 1 for others, which come first."""
+        """1 for coordinates of data, which come first, and 0 for padding."""
         return self.row_mask
 
     @property
@@ -132,7 +132,7 @@ class DensePrior(FactoredPrior):
         K_cross, diagonal = cross
         V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
         variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
-        # What rounding leaves of a variance that the data take all of is at least a digit of the prior's.
+        # A variance lost to rounding is reported as at least one unit in the last place of the prior variance.
         is_rounding = jnp.abs(variance) < _ROUNDING * diagonal
         return K_cross.T @ state.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
 
@@ -154,7 +154,7 @@ def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n 
 def exact_root(
     kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None = None
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """The same of distinct rows, with a jitter of 1e-12 of the mean variance; more of many rows, or if need be."""
+    """Root and jitter for distinct rows: 1e-12 of the mean variance, more for many rows or if K has no root."""
     K = gram(kernel, X, row_mask)
     diagonal = jnp.diagonal(K)
     scale = jnp.mean(diagonal) if row_mask is None else (row_mask @ diagonal) / jnp.sum(row_mask)
@@ -169,7 +169,7 @@ def _root(K: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n
 
 
 def gram(kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None) -> Float[Array, "n n"]:
-    """kernel(X, X); rows that are not live have the first row's variance, and nothing in common with any other."""
+    """kernel(X, X); padding rows have the first row's variance and zero covariance with all others."""
     K = kernel(X, X)
     return K if row_mask is None else row_mask[:, None] * K * row_mask + jnp.diag((1.0 - row_mask) * K[0, 0])
 
@@ -177,11 +177,11 @@ def gram(kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | Non
 def whitened_prior(
     kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
 ) -> DensePrior:
-    """A dense prior with the root and the jitter of ``exact_root``, whatever the cost; usable under ``jit``."""
+    """A dense prior with the root and the jitter of ``exact_root``; usable under ``jit``."""
     root, jitter = exact_root(kernel, X, row_mask)
     K = gram(kernel, X, row_mask) + jitter * jnp.eye(len(X))
     return DensePrior(
-        kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, row_mask=_all_live(X, row_mask), size=size
+        kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, row_mask=_mask_or_ones(X, row_mask), size=size
     )
 
 
@@ -194,9 +194,16 @@ def covariance_prior(
     """
     K, none = gram(kernel, X, row_mask), jnp.zeros((0, 0))
     return DensePrior(
-        kernel=kernel, mean=mean, X=X, K=K, root=none, jitter=jnp.zeros(()), row_mask=_all_live(X, row_mask), size=size
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        K=K,
+        root=none,
+        jitter=jnp.zeros(()),
+        row_mask=_mask_or_ones(X, row_mask),
+        size=size,
     )
 
 
-def _all_live(X: Array, row_mask: Array | None) -> Array:
+def _mask_or_ones(X: Array, row_mask: Array | None) -> Array:
     return jnp.ones(len(X)) if row_mask is None else row_mask

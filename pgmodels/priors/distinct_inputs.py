@@ -1,4 +1,4 @@
-"""Equal inputs told apart once: a latent has one value at each, which all of their copies share."""
+"""Distinct inputs: equal rows share one latent value."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,18 +19,17 @@ _FEW, _DEPENDENT = 0.5, 1e-8
 
 
 class Copies(Module):
-    """Which rows of the data share latents.
+    """Index maps from the rows of the data to distinct inputs.
 
-    ``rows`` (n,) is the distinct row of each datum, in all columns that any kernel reads; ``places`` has for each group
-    of latents the input (m,) of each distinct row, among those that differ in the columns of its own kernel. None
-    stands for all in order, where nothing is shared.
+    ``rows`` (n,) is the index of each datum's distinct row, by all columns that any kernel reads; ``places`` has for
+    each group the index (m,) of each distinct row's input, by the columns of the group's kernel. None is the identity.
     """
 
     rows: Int[Array, " n"] | None
     places: tuple[Int[Array, " m"] | None, ...]
 
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
-        """Values of the latents at each group's inputs, at the rows of the data."""
+        """Join values at each group's inputs into values at the rows of the data."""
         pairs = zip(by_group, self.places, strict=True)
         values = jnp.concatenate(
             [group_values if places is None else group_values[..., places, :] for group_values, places in pairs],
@@ -39,7 +38,7 @@ class Copies(Module):
         return values if self.rows is None else values[..., self.rows, :]
 
     def resized(self, size: int) -> "Copies":
-        """Those of the first rows, or of all of them and of the first again and again."""
+        """The maps truncated to ``size`` rows, or padded by repeating the first row."""
         if self.rows is not None:
             return Copies(as_array(pad_rows(self.rows, size)), self.places)
         return Copies(
@@ -48,10 +47,10 @@ class Copies(Module):
 
 
 class DistinctInputs(Module):
-    """The distinct inputs (m, d) of each group of latents, which of them are of data, and which rows share them.
+    """The distinct inputs (m, d) of each group, their row masks, and the map from rows of the data.
 
-    ``row_mask`` is None where all are of data: see pgmodels.priors.padding. ``spanning`` are few inputs (r, d) whose
-    latent values determine those at all others, at every value of the kernel's parameters; None if there are none.
+    ``row_mask`` is None without padding: see pgmodels.priors.padding. ``spanning`` are few inputs (r, d) whose latent
+    values determine those at all others, at every value of the kernel's parameters; None if there are none.
     """
 
     X: tuple[Float[Array, "_ d"], ...]
@@ -61,20 +60,20 @@ class DistinctInputs(Module):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many distinct inputs of data each group has; outside ``jit``."""
+        """The number of distinct inputs of each group, without padding; outside ``jit``."""
         pairs = zip(self.X, self.row_mask, strict=True)
         return tuple(len(X) if row_mask is None else int(np.asarray(row_mask).sum()) for X, row_mask in pairs)
 
     def masked(self) -> list[np.ndarray]:
-        """Those of data, of each group; outside ``jit``."""
+        """The distinct inputs of each group, without padding; outside ``jit``."""
         return [np.asarray(X)[:count] for X, count in zip(self.X, self.counts, strict=True)]
 
 
 class Sharing(NamedTuple):
-    """By which columns a group of latents tells inputs apart, and whether rows share a latent that differ in others.
+    """The columns that distinguish a group's inputs, and whether rows that are equal in them share a latent value.
 
-    With ``can_pad`` its inputs can be padded: see pgmodels.priors.padding. ``terms`` are the columns of the functions
-    whose sum a latent is; empty if unused.
+    ``can_pad``: whether its inputs can be padded, see pgmodels.priors.padding. ``terms`` are the columns of the
+    functions whose sum a latent is; empty if unused.
     """
 
     columns: tuple[int, ...]
@@ -85,9 +84,9 @@ class Sharing(NamedTuple):
 
 @double_precision
 def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
-    """The distinct inputs of each group among the rows of X (n, d), at ``size`` rows, of which those after n fill up.
+    """The distinct inputs of each group among the rows of X (n, d), with index maps padded to ``size`` rows.
 
-    Where rows are repeated, distinct ones are filled up to one of few sizes, if those of every group can be.
+    With repeated rows, the distinct rows are padded to one of few sizes if every group can be padded.
     """
     firsts, equal = distinct_rows(X[:, sorted(set().union(*(group.columns for group in groups)))])
     rows = None

@@ -14,12 +14,12 @@ from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
 from pgmodels.runtime.jit import compiled
 
-# Draws at a time: larger numbers of them share one program.
+# Draws per batch, so that larger numbers of draws share one program.
 _DRAWS = 512
-# So many at most do not repay a program that is compiled with effort.
+# Up to this many draws, optimised compilation takes longer than it saves.
 _FEW = 64
-# A variance below so much of the kernel's largest is none that draws at new inputs need: the jitter of the roots that
-# coordinates go by, and what rounding leaves at a row of the data.
+# Residual variances below this fraction of the kernel's largest are dropped in draws at new inputs: they are jitter of
+# the roots, or rounding at a row of the data.
 _LEAST = 1e-12
 
 
@@ -31,7 +31,7 @@ def draw_latents(
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Draws of the latents at the data, (count, n, latents), and their coordinates by group.
 
-    Each has a key of its own: that of the seed, folded with the path and with the draw's number.
+    Each draw's key is that of the seed, folded with the path and with the draw's number.
     """
     key = jax.random.key(seed)
     prior = gaussian if isinstance(gaussian, PriorCollection) else gaussian.prior
@@ -68,14 +68,14 @@ def draw_given(
     for part, group, C in groups:
         least = _LEAST * jnp.max(group.kernel.diagonal(X_new))  # type: ignore[attr-defined]
         deviations.append(root_by_rank(C, least) @ noise[..., part])
-    return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
+    return prior.conditional_mean(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
 
 
 def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:
-    """The R with R R^T = C, by a pivoted Cholesky that ends where all variances left are below ``least``.
+    """The R with R R^T = C, by pivoted Cholesky, until all residual variances are below ``least``.
 
-    O(r m^2) with r the rank, as of rows that are data. Of a C that rounding makes indefinite the variances are kept,
-    and no entry exceeds them. Usable under ``jit``.
+    O(r m^2) with r the rank. If rounding makes C indefinite, entries are clipped so that the variances are kept. Usable
+    under ``jit``.
     """
     m = len(C)
 

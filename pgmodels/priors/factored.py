@@ -1,4 +1,4 @@
-"""Priors with a factor A, f = mean + A^T v, and the posterior that sites make of them, latent by latent."""
+"""Priors with a factor A, f = mean + A^T v, and their posteriors given sites, latent by latent."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -20,8 +20,8 @@ from pgmodels.runtime.x64 import as_array
 class FactoredPrior(LatentPrior):
     """A prior with a factor A, f = mean + A^T v with v ~ N(0, I): its coordinates are the whitened v.
 
-    What couples latents, and moves that turn about a fitted Gaussian, need A. A form supplies the methods with an
-    underscore, for one latent of mean zero; ``_condition`` factorises, and what it returns is a state for the others.
+    Coupled sites and elliptical moves about a fitted Gaussian need A. Subclasses implement the underscored methods for
+    one latent with zero mean; ``_condition`` factorises and returns the state that the others take.
     """
 
     kernel: eqx.AbstractVar[Any]
@@ -44,7 +44,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def _resized_state(self, state: Any, size: int) -> Any:
-        """What ``_condition`` gives of the prior with other rows, whose sites are zero."""
+        """The state of ``_condition`` for the prior truncated or padded to ``size`` rows with zero sites."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
@@ -68,7 +68,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
-        """KL(q || prior) of the posterior, given what ``_moments`` says of it."""
+        """KL(q || prior) of the posterior, given its moments by ``_moments``."""
 
     @abstractmethod
     def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
@@ -80,7 +80,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def _cross(self, X_new: Array) -> Any:
-        """What is needed of the prior at new inputs, shared by the latents."""
+        """Quantities of the prior at new inputs that all latents share."""
 
     @abstractmethod
     def _predict(self, state: Any, cross: Any) -> tuple[Array, Array]:
@@ -92,7 +92,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def _taken(self, state: Any, cross: Any) -> Array:
-        """What the sites take off the prior covariance at new inputs, (m, m)."""
+        """The reduction of the prior covariance at new inputs by the sites, (m, m)."""
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
         """See LatentPrior."""
@@ -101,7 +101,7 @@ class FactoredPrior(LatentPrior):
         return FactoredPosterior(self, potential, constant, states)
 
     def moments(self, sites: Sites) -> Moments:
-        """See LatentPrior. One latent after the other, so that one factorisation is held at a time."""
+        """See LatentPrior. Latents are processed one at a time, with one factorisation in memory."""
         potential, constant = centred(sites, self.mean)
 
         def one(h: Array, w: Array) -> Moments:
@@ -122,7 +122,7 @@ class FactoredPrior(LatentPrior):
         """See LatentPrior: mean + A^T v."""
         return self.mean + self._colour(coordinates)
 
-    def at(
+    def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """See LatentPrior."""
@@ -175,11 +175,11 @@ class FactoredPosterior(Posterior):
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
-        """The covariance of each latent at the data, as far as sites move it: a residual is left out."""
+        """The covariance of each latent at the data, without the residual, which sites do not change."""
         return over_states(self.prior._covariance, self.states)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        """The covariance of each latent at new inputs with itself at the data, as far as sites move it."""
+        """The covariance of each latent at new inputs with itself at the data, without the residual."""
         cross = self.prior._cross(X_new)
         return over_states(lambda state: self.prior._cross_covariance(state, cross), self.states)
 
@@ -190,11 +190,11 @@ class FactoredPosterior(Posterior):
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:
-    """The potential (n, l) of sites on f - mean, and the log of the constant factor that is left, (l,)."""
+    """The potential (n, l) of sites on f - mean, and the log of the remaining constant factor, (l,)."""
     h, w = sites
     return h - w * mean, jnp.sum(h * mean - 0.5 * w * mean**2, axis=0)
 
 
 def with_residual(A: Array, diagonal: Array) -> tuple[Array, Array]:
-    """A factor at new inputs and the variance that it leaves."""
+    """A factor at new inputs and the residual variance, clipped at 0."""
     return A, jnp.maximum(diagonal - jnp.sum(A**2, axis=0), 0.0)

@@ -1,4 +1,4 @@
-"""What programs return without a copy of what they were given."""
+"""Pytrees without the leaves that are inputs of the program, which would be copied on return."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from pgmodels.runtime.pickling import Module
 
 
 class Fresh(Module):
-    """The leaves of a tree that are not among known ones, in whose place None stands: programs copy what they return.
+    """A pytree whose leaves that are also in a known tree are replaced by None: programs copy what they return.
 
-    ``places`` are those of the others among the known leaves.
+    ``places`` are the indices of the omitted leaves among the known ones, None for new leaves.
     """
 
     leaves: list[Array | None]
@@ -21,7 +21,7 @@ class Fresh(Module):
 
     @classmethod
     def beside(cls, known: Any, tree: Any) -> "Fresh":
-        """What a tree has beside the leaves of a known one, within a program."""
+        """Omit from a tree the leaves of a known one; inside a program."""
         by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
         leaves, structure = jax.tree.flatten(tree)
         places = tuple(by_id.get(id(leaf)) for leaf in leaves)
@@ -29,7 +29,7 @@ class Fresh(Module):
         return cls(new_leaves, places, structure)
 
     def completed(self, known: Any) -> Any:
-        """The tree, with the known one's own arrays."""
+        """The full tree, with the known leaves restored."""
         known_leaves = jax.tree.leaves(known)
         pairs = zip(self.leaves, self.places, strict=True)
         return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])

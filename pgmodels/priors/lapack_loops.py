@@ -1,8 +1,8 @@
-"""Loops in the place of batches, wherever LAPACK is called.
+"""Loops instead of batched calls of LAPACK.
 
-XLA's CPU backend hands a batched Cholesky factorisation or triangular solve to the thread pool that it runs on, and
-waits there: two of them at once leave no thread to do the work, and the program hangs (seen on two cores, jaxlib
-0.10.2). Factorisations one after the other run in place, and on the CPU cost the same.
+XLA's CPU backend submits batched Cholesky factorisations and triangular solves to its own thread pool and blocks: two
+of them at once leave no free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2). Sequential
+factorisations run in the calling thread, at the same cost on the CPU.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from jax.custom_batching import custom_vmap, sequential_vmap
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
-    """``function`` of each latent, the last axis of the arrays; results are stacked along a new first axis."""
+    """Map ``function`` over the last axis of the arrays, the latents; results are stacked along a new first axis."""
     columns = tuple(jnp.moveaxis(array, -1, 0) for array in arrays)
     if len(columns[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], function(*(column[0] for column in columns)))
@@ -22,7 +22,7 @@ def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def over_states(function: Callable[..., Any], *trees: Any) -> Any:
-    """``function`` of each entry along the first axis of the trees' leaves; results are stacked likewise."""
+    """Map ``function`` over the first axis of the trees' leaves; results are stacked along it."""
     if len(jax.tree.leaves(trees)[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
     return jax.lax.map(lambda entries: function(*entries), trees)
@@ -34,7 +34,7 @@ def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A function of matrices and vectors: ``vmap`` loops where the matrices differ, and batches vectors alone."""
+    """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
     batching = custom_vmap(function)
 
     @batching.def_vmap

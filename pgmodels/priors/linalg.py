@@ -1,11 +1,11 @@
-"""The Gaussian posterior that sites make of a Gaussian prior: plain linear algebra for one zero-mean latent.
+"""Linear algebra of Gaussian posteriors given sites, for one zero-mean latent.
 
 Two forms:
 
 - dense, f ~ N(0, K): B = I + W^1/2 K W^1/2 and Sigma = K - K W^1/2 B^-1 W^1/2 K;
 - factor, f = A^T v with v ~ N(0, I_r): P = I + A W A^T, and v given the sites is N(P^-1 A h, P^-1).
 
-A constant mean is taken off first. Only B and P are factorised: their eigenvalues are at least 1.
+A constant mean is subtracted first. Only B and P are factorised: their eigenvalues are at least 1.
 """
 
 from typing import NamedTuple
@@ -22,8 +22,8 @@ _LEAF = 256
 class DenseFactor(NamedTuple):
     """The sites' precisions against a dense K, factorised once for every quantity below.
 
-    A point is *strong* where its site says more than its prior, w_i K_ii > 1. Formulas that would subtract two nearly
-    equal numbers there are written in the other of two equivalent ways, from W^1/2 Sigma W^1/2 = I - B^-1.
+    A point is *strong* if its site is more informative than its prior, w_i K_ii > 1. To avoid cancellation, formulas
+    there use the equivalent W^1/2 Sigma W^1/2 = I - B^-1.
     """
 
     scale: Float[Array, " n"]  # W^1/2, above 0
@@ -46,9 +46,9 @@ class DenseFactor(NamedTuple):
 
 
 def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky root of I + S with a symmetric S, whose lower triangle is what is read.
+    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read.
 
-    No identity is made: XLA would make it before a loop that this stands in, and read all of it in each iteration.
+    No identity matrix is formed: XLA would hoist it out of an enclosing loop and read it in each iteration.
     """
     diagonal = jnp.arange(len(S))
     return cholesky(S.at[diagonal, diagonal].add(1.0), symmetrize_input=False)
@@ -130,7 +130,7 @@ def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], F
     """The inverse of an upper triangle, and the sums of squares of its rows off the diagonal.
 
     Two thirds of the work of a solve with the identity, most of it products: of [[A, B], [0, C]] it is A^-1, C^-1 and
-    -A^-1 B C^-1. The compiler leaves out what is not used of it.
+    -A^-1 B C^-1. The compiler removes unused results.
     """
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
@@ -154,7 +154,7 @@ def _times_transpose(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 def _above_zero(w: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Precisions that can be divided by: in the place of none one that says nothing."""
+    """Precisions bounded below by a negligible positive number, safe to divide by."""
     return jnp.maximum(w, jnp.finfo(w.dtype).tiny ** 0.5)
 
 
@@ -210,5 +210,5 @@ def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[
 
 
 def inverse_root(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """R^-1. It is X R = I that is solved: its rounding is what makes products X B as accurate as solving R A = B."""
+    """R^-1, from X R = I: this makes products X B as accurate as solving R A = B."""
     return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)

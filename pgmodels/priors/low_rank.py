@@ -1,4 +1,4 @@
-"""Priors through the latents at few inputs, and the one by a pivoted Cholesky factor of its covariance."""
+"""Low-rank priors: by inducing points, and by a pivoted Cholesky factor of the covariance."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -25,11 +25,11 @@ class LowRankState(NamedTuple):
 
 
 class InducingPointPrior(FactoredPrior):
-    """A prior through the latents at few inputs Z: its factor is A = L_Z^-1 K(Z, X).
+    """A prior that depends on X through inducing points Z: its factor is A = L_Z^-1 K(Z, X).
 
-    Z and L_Z are padded to a multiple of 16 coordinates, which have no influence (``active`` is 0 there), so that
-    nearly equal ranks share one compiled program. Rows that fill up the data are the first row again. A posterior's
-    state has the ``root`` of P = I + A W A^T and E v, the ``centre``.
+    Z and L_Z are padded to a multiple of 16 coordinates (``active`` is 0 for padding), so that similar ranks share one
+    compiled program. Padding rows repeat the first row. A posterior's state has ``root``, of P = I + A W A^T, and
+    ``centre``, E v.
     """
 
     can_pad: ClassVar[bool] = True
@@ -40,16 +40,16 @@ class InducingPointPrior(FactoredPrior):
     Z: Float[Array, "r d"]
     root: Float[Array, "r r"]
     active: Float[Array, " r"]
-    truncation: Float[Array, ""]
+    truncation_error: Float[Array, ""]
     size: int = eqx.field(static=True)
 
     def _resized_state(self, state: Any, size: int) -> Any:
         return state
 
     @property
-    def neglected(self) -> Float[Array, ""]:
-        """See LatentPrior: what the pivots leave out."""
-        return self.truncation
+    def approximation_error(self) -> Float[Array, ""]:
+        """See LatentPrior: the truncation error of the pivots."""
+        return self.truncation_error
 
     @property
     def rank(self) -> int:
@@ -87,7 +87,7 @@ class InducingPointPrior(FactoredPrior):
 
 
 class LowRankPrior(InducingPointPrior):
-    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation``, the largest neglected variance.
+    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
 
     Z are the pivots' inputs.
     """
@@ -99,7 +99,7 @@ class LowRankPrior(InducingPointPrior):
         return replace(self, **self._resized_rows(size))
 
     def _resized_rows(self, size: int) -> dict[str, Any]:
-        """What has a row a datum, at other rows."""
+        """The fields with one row per datum, truncated or padded."""
         A = pad_rows(np.asarray(self.A).T, size).T
         return {"X": as_array(pad_rows(self.X, size)), "A": as_array(A)}
 
@@ -116,7 +116,7 @@ class LowRankPrior(InducingPointPrior):
         return jnp.sum(self.A**2, axis=0)
 
     def _colour(self, whitened: Array) -> Array:
-        # In this order A is read as it lies: three times faster for few columns.
+        # This order reads A contiguously: three times faster for few columns.
         return jnp.swapaxes(jnp.swapaxes(whitened, -1, -2) @ self.A, -1, -2)
 
     def _condition(self, h: Array, w: Array) -> LowRankState:
@@ -144,14 +144,14 @@ class LowRankPrior(InducingPointPrior):
 
 
 def inducing_points_of(prior: InducingPointPrior) -> LowRankPrior:
-    """What the inputs Z of a prior span, without the residual that they leave, and with A."""
+    """The low-rank term of an inducing-point prior, with A and without the residual."""
     return LowRankPrior(
         A=prior.factor, **{field.name: getattr(prior, field.name) for field in fields(InducingPointPrior)}
     )
 
 
 class InducingPoints(NamedTuple):
-    """Inputs (r, d), marks of those that are active, and the jitter of their matrix relative to its variances."""
+    """Inducing inputs (r, d), 1 or 0 for active or padding (r,), and the jitter of K(Z, Z) relative to its diagonal."""
 
     Z: Float[Array, "r d"]
     active: Float[Array, " r"]
@@ -159,20 +159,20 @@ class InducingPoints(NamedTuple):
 
 
 def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> LowRankPrior:
-    """The prior through given inputs, of which those that are not active have no influence; can be compiled.
+    """The prior with given inducing inputs; usable under ``jit``.
 
-    It is differentiable in the hyperparameters, pivots held: what they neglect stays small near where they were chosen.
+    Differentiable in the hyperparameters at fixed pivots: the truncation error stays small near where they were chosen.
     """
     Z, active, _ = span
-    root, neglected = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
+    root, error = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
     return LowRankPrior(
-        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation=neglected, size=size
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation_error=error, size=size
     )
 
 
 def root_at(kernel: Any, span: InducingPoints) -> Float[Array, "r r"]:
-    """L_Z, that of the identity at coordinates that are not active."""
+    """L_Z, with identity rows for padding coordinates."""
     active, K = span.active, kernel(span.Z, span.Z)
     jitter = span.jitter * own_variances(jnp.diagonal(K))
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
@@ -180,6 +180,6 @@ def root_at(kernel: Any, span: InducingPoints) -> Float[Array, "r r"]:
 
 @partial(compiled, optimise=False)
 def own_variances(diagonal: Float[Array, " r"]) -> Float[Array, " r"]:
-    """What jitter is relative to: each variance, or the least positive one where there is none."""
+    """The scale of the jitter: each variance, or the smallest positive one where a variance is zero."""
     positive = diagonal > 0.0
     return jnp.where(positive, diagonal, jnp.min(diagonal, where=positive, initial=jnp.inf))

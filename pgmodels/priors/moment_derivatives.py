@@ -1,4 +1,4 @@
-"""How the moments of dense posteriors move with their sites: to first order, by products with their covariances."""
+"""First-order derivatives of the moments of dense posteriors by their sites, as products with their covariances."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.factored import centred
 from pgmodels.priors.lapack_loops import over_latents, over_states
 
-# A site whose precision is so small a share of its prior's says nothing of other latents that counts.
+# Sites with a precision below this fraction of the prior precision have negligible influence on other latents.
 _SILENT = 1e-7
 
 
@@ -34,15 +34,15 @@ class Expansion(NamedTuple):
     taken: Float[Array, "l n n"]
 
     def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """Sigma x: how the mean moves with potentials."""
+        """Sigma x: the derivative of the mean by the potentials, times x."""
         return self.isolated * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
 
     def squares(self) -> Float[Array, "l n n"]:
-        """What ``times_squares`` needs."""
+        """The elementwise square of ``taken``, for ``times_squares``."""
         return self.taken**2
 
     def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """(Sigma o Sigma) x: how variances move against precisions."""
+        """(Sigma o Sigma) x: minus the derivative of the variances by the precisions, times x."""
         return self.isolated**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
 
     def slope(self) -> Float[Array, "n n"]:
@@ -56,7 +56,7 @@ class Expansion(NamedTuple):
 
 
 def expand(prior: DensePrior, sites: Sites) -> Expansion:
-    """The posteriors given sites (n, l), factorised once each."""
+    """The expansion at sites (n, l), with one factorisation per latent."""
     potential, _ = centred(sites, prior.mean)
     diagonal = jnp.diagonal(prior.K)
     least = _SILENT / diagonal

@@ -1,4 +1,4 @@
-"""Kernels of one's own at new inputs: whether they are the covariances there of a prior that they are at the data."""
+"""Checks that user-defined kernels are covariance functions at new inputs together with the data."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,18 +13,18 @@ from pgmodels.priors.padding import padded_size
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# What the data say of a new latent may exceed its variance by so much of it, and by what rounding of the prior's
-# matrix makes of it: an entry is off by its size times eps times some power of the number of rows, here the first.
+# The variance of a new latent explained by the data may exceed its variance by this fraction, plus rounding error of
+# the prior's matrix: eps times an entry's size times a power of the number of rows, here the first.
 _TOLERANCE = 1e-8
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @double_precision
 def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-    """ValueError where a kernel that is not known to be a covariance function is none at a prior's inputs and X_new.
+    """ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
 
     A row of X_new (m, d) at a time, or ``jointly``, O(m^3). Kernels of the package are known to be covariance
-    functions, and cost nothing here; a prior without a factor is not looked at.
+    functions and skipped, as are priors without a factor.
     """
     if not isinstance(prior, FactoredPrior) or (
         isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite

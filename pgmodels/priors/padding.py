@@ -1,6 +1,6 @@
-"""Rows of data filled up to one of few sizes, so that data sets of another length run the programs of the last.
+"""Padding of data to one of few sizes, so that data sets of similar length share compiled programs.
 
-Rows that fill up come after the data. They repeat the first row, and no site speaks of them.
+Padding rows follow the data, repeat the first row and have zero sites.
 """
 
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Shaped
 
 from pgmodels.numerics.quadrature import power_of_two
 
-# Sizes between two powers of two, and the least distance of two of them.
+# Number of sizes between two powers of two, and the smallest step between sizes.
 _SIZES, _STEP = 8, 8
-# So many rows compute longer than a program compiles, and a copy of theirs would be felt.
+# Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
 _MANY = 16384
 
 
@@ -27,7 +27,7 @@ def padded_size(count: int) -> int:
 
 
 def pad_rows(array: Shaped[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
-    """The first rows, or all of them and the first again and again."""
+    """Truncate to ``size`` rows, or pad by repeating the first row."""
     array = np.asarray(array)
     if size <= len(array):
         return array[:size]
@@ -35,13 +35,13 @@ def pad_rows(array: Shaped[Array, "n *rest"] | np.ndarray, size: int) -> np.ndar
 
 
 def pad_zeros(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
-    """The first rows, or all of them and zeros."""
+    """Truncate to ``size`` rows, or pad with zeros."""
     array = np.asarray(array)[:size]
     return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
 
 
 def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: float) -> np.ndarray:
-    """The leading block, or the matrix with entries of one value after it on the diagonal."""
+    """The leading block of ``size``, or the matrix padded with ``diagonal`` on the diagonal."""
     matrix = np.asarray(matrix)[:size, :size]
     if len(matrix) == size:
         return matrix
@@ -51,12 +51,12 @@ def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: fl
 
 
 def row_mask_of(count: int, size: int) -> np.ndarray:
-    """1 for data and 0 for rows that fill up, (size,)."""
+    """1 for data and 0 for padding, (size,)."""
     return (np.arange(size) < count).astype(np.float64)
 
 
 def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row, zero where it is no datum; ``row_mask`` is None where all are."""
+    """Terms of each row, zero for padding; ``row_mask`` None means no padding."""
     if row_mask is None:
         return terms
     return jnp.where(row_mask.reshape(-1, *[1] * (terms.ndim - 1)) > 0, terms, 0.0)

@@ -1,4 +1,4 @@
-"""In which form a prior is held at the data, and how it is bound to them."""
+"""Representations of a GP prior at the data, and how they are bound to the inputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,50 +25,51 @@ from pgmodels.runtime.x64 import as_array
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 TOLERANCE = JITTERS[1]
 RANK_MULTIPLE = 16
-# Bytes, in squares of the number of inputs, while a covariance is made and factorised: itself, its root and one copy.
+# Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
-# Rows of a matrix that are compared with its columns at a time.
+# Rows per strip of blocked matrix operations.
 _STRIP = 128
-# Pivots below so much of the largest variance are made of rounding.
+# Pivots below this fraction of the largest variance are rounding error.
 ROUNDING = 4e-15
 
 
 class Representation(ABC):
-    """How a group of latents is held at the data: ``pgm.GP(kernel, form=...)``.
+    """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
-    A form of one's own is a hashable object with ``bind``, and with ``traced`` where hyperparameters are learned or
-    sampled. Where it ``can_pad`` they take ``row_mask``, see pgmodels.priors.padding, and what it binds can be
-    ``resized``.
+    Subclasses are hashable and implement ``bind``, and ``bind_traced`` if hyperparameters are to be trained or sampled.
+    With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.padding) and the bound priors
+    implement ``resized``.
     """
 
     can_pad: ClassVar[bool] = False
-    # Whether ``traced`` accepts few inputs that determine a latent everywhere: see pgmodels.priors.distinct_inputs.
+    # Whether ``bind_traced`` accepts few inputs that determine a latent everywhere: see
+    # pgmodels.priors.distinct_inputs.
     spans: ClassVar[bool] = False
-    # Whether a latent is the same at rows that differ in columns alone which its kernel does not read.
+    # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
 
     def memory(self, count: int) -> float:
-        """The bytes that it takes at least to make the prior at so many distinct inputs, where these are many."""
+        """Lower bound of the bytes needed to bind the prior at ``count`` distinct inputs, for large counts."""
         return 0.0
 
     @abstractmethod
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> LatentPrior:
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> LatentPrior:
         """The prior of ``size`` latents at X (n, d), outside ``jit``, in double precision.
 
-        A variance of more than ``neglected`` is to be neither added nor left out, where rounding allows it.
-        Raises ValueError where the kernel's matrix is not finite, not symmetric or not positive semi-definite.
+        Jitter and truncation stay below the variance ``max_error`` if rounding allows it.
+        Raises ValueError if the kernel's matrix is not finite, not symmetric or not positive semi-definite.
         """
 
-    def traced(
+    def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> LatentPrior:
-        """The prior in the form that it has at every value of the hyperparameters; can be compiled."""
+        """The prior with a structure that does not depend on the hyperparameter values; usable under ``jit``."""
         return whitened_prior(kernel, mean, X, size, row_mask)
 
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> LatentPrior:
-        """``traced``, where no draws are asked for."""
+        """``bind_traced`` for moments alone, without draws."""
         return covariance_prior(kernel, mean, X, size, row_mask)
 
 
@@ -76,54 +77,55 @@ class Representation(ABC):
 class Dense(Representation):
     """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes and three times as many at the peak.
 
-    The Cholesky root is tried with no jitter, then 1e-10 to 1e-6 of the mean variance; what was used is kept.
+    The Cholesky root is tried with no jitter, then with 1e-10 to 1e-6 of the mean variance.
     """
 
     can_pad: ClassVar[bool] = True
 
     def memory(self, count: int) -> float:
-        """See Form."""
+        """See Representation."""
         return _MADE * count**2
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior:
-        """See Form."""
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior:
+        """See Representation."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         return _dense(kernel, mean, X, K, size)
 
 
 @dataclass(frozen=True)
 class Auto(Representation):
-    """Dense, or by an exact low-rank factor, whichever needs fewer operations for an update.
+    """Dense, or an exact low-rank factor, whichever needs fewer operations per update.
 
-    A pivoted Cholesky of K = kernel(X, X) stops where every neglected variance is below 1e-10 of the largest: the size
-    of the first jitter of the dense form, so that neither is the more exact. Where less is to be neglected it goes on,
-    to rounding, and the low-rank form is taken where the dense one needs more jitter, whatever the cost. With values of
-    the kernel sampled it is dense, unless the latent is a sum of functions with few levels, as of crossed groups.
+    A pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of the
+    largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers this
+    to rounding; the low-rank factor is then also chosen, whatever its cost, if the dense form needs more jitter. With
+    sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
+    groups.
     """
 
     can_pad: ClassVar[bool] = True
     spans: ClassVar[bool] = True
 
     def memory(self, count: int) -> float:
-        """See Form."""
+        """See Representation."""
         return _MADE * count**2
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> DensePrior | LowRankPrior:
-        """See Form."""
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior | LowRankPrior:
+        """See Representation."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
-        tolerance = float(np.clip(neglected / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
+        tolerance = float(np.clip(max_error / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
         factor = pivoted_cholesky(K, tolerance)
         if _is_cheap(factor) and (low_rank := _low_rank(kernel, mean, X, K, size, tolerance, factor)) is not None:
             return low_rank
-        # The dense form takes the memory that the factor has.
+        # Free the factor's memory for the dense root.
         del factor
         dense = _dense(kernel, mean, X, K, size)
-        if not float(dense.jitter) > neglected:
+        if not float(dense.jitter) > max_error:
             return dense
         np.fill_diagonal(K, np.diagonal(K) - float(dense.jitter))
         factor = pivoted_cholesky(K, tolerance)
         low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
-        return low_rank if low_rank is not None and low_rank.truncation < dense.jitter else dense
+        return low_rank if low_rank is not None and low_rank.truncation_error < dense.jitter else dense
 
     def traced(
         self,
@@ -151,14 +153,14 @@ class Auto(Representation):
         )
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """The prior where it has the low-rank form; takes a fraction of the time of ``bind`` where it has not."""
+        """The low-rank prior, or None if dense is cheaper, at a fraction of the time of ``bind``."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         factor = pivoted_cholesky(K, TOLERANCE)
         return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None
 
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
-    """Kernel, mean and inputs as arrays, and the kernel's matrix, checked: a copy that may be written to."""
+    """Kernel, mean and inputs as arrays, and the checked kernel matrix as a writable copy."""
     kernel = jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
     X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
     padded = pad_rows(X, padded_size(len(X)))
@@ -170,7 +172,7 @@ def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.nd
 
 def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = jittered_root(kernel, K)
-    # One after the other: K, its root and one copy at a time are all that is held.
+    # Convert one array at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
     del root
     return DensePrior(
@@ -188,10 +190,10 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
 def _low_rank(
     kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: "PivotedFactor"
 ) -> LowRankPrior | None:
-    """The low-rank form, None where it is not exact."""
+    """The low-rank prior, None if it is not exact."""
     A, pivots = factor
-    rank, residual = factor.filled_rank, np.diagonal(K) - np.sum(A**2, axis=0)
-    # An indefinite K also ends the factorisation early; what is left of a semi-definite one is bounded by its diagonal.
+    rank, residual = factor.padded_rank, np.diagonal(K) - np.sum(A**2, axis=0)
+    # An indefinite K also stops the factorisation early; a semi-definite residual is bounded by its diagonal.
     strips = (np.s_[begin : begin + _STRIP] for begin in range(0, len(K), _STRIP))
     if any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for strip in strips):
         return None
@@ -206,7 +208,7 @@ def _low_rank(
         Z=as_array(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
         root=as_array(root),
         active=as_array((np.arange(rank) < len(A)).astype(np.float64)),
-        truncation=as_array(max(0.0, np.max(residual))),
+        truncation_error=as_array(max(0.0, np.max(residual))),
         size=size,
     )
 
@@ -229,7 +231,7 @@ def _factor_operations(n: int, r: int) -> float:
 
 def _is_cheap(factor: "PivotedFactor") -> bool:
     n = factor.A.shape[1]
-    return _factor_operations(n, factor.filled_rank) < _dense_operations(n)
+    return _factor_operations(n, factor.padded_rank) < _dense_operations(n)
 
 
 class PivotedFactor(NamedTuple):
@@ -239,14 +241,14 @@ class PivotedFactor(NamedTuple):
     pivots: np.ndarray
 
     @property
-    def filled_rank(self) -> int:
-        """The rank filled up to one of few."""
+    def padded_rank(self) -> int:
+        """The rank rounded up to a multiple of RANK_MULTIPLE."""
         return -(-max(len(self.A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
 
 
 def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
-    """By a pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
-    # The transpose, which is K, is in LAPACK's order.
+    """Pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
+    # K is symmetric: its transpose is in LAPACK's column-major order.
     upper, pivots, rank, info = dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
@@ -260,9 +262,9 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
 def jittered_root(
     kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I with the first jitter, relative to the mean variance, that gives it a root, the root and the jitter.
+    """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
 
-    K itself is what the jitter is added to. Raises ValueError where none gives a root.
+    K is modified in place. Raises ValueError if no jitter suffices.
     """
     variances = np.diagonal(K).copy()
     for relative in jitters:
@@ -277,7 +279,7 @@ def jittered_root(
 
 
 def check_gram(kernel: Any, K: np.ndarray) -> None:
-    """Raise ValueError where K cannot be a covariance for a reason that can be seen entry by entry."""
+    """Raise ValueError if K has a wrong shape, is not finite, has negative variances or is not symmetric."""
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
         _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
     if not np.all(np.isfinite(K)):
@@ -297,7 +299,7 @@ def check_gram(kernel: Any, K: np.ndarray) -> None:
 
 
 def _asymmetry(K: np.ndarray) -> float:
-    """The largest difference between an entry and its mirror image; a strip at a time, for the processor's cache."""
+    """The largest difference between an entry and its mirror image; in strips that fit the cache."""
     ends = range(_STRIP, len(K) + _STRIP, _STRIP)
     return max(float(np.max(np.abs(K[end - _STRIP : end, :end] - K[:end, end - _STRIP : end].T))) for end in ends)
 

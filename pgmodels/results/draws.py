@@ -231,14 +231,14 @@ def _project(
 
     def one(draw: tuple[Any, Any]) -> Any:
         prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
-        return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
+        return [group.conditional(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))
 
 
 @compiled
 def _at(group: Any, X_new: Any, whitened: Any) -> Any:
-    return group.at(X_new, whitened)
+    return group.conditional(X_new, whitened)
 
 
 @double_precision

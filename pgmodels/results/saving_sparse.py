@@ -16,7 +16,7 @@ from pgmodels.results.stored_names import stored_field
 from pgmodels.runtime.x64 import as_array
 
 # The fields of an inducing-point prior that do not depend on the data.
-_FIELDS = ("Z", "root", "active", "truncation")
+_FIELDS = ("Z", "root", "active", "truncation_error")
 
 Arrays = dict[str, np.ndarray]
 

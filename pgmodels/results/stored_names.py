@@ -2,7 +2,7 @@
 
 # By the code's name. Names that are not listed are the same in files.
 _CLASSES = {"Auto": "Cheapest", "ChunkedInducingPrior": "StreamedPrior", "FICPrior": "SparsePrior"}
-_FIELDS = {"row_mask": "live"}
+_FIELDS = {"row_mask": "live", "truncation_error": "truncation"}
 _ATTRIBUTES = {stored: name for name, stored in _FIELDS.items()}
 
 

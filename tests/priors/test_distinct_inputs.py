@@ -188,7 +188,7 @@ def test_a_prior_a_hundred_million_times_wider_than_the_noise_is_sampled_as_it_i
         assert np.shape(program.factors[0]) == (1, 1)
         f = np.asarray(program.latents(model, [jnp.array([[0.7]])]))
         # As where hyperparameters are sampled: what is left at a copy of the data was 1.0.
-        residual = model.compiled_prior(twice).groups[0].at(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
+        residual = model.compiled_prior(twice).groups[0].conditional(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
     np.testing.assert_allclose(f, 0.3 + 0.7e4, rtol=1e-15)
     assert float(residual[0]) < 2e-4
 

@@ -204,13 +204,13 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
 class Plain(Representation):
     """A form of one's own that knows nothing of rows that fill up, of priors that do."""
 
-    def bind(self, kernel, mean, X, size, neglected=np.inf):
+    def bind(self, kernel, mean, X, size, max_error=np.inf):
         return pgm.Dense().bind(kernel, mean, X, size)
 
-    def traced(self, kernel, mean, X, size):
+    def bind_traced(self, kernel, mean, X, size):
         return whitened_prior(kernel, mean, X, size)
 
-    bind_traced_for_moments = traced
+    bind_traced_for_moments = bind_traced
 
 
 @pytest.mark.slow

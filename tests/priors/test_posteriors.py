@@ -49,9 +49,9 @@ def test_low_rank_represents_the_kernel():
     prior = bind(covariance, X)
     K = np.asarray(covariance(X, X))
     assert prior.rank % 16 == 0
-    assert 0 <= float(prior.truncation) <= 1e-10 * 1.7
+    assert 0 <= float(prior.truncation_error) <= 1e-10 * 1.7
     # The neglected part is positive semi-definite: its diagonal bounds it, up to the rounding of K.
-    np.testing.assert_allclose(prior.A.T @ prior.A, K, rtol=0, atol=float(prior.truncation) + 1e-14)
+    np.testing.assert_allclose(prior.A.T @ prior.A, K, rtol=0, atol=float(prior.truncation_error) + 1e-14)
     rank = int(prior.active.sum())
     np.testing.assert_array_equal(prior.A[rank:], 0)
     # A at the training inputs by the pivots: rounding of K over the smallest pivot, 1e-16 / sqrt(1e-10), a few times.

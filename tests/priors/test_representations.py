@@ -82,7 +82,12 @@ def test_coordinates_carry_draws_to_the_data_and_to_new_inputs(case):
         coordinates = mean + deviation
         latents = prior.latents(jnp.stack([coordinates, 2 * coordinates]))
         units = jnp.eye(prior.rank)[:, :, None] * jnp.ones(2)
-        return coordinates, latents, prior.at(rows, coordinates), prior.at(rows, units)[0][..., 0] - MEAN
+        return (
+            coordinates,
+            latents,
+            prior.conditional(rows, coordinates),
+            prior.conditional(rows, units)[0][..., 0] - MEAN,
+        )
 
     coordinates, (f, twice), (again, residual), carried = images(prior)
     assert coordinates.shape == (prior.rank, 2)
@@ -106,7 +111,7 @@ def test_draws(case):
 
     def drawn(key):
         mean, deviation = posterior.mean_and_deviation(key)
-        return prior.scatter(key, mean + deviation), prior.draw(key)[0]
+        return prior.sample_given(key, mean + deviation), prior.draw(key)[0]
 
     after, before = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(11), count))
     silent = jax.tree.map(jnp.zeros_like, sites)

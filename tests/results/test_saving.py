@@ -86,7 +86,7 @@ def finer():
     """A result with a more accurate prior than the model's default, as engines use for precise data."""
     inputs = np.linspace(-2.0, 2.0, 40)[:, None]
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, 2.5), mean=0.3))
-    prior = model.prior(inputs, neglected=1e-14)
+    prior = model.prior(inputs, max_error=1e-14)
     assert isinstance(prior.groups[0], LowRankPrior)
     assert prior != model.prior(inputs)
     sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
@@ -271,7 +271,7 @@ class OwnKernel(pgm.Kernel):
 
 @dataclass(frozen=True)
 class OwnForm(Representation):
-    def bind(self, kernel, mean, X, size, neglected=np.inf):
+    def bind(self, kernel, mean, X, size, max_error=np.inf):
         return pgm.Dense().bind(kernel, mean, X, size)
 
 

@@ -177,7 +177,9 @@ def _problem(
             at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
             return at(gp.kernel, mean, X, points, gp.size)
         rows = {} if row_mask is None else {"row_mask": row_mask}
-        return (gp.form.traced if coupled else gp.form.bind_traced_for_moments)(gp.kernel, mean, X, gp.size, **rows)
+        return (gp.form.bind_traced if coupled else gp.form.bind_traced_for_moments)(
+            gp.kernel, mean, X, gp.size, **rows
+        )
 
     group_inputs = list(zip(model.gps, pivots, inputs.X, inputs.row_mask, strict=True))
     prior = PriorCollection(tuple(group(*part) for part in group_inputs), inputs.copies)

@@ -110,7 +110,7 @@ def nuts(
         seconds=0.0,
         method="nuts",
     )
-    if draws.prior.neglected:
+    if draws.prior.approximation_error:
         warn_inaccurate(draws.prior, _largest_precision(data, draws))
     warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
     log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)

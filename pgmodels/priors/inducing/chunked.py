@@ -1,4 +1,4 @@
-"""The prior by inducing inputs where its factor is too large to hold: computed again in each pass over the rows."""
+"""The inducing-point prior without its factor in memory: it is recomputed in each pass over the rows."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from pgmodels.priors.padding import pad_rows
 from pgmodels.runtime.x64 import as_array
 
 
-class StreamedState(NamedTuple):
+class ChunkedState(NamedTuple):
     """The root of P = I + A W A^T, E v, A h, and sum w residual / 2."""
 
     root: Float[Array, "r r"]
@@ -28,10 +28,9 @@ class StreamedState(NamedTuple):
 class ChunkedInducingPrior(InducingPointPrior):
     """``InducingPrior`` in O(n + M^2) memory: rows come in chunks, A_c = L_Z^-1 K(Z, X_c) anew in each pass over them.
 
-    A posterior takes two passes: one sums A W A^T and A h, the other finds means and variances. In reverse mode each
-    chunk is computed once more. Products with L_Z^-1 take the place of solving with L_Z: they are three times as fast.
-    Where A itself is asked for, as by ``gibbs`` and ``correct``, it is there as long as they use it. Raises ValueError
-    where n x n covariances of the rows are asked for.
+    A posterior takes two passes: one sums A W A^T and A h, the other computes means and variances. Reverse mode
+    recomputes each chunk. Products with L_Z^-1 replace triangular solves: they are three times as fast. A itself is
+    computed on demand, as for ``gibbs`` and ``correct``. Raises ValueError if n x n covariances are requested.
     """
 
     residual: Float[Array, " n"]
@@ -55,7 +54,7 @@ class ChunkedInducingPrior(InducingPointPrior):
         return self.factor_at(self.X)[0]
 
     def compute_residual(self) -> Float[Array, " n"]:
-        """The variance at X that the latents at Z leave."""
+        """The variance at X given the latents at Z."""
         whitener = algebra.inverse_root(self.root)
         return each_row(
             lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1], self.rank, self.X
@@ -69,7 +68,7 @@ class ChunkedInducingPrior(InducingPointPrior):
         rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
         return jnp.moveaxis(rows, 0, -2)
 
-    def _condition(self, h: Array, w: Array) -> StreamedState:
+    def _condition(self, h: Array, w: Array) -> ChunkedState:
         whitener = algebra.inverse_root(self.root)
 
         def chunk_terms(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
@@ -80,9 +79,9 @@ class ChunkedInducingPrior(InducingPointPrior):
         start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
         precision, pulled = summed(chunk_terms, start, self.rank, self.X, h, w)
         root = jnp.linalg.cholesky(precision)
-        return StreamedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
+        return ChunkedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
-    def _moments(self, state: StreamedState) -> tuple[Array, Array]:
+    def _moments(self, state: ChunkedState) -> tuple[Array, Array]:
         whitener = algebra.inverse_root(self.root)
         weights, half = whitener.T @ state.centre, solve_triangular(state.root, whitener, lower=True)
 
@@ -93,30 +92,30 @@ class ChunkedInducingPrior(InducingPointPrior):
         mean, variance = each_row(one, self.rank, self.X)
         return mean, variance + self.residual
 
-    def _log_normalizer(self, state: StreamedState, h: Array) -> Array:
+    def _log_normalizer(self, state: ChunkedState, h: Array) -> Array:
         del h
         return 0.5 * state.pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root))) - state.loss
 
-    def _divergence(self, state: StreamedState, w: Array, mean: Array, variance: Array) -> Array:
+    def _divergence(self, state: ChunkedState, w: Array, mean: Array, variance: Array) -> Array:
         return algebra.factor_divergence(state.root, state.centre, w, variance - self.residual)
 
-    def _covariance(self, state: StreamedState) -> Array:
+    def _covariance(self, state: ChunkedState) -> Array:
         raise self._too_many()
 
-    def _cross_covariance(self, state: StreamedState, cross: tuple[Array, Array]) -> Array:
+    def _cross_covariance(self, state: ChunkedState, cross: tuple[Array, Array]) -> Array:
         raise self._too_many()
 
     def _too_many(self) -> ValueError:
         return ValueError(
-            f"covariances of {len(self.X):,} rows with each other are more than is held of so many: take "
-            "pgm.correct(result), by linear response, which needs none of them, or fewer rows."
+            f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), by linear "
+            "response, which does not need them, or fewer rows."
         )
 
 
 def chunked_prior_at(
     kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> ChunkedInducingPrior:
-    """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
+    """The prior with given inducing inputs; usable under ``jit``."""
     prior = ChunkedInducingPrior(
         kernel=kernel,
         mean=mean,
@@ -124,7 +123,7 @@ def chunked_prior_at(
         Z=span.Z,
         root=root_at(kernel, span),
         active=span.active,
-        truncation=span.jitter * jnp.max(kernel.diagonal(X)),
+        truncation_error=span.jitter * jnp.max(kernel.diagonal(X)),
         size=size,
         residual=jnp.zeros(len(X)),
     )

@@ -1,4 +1,4 @@
-"""The sparse model behind inducing inputs as a prior to sample from: every datum has a residual of its own."""
+"""The fully independent conditional (FIC) model of inducing inputs as a generative prior."""
 
 from typing import ClassVar
 
@@ -17,10 +17,10 @@ from pgmodels.runtime.x64 import as_array
 
 
 class FICPrior(LatentPrior):
-    """f_i = mean + A_i^T v + sqrt(residual_i) e_i with v and e standard normal, which are the coordinates (v, e).
+    """f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
 
-    Marginal variances are those of the kernel. There is no factor matrix: e is drawn given v, and integrated out
-    before v is. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
+    Marginal variances are those of the kernel. There is no factor matrix: e is integrated out to
+    condition v, and drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
     """
 
     can_pad: ClassVar[bool] = True
@@ -65,17 +65,17 @@ class FICPrior(LatentPrior):
         v, e = self.split(coordinates)
         return self.span.latents(v) + jnp.sqrt(self.residual)[:, None] * e
 
-    def at(
+    def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """See LatentPrior."""
-        return self.span.at(X_new, self.split(coordinates)[0])
+        return self.span.conditional(X_new, self.split(coordinates)[0])
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """See LatentPrior."""
         return self.span.residual_covariance(X_new)
 
-    def condition(self, sites: Sites) -> "SparsePosterior":
+    def condition(self, sites: Sites) -> "FICGroupPosterior":
         """See LatentPrior."""
         potential, constant = centred(sites, self.mean)
         scale = 1.0 + sites.precision * self.residual[:, None]
@@ -85,10 +85,10 @@ class FICPrior(LatentPrior):
             return root, algebra.factor_mean(self.span.A, root, h)
 
         roots, centres = over_latents(one, potential / scale, sites.precision / scale)
-        return SparsePosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
+        return FICGroupPosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
 
 
-class SparsePosterior(Posterior):
+class FICGroupPosterior(Posterior):
     """Given sites on f - mean: v ~ N(centre, (R R^T)^-1) with e integrated out, and e given v, datum by datum."""
 
     prior: FICPrior

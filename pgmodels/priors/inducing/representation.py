@@ -1,4 +1,4 @@
-"""The prior by inducing inputs: its factor goes through the latents there, and what that leaves is a residual."""
+"""Priors by inducing inputs: a low-rank factor and an independent residual at each input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -44,14 +44,14 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
 DEFAULT = "heteroscedastic"
-# The selections that go by what the data say, the second of which finds out how many inputs are enough.
+# Selections that depend on the site precisions; the second also determines the number of inducing inputs.
 ADAPTIVE = ("heteroscedastic", "auto")
 AUTOMATIC = "auto"
 _LIMIT = 1000
-# Factors of so many numbers compile longer than they are computed.
+# Up to this many entries, computing a factor takes less time than optimised compilation.
 _LIGHT = 2**21
-# Relative to each variance, of up to so many inputs; of more it grows as what rounding does to their matrix, at most a
-# tenth of it for the kernels and dimensions tried. Where it gives no root, it grows by so much at a time.
+# Jitter relative to each variance up to _MANY inputs; beyond, it grows with the rounding error of K(Z, Z), at
+# most a tenth of it for the kernels and dimensions tried. Without a root, it is multiplied by _STEP.
 _JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
 
 
@@ -65,16 +65,16 @@ class InducingState(NamedTuple):
 class InducingPrior(LowRankPrior):
     """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
 
-    A posterior is that of the latents u at Z alone, q(f) = p(f | u) q(u): no site moves eps, which is part of all
-    marginals, and the log normaliser is E log of the sites over eps, that of A^T v less sum w residual / 2 (math:
-    section 4). Covariances between inputs are those of A^T v, what sites can move.
+    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z: sites do not change eps, which adds to
+    all marginals, and the log normaliser is that of A^T v minus sum w residual / 2 (math: section 4). Covariances
+    between inputs are those of A^T v.
     Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
     """
 
     residual: Float[Array, " n"]
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
-        """The posterior that the precisions of the coordinates, by their roots, and E v are of, without sites."""
+        """The posterior with given roots of the coordinates' precisions and means E v, without sites."""
         nothing = jnp.zeros(self.size)
         states = InducingState(LowRankState(roots, centres), nothing)
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
@@ -125,12 +125,12 @@ class InducingPrior(LowRankPrior):
 def inducing_at(
     kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> InducingPointPrior:
-    """The prior with given inducing inputs, of which those that are not active have no influence; can be compiled."""
+    """The prior with given inducing inputs; usable under ``jit``."""
     return _chosen(len(X), len(span.Z))(kernel, mean, X, span, size)
 
 
 def _chosen(n: int, r: int) -> Callable[..., InducingPointPrior]:
-    """What makes the prior in the form that fits into memory."""
+    """The constructor of the prior that fits into memory."""
     return _held_at if n * r <= HELD else chunked_prior_at
 
 
@@ -142,29 +142,31 @@ def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoi
 def inducing_by_root(
     kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
 ) -> InducingPrior:
-    """The prior with given inducing inputs at any value of the hyperparameters; can be compiled.
+    """The prior with given inducing inputs at any value of the hyperparameters; usable under ``jit``.
 
-    With the jitter of a root that no trial can choose, 1e-8 of the mean variance at Z.
+    The jitter is fixed at 1e-8 of the mean variance at Z.
     """
     root, jitter = whitened_root(kernel, Z)
     A, ones = solve_triangular(root, kernel(Z, X), lower=True), jnp.ones(len(Z))
     return _with_residual(
-        LowRankPrior(kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation=jitter, size=size)
+        LowRankPrior(
+            kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
+        )
     )
 
 
-def inducing_points_at(kernel: Any, Z: Any, neglected: float = np.inf) -> InducingPoints:
-    """Inducing inputs filled up to few sizes, and the least jitter that gives their matrix a root, from 1e-12 on.
+def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> InducingPoints:
+    """Inducing inputs padded to few sizes, and the smallest jitter, from 1e-12 on, with which K(Z, Z) has a root.
 
-    Less where no variance above ``neglected`` is to be added. What a latent there says with jitter is that of f(Z) and
-    noise: the bound stays one, and continuous in the hyperparameters however little an input adds to the others'.
+    A smaller ``max_error`` lowers the first jitter. With jitter the inducing variables are f(Z) plus noise: the bound
+    remains valid, and continuous in the hyperparameters even for nearly redundant inputs.
     Raises ValueError as ``Representation.bind`` does.
     """
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
     variances = np.asarray(own_variances(as_array(np.diagonal(K))))
-    least = float(np.clip(neglected / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
-    # What has a root at half of it has one in other libraries of linear algebra too.
+    least = float(np.clip(max_error / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    # A factor of two leaves a margin for other linear algebra libraries.
     ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
     jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
     rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
@@ -194,7 +196,7 @@ class Inducing(Representation):
     """
 
     can_pad: ClassVar[bool] = True
-    # In the model to sample from, what coordinates leave of a row is independent of that of any other.
+    # In the generative model, the residuals of rows are independent.
     shares: ClassVar[bool] = False
 
     inputs: int | tuple[tuple[float, ...], ...]
@@ -226,11 +228,11 @@ class Inducing(Representation):
 
     @property
     def adapts(self) -> bool:
-        """Whether inducing inputs go by what the data say."""
+        """Whether the selection depends on the site precisions."""
         return self.select in ADAPTIVE
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
-        """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) say how much the data tell of each latent."""
+        """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) are the site precisions."""
         X = np.asarray(X, dtype=np.float64)
         if not isinstance(self.inputs, int) or self.select is None:
             Z = np.asarray(self.inputs)
@@ -246,19 +248,19 @@ class Inducing(Representation):
         count = min(self.inputs, len(distinct))
         return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, neglected: float = np.inf) -> InducingPointPrior:
-        """See Form."""
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
+        """See Representation."""
         Z = self.choose(kernel, X)
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
-        span = inducing_points_at(kernel, Z, neglected)
+        span = inducing_points_at(kernel, Z, max_error)
         prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
         check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
         return prior
 
-    def traced(
+    def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> InducingPrior:
-        """See Form and ``inducing_by_root``."""
+        """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
             raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
@@ -267,8 +269,8 @@ class Inducing(Representation):
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> InducingPrior:
-        """See Form."""
-        return self.traced(kernel, mean, X, size, row_mask)
+        """See Representation."""
+        return self.bind_traced(kernel, mean, X, size, row_mask)
 
 
 def _with_residual(span: LowRankPrior) -> InducingPrior:
@@ -288,7 +290,7 @@ def _bound(
 
 
 def _arrays(kernel: Any) -> Any:
-    """A kernel with values alone, as arrays."""
+    """A kernel with its parameters as arrays."""
     return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
 
 

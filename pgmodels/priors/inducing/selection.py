@@ -1,4 +1,4 @@
-"""Which inducing inputs a data set gets: at most so many as asked for, of no more rows than fit into memory."""
+"""Selection of inducing inputs from data: at most the requested number, from as many rows as fit into memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,35 +13,35 @@ from pgmodels.priors.chunking import HELD
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
-# A row whose variance given those chosen is below so much of the largest adds nothing.
+# Rows whose residual variance is below this fraction of the largest variance are not selected.
 _NOTHING = 1e-12
 _SEED = 0
-# What the bound may have in nats for the variance that inducing inputs leave, and how many are tried at first.
+# Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
 _ENOUGH, _FIRST = 0.05, 100
-# Rows that k-means looks at: so many, and for each centre.
+# Largest number of rows for k-means: in all, and per centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
-# Distances that k-means tells apart, in deviations of the widest column.
+# Resolution of k-means, in standard deviations of the widest column.
 _RESOLVED = 1e-6
-# Rows at which the variance that inducing inputs leave is compared, what is added to their matrix relative to each
-# variance, and how much of what centres leave, beside the rows chosen, rows leave at most to be better: with stationary
-# kernels in 1 to 5 columns those nearest to centres left 1.003 to 4.6 of it, and 0 to 0.88 where columns hold levels.
+# Number of rows at which residual variances are compared, relative jitter, and the largest ratio of the residual
+# variance of rows to that of centres at which rows are preferred: for stationary kernels in 1 to 5 columns the ratio of
+# the rows nearest to the centres was 1.003 to 4.6, and 0 to 0.88 where columns hold levels.
 _COMPARED, _ADDED, _LESS = 1000, 1e-6, 0.95
-# Rows that are moved to see how fast a kernel changes, by so much of a column's deviation; rates above so much of the
-# largest count as equal to it.
+# Number of rows and step, in standard deviations of a column, of the finite differences that measure how fast a kernel
+# changes; rates above this fraction of the largest count as equal to it.
 _MOVED, _STEP, _ALIKE = 100, 0.01, 0.98
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
-    """The places of the first of equal rows, in order."""
+    """Indices of the first of equal rows, in order."""
     return distinct_and_equal(X)[0]
 
 
 def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """The centres of k-means on as many rows as tell them well, k-means++ the start.
+    """Centres of k-means (k-means++ initialisation) on a subset of the rows.
 
-    Columns are in units in which the kernel changes alike along each: what it does not read has no say. Rows, chosen
-    greedily, where a centre tells less than the row nearest to it: no row has the levels of a group or of an index that
-    lie between those of others.
+    Columns are scaled so that the kernel changes equally fast along each; columns it does not read are ignored. If the
+    rows nearest to the centres leave less residual variance than the centres, as with group levels or indices, whose
+    averages occur in no row, rows are chosen greedily instead.
     """
     del weights
     from sklearn.cluster import KMeans
@@ -50,7 +50,7 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     X = X[np.sort(rows)]
     rates = _rates(kernel, X)
     scaled = X * rates
-    # Of fewer rows that differ, by more than the rounding of a squared distance, there are no more centres than these.
+    # At most as many centres as rows that differ by more than the rounding error of a squared distance.
     differing = distinct_rows(
         np.round((scaled - scaled.mean(axis=0)) / (_RESOLVED * np.max(scaled.std(axis=0)) or 1.0))
     )
@@ -63,14 +63,14 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     nearest = X[np.argmin(clusters.transform(scaled), axis=0)]
     some = X[np.linspace(0, len(X) - 1, min(_COMPARED, len(X))).astype(int)]
     share = _LESS * (1.0 - len(nearest) / len(X))
-    # What cannot be computed between levels is no better.
+    # Centres with a NaN (kernels undefined between levels) are rejected.
     if not share * _residual_variance(kernel, some, centroids) <= _residual_variance(kernel, some, nearest):
         return greedy(kernel, X, count)
     return centroids[distinct_rows(centroids)]
 
 
 def _residual_variance(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
-    """The variance that inducing inputs leave at rows, rounding added; not a number where their matrix has no root."""
+    """Total residual variance at rows given inducing inputs, plus rounding; NaN if K(Z, Z) has no root."""
     K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
     try:
         root = np.linalg.cholesky(K + _ADDED * np.diag(np.diagonal(K)))
@@ -80,10 +80,10 @@ def _residual_variance(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
 
 
 def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
-    """How fast the kernel changes along each column, (d,), relative to the fastest; 1 where it tells none apart.
+    """Rate of change of the kernel along each column, (d,), relative to the fastest; 1 if it is constant.
 
-    By the squared distance |φ(x) - φ(x')|² of the kernel's features between rows and rows with one column moved, of
-    which what does not go by how far, as of noise, is left out.
+    By finite differences of the squared feature distance |φ(x) - φ(x')|² with one column moved; contributions that do
+    not depend on the distance, such as noise, cancel.
     """
     rows = X[np.linspace(0, len(X) - 1, min(_MOVED, len(X))).astype(int)]
     here, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
@@ -96,12 +96,12 @@ def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
                 further.append(np.mean(here + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
             squared[column] = max(further[1] - further[0], 0.0) / deviation**2
     rates = np.sqrt(squared / squared.max()) if squared.max() > 0.0 else np.ones(X.shape[1])
-    # Of one lengthscale they are equal but for the length of the steps.
+    # With one lengthscale, rates differ only by the discretisation.
     return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
 
 
 def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """Distinct rows drawn uniformly; the kernel has no say."""
+    """Distinct rows drawn uniformly, independent of the kernel."""
     del kernel, weights
     rows = np.random.default_rng(_SEED).permutation(distinct_rows(X))[:count]
     return X[np.sort(rows)]
@@ -110,12 +110,11 @@ def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
 def greedy(
     kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, enough: float = 0.0
 ) -> np.ndarray:
-    """One row after the other, that where ``weights`` times the variance that those before leave is largest.
+    """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
-    A pivoted Cholesky factorisation whose columns are computed as they are chosen: O(n M^2) time. Ends early where no
-    variance is left, or half of its sum, weighted, is at most ``enough``. Of so many rows that the factor would not
-    fit into memory, a sample is drawn, which stands for all of them. Source: Burt, Rasmussen and van der Wilk 2020;
-    with weights, Passerello 2021.
+    A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
+    variance remains, or half of its weighted sum is at most ``enough``. If the factor would not fit into memory, a
+    random sample of the rows is used. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
     if len(X) * count > HELD:
         rows = np.sort(np.random.default_rng(_SEED).permutation(len(X))[: max(count, HELD // count)])
@@ -138,15 +137,15 @@ def greedy(
 
 
 def heteroscedastic(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """Greedily by ``weights``; the centres of k-means where these are not known yet."""
+    """Greedy selection by ``weights``; k-means centres if these are not known yet."""
     return centres(kernel, X, count) if weights is None else greedy(kernel, X, count, weights)
 
 
 def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """As many, greedily by ``weights``, as leave half of the weighted variance below a twentieth of a nat.
+    """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
 
-    That is what the bound loses to the variance that is left, and no limit to what it gains by more inputs (math:
-    section 7). The centres of k-means where weights are not known yet, and where ``count`` are not enough.
+    This is the bound's loss from the residual variance, not a limit on its gain from more inputs (math: section 7).
+    K-means centres if weights are not known yet, or if ``count`` inputs are not enough.
     """
     if weights is None:
         return centres(kernel, X, min(count, _FIRST))
@@ -154,7 +153,7 @@ def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | Non
     return inputs if len(inputs) <= count else centres(kernel, X, count)
 
 
-# Ways to choose inducing inputs: of a kernel, X (n, d), their number, and how much the data tell of each latent, (n,).
+# Selections of inducing inputs by a kernel, X (n, d), their number, and the site precisions (n,).
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
     "uniform": uniform,
