@@ -127,7 +127,7 @@ class Auto(Representation):
         low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
         return low_rank if low_rank is not None and low_rank.truncation_error < dense.jitter else dense
 
-    def traced(
+    def bind_traced(
         self,
         kernel: Any,
         mean: Array,
@@ -136,7 +136,7 @@ class Auto(Representation):
         row_mask: Float[Array, " n"] | None = None,
         spanning: Float[Array, "r d"] | None = None,
     ) -> LatentPrior:
-        """See Form; by the factor A = L^-1 K(Z, X) of inputs Z that say all, with the jitter of ``exact_root``."""
+        """See Representation; with ``spanning`` inputs Z by the factor A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
         if spanning is None:
             return whitened_prior(kernel, mean, X, size, row_mask)
         root, jitter = exact_root(kernel, spanning)
@@ -148,7 +148,7 @@ class Auto(Representation):
             Z=spanning,
             root=root,
             active=jnp.ones(len(spanning)),
-            truncation=jitter,
+            truncation_error=jitter,
             size=size,
         )
 
