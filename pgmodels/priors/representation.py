@@ -136,7 +136,7 @@ class Auto(Representation):
         row_mask: Float[Array, " n"] | None = None,
         spanning: Float[Array, "r d"] | None = None,
     ) -> LatentPrior:
-        """See Representation; with ``spanning`` inputs Z by the factor A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
+        """See Representation; with ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
         if spanning is None:
             return whitened_prior(kernel, mean, X, size, row_mask)
         root, jitter = exact_root(kernel, spanning)
