@@ -88,8 +88,8 @@ class Hamiltonian(Move):
             x, p = x * jnp.cos(angle) + p * jnp.sin(angle), p * jnp.cos(angle) - x * jnp.sin(angle)
             return x, p, jnp.where(i == 0, density, first), density
 
-        state = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_turn, (start, momentum, jnp.zeros(()), jnp.zeros(())))
-        standard, turned, before, after = state
+        trajectory = jax.lax.fori_loop(0, leapfrogs + 1, kick_and_turn, (start, momentum, jnp.zeros(()), jnp.zeros(())))
+        standard, turned, before, after = trajectory
         gain = after - before - 0.5 * (turned @ turned - momentum @ momentum)
         # Proposals with a density that is not finite are rejected.
         probability = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0.0)), 0.0)
