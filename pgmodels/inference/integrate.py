@@ -179,15 +179,16 @@ def _marginals(
 @compiled
 def _predict(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
-) -> tuple[Array, Array]:
-    """Means (m, L) and covariances (m, L, L) of the latents at new inputs."""
+) -> tuple[Array, Array, Array]:
+    """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
     posterior, response, _ = _corrected(given.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     if isinstance(posterior, CoupledPosterior):
         mean, covariance = posterior.marginals_at(X_new)
-        return mean, covariance + added
-    mean, variance = posterior.predict(X_new)
-    return mean, jax.vmap(jnp.diag)(variance) + added
+    else:
+        mean, variance = posterior.predict(X_new)
+        covariance = jax.vmap(jnp.diag)(variance)
+    return mean, covariance + added, covariance
 
 
 @compiled
@@ -434,14 +435,14 @@ def given_of(model: Model, X: np.ndarray, y: np.ndarray, unknowns: Unknowns, joi
 
 @generic.moments_at.register(IntegratedApproximation)
 @double_precision
-def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, at each point."""
+def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, corrected and not, at each point."""
     given, inputs = _given_again(result), as_array(resize_rows(X_new, filled_size(len(X_new))))
     parts = [_predict(given, *_place(result, given, k), inputs) for k in range(len(result.shares))]
-    means, covariances = (
+    means, covariances, plain = (
         np.stack([np.asarray(part)[: len(X_new)] for part in found]) for found in zip(*parts, strict=True)
     )
-    return means, covariances
+    return means, covariances, plain
 
 
 @generic.joint_moments_at.register(IntegratedApproximation)

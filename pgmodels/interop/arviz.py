@@ -46,7 +46,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     - posterior: ``f`` (datum, latent), and hyperparameters that were sampled, by name;
     - posterior_predictive: ``y`` (datum), new observations at the data's inputs given the draws of ``f``; where y has
       several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column); times
-      to an event whether or not they were cut short in the data;
+      to an event whether or not they were cut short in the data; of a corrected result with uncorrected latents in the
+      rows whose response is skewed, as ``predict`` says it;
     - log_likelihood: ``y`` (datum), times the row's weight where rows have them, in constant_data as ``weights``, so
       that leaving one out leaves out all that it counts for;
     - observed_data: ``y`` (datum), the first column;
@@ -67,6 +68,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
 
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
+    given = result
     if isinstance(result, IntegratedApproximation):
         result = _drawn(result, int(num_draws), seed)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
@@ -97,7 +99,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     try:
         rng = np.random.default_rng(seed)
         values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
-        drawn = draw_observations(likelihood, f[:, kept], likelihood.support(f.shape[-1]).given(y), rng, values)
+        latents = _averaging(given, f, seed)[:, kept]
+        drawn = draw_observations(likelihood, latents, likelihood.support(f.shape[-1]).given(y), rng, values)
         groups["posterior_predictive"] = {"y": drawn}
     except ValueError as error:
         warn(f"posterior_predictive is left out: {error}", InteropWarning)
@@ -164,6 +167,13 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
         log_likelihood_trace=np.zeros((1, num_draws)),
         num_warmup=0,
     )
+
+
+def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
+    """The latents that y is drawn with: those of the posterior, but where the response of a corrected one is skewed."""
+    if isinstance(result, IntegratedApproximation):
+        return result.averaging_draws(f.shape[1], seed)[None]
+    return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f
 
 
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:

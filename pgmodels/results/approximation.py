@@ -25,6 +25,7 @@ from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.seeds import as_seed
 
 
@@ -145,18 +146,37 @@ class CorrectedApproximation(Approximation):
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), with the corrected moments.
 
-        Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
+        Where the response of y is skewed it is with the uncorrected ones, and a PredictionWarning says in how many
+        rows. Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
         """
-        variance = self.predict_latent(X_new)[1]
-        bad = is_out_of_reach(variance)
+        return super().predict(X_new, covariates)
+
+    def _averaging(
+        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        own = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        warn_nonpositive(own, "X_new")
+        bad = is_out_of_reach(own)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
             raise ValueError(
-                f"the corrected variance is {variance[row].min():.3g} in row {row} of X_new "
+                f"the corrected variance is {own[row].min():.3g} in row {row} of X_new "
                 f"({int(bad.sum())} in all): the correction does not reach there. Predict with the uncorrected result "
                 "or with draws."
             )
-        return super().predict(X_new, covariates)
+        plain = self.uncorrected._marginals_at(X_new)
+        mean, variance, rows = averaging(self.model.unweighted, self.observations, (mean, variance), plain, covariates)
+        warn_skewed(rows, "X_new")
+        return mean, variance
+
+    @double_precision
+    def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
+        """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
+        corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
+        given = self.likelihood.support(self.model.num_latents).given(self.observations)
+        *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, given)
+        warn_skewed(rows, "the data")
+        return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
 
 
 @dataclass(eq=False, kw_only=True, repr=False)

@@ -54,8 +54,15 @@ class GaussianPredictions(ABC):
         """
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
+        mean, variance = self._averaging(X_new, mean, variance, covariates)
         nodes = nodes_at(self.model.unweighted, mean, variance, covariates)
         return Predictive(self.likelihood, nodes, covariates)
+
+    def _averaging(
+        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The moments that y is predicted with, from ``_marginals_at`` of X_new."""
+        return mean, variance
 
     @double_precision
     def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 from pgmodels import generic
 from pgmodels.latent.drawing import draw_gaussian
 from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Model
 from pgmodels.options import check_whole_number
 from pgmodels.precision import as_array, double_precision
 from pgmodels.results.covariates import check_covariates
@@ -18,6 +19,7 @@ from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.seeds import as_seed
 from pgmodels.unknowns import uncertain
 
@@ -80,29 +82,32 @@ class IntegratedApproximation(Result):
 
     def quantiles(self, levels: Any, X_new: Any = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
-        means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)
+        means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)[:2]
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
     def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
-        means, covariances = self._moments_at(X_new)
+        means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
     @double_precision
     def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the points.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
-        depends on them raises ValueError where they are left out.
+        Where the response of y is skewed, that of a point is with its uncorrected Gaussian, and a PredictionWarning
+        says in how many rows. ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or
+        an exposure: what depends on them raises ValueError where they are left out.
         """
-        means, covariances = self._moments_at(X_new)
+        means, covariances, plain = self._moments_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
-        kept = self._kept()
+        kept, skewed = self._kept(), np.zeros(means.shape[1], dtype=bool)
         parts = []
         for k in kept:
             model = self._model_at(k).unweighted
-            spread = covariances[k] if covariances.shape[-1] > 1 else covariances[k][:, :, 0]
-            parts.append(Predictive(model.likelihood, nodes_at(model, means[k], spread, covariates), covariates))
+            mean, spread, rows = self._averaging(k, model, means, covariances, plain, covariates)
+            skewed |= rows
+            parts.append(Predictive(model.likelihood, nodes_at(model, mean, spread, covariates), covariates))
+        warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), parts)
 
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
@@ -120,6 +125,20 @@ class IntegratedApproximation(Result):
                 parts.append(draw_gaussian(mean, covariance, int(count), rng))
         return rng.permutation(np.concatenate(parts))
 
+    def _averaging(
+        self,
+        point: int,
+        model: Model,
+        means: np.ndarray,
+        covariances: np.ndarray,
+        plain: np.ndarray,
+        covariates: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``averaging``; at a point."""
+        spreads = (part[point] if part.shape[-1] > 1 else part[point][:, :, 0] for part in (covariances, plain))
+        corrected, other = ((means[point], spread) for spread in spreads)
+        return averaging(model, self.observations, corrected, other, covariates)
+
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
 
@@ -127,16 +146,33 @@ class IntegratedApproximation(Result):
         """
         rng = np.random.default_rng(as_seed(seed))
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
-        own = self.owners[chosen]
-        noise = rng.standard_normal((num_draws, *self.means.shape[1:]))
-        f = self.means[own] + np.einsum("snlk,snk->snl", np.linalg.cholesky(self.covariances)[own], noise)
+        f = self._draw_at(self.owners[chosen], self.covariances, rng)
         return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
+
+    @double_precision
+    def averaging_draws(self, num_draws: int, seed: int = 0) -> np.ndarray:
+        """The latents of ``draw_at_data``, by the uncorrected Gaussian of a point in rows whose response is skewed."""
+        rng = np.random.default_rng(as_seed(seed))
+        own = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
+        plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
+        given = self.likelihood.support(self.model.num_latents).given(self.observations)
+        skewed = np.zeros(len(self.X), dtype=bool)
+        for k in np.unique(own):
+            *_, rows = self._averaging(k, self._model_at(k).unweighted, self.means, covariances, plain, given)
+            covariances[k][rows] = plain[k][rows]
+            skewed |= rows
+        warn_skewed(skewed, "the data")
+        return self._draw_at(own, covariances, rng)
+
+    def _draw_at(self, points: np.ndarray, covariances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        noise = rng.standard_normal((len(points), *self.means.shape[1:]))
+        return self.means[points] + np.einsum("snlk,snk->snl", np.linalg.cholesky(covariances)[points], noise)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
-    def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return generic.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:

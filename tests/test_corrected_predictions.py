@@ -1,0 +1,127 @@
+"""Predictions of y from corrected results, where the response is skewed, against quadrature."""
+
+import warnings
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.special import expit, logsumexp
+
+import pgmodels as pgm
+from pgmodels import exp, gamma
+
+Fixed = pgm.Fixed
+
+
+@pgm.likelihood(support=pgm.Counts(), mean=lambda y, f: exp(f), variance=lambda y, f: exp(f))
+def poisson(y, f):
+    return exp(y * f - exp(f)) / gamma(y + 1)
+
+
+@pgm.likelihood(support=pgm.Positive(), mean=lambda y, f: exp(-f), variance=lambda y, f: exp(-2 * f))
+def exponential(y, f):
+    return exp(f - y * exp(f))
+
+
+# Of each: the likelihood, log p(y | f) up to a constant, E[y | f], observations.
+MODELS = {
+    "poisson": (poisson(), lambda y, f: y * f - np.exp(f), np.exp, (0, 1, 3, 20)),
+    "exponential": (exponential(), lambda y, f: f - y * np.exp(f), lambda f: np.exp(-f), (0.05, 1.0, 4.0, 20.0)),
+    "bernoulli": (pgm.Bernoulli(), lambda y, f: y * f - np.logaddexp(0.0, f), expit, (0, 1, 0, 1)),
+}
+
+
+def by_itself(likelihood, variance, mean=0.0):
+    """A model in which each row is a group by itself."""
+    return pgm.Model(likelihood, pgm.GP(pgm.White(variance), mean=Fixed(mean)))
+
+
+def truth(name, y, variance, mean):
+    """E[y] of each row by quadrature over its one latent."""
+    _, log_density, response, _ = MODELS[name]
+    f = mean + np.sqrt(variance) * np.linspace(-12.0, 12.0, 20_001)
+    log_p = log_density(np.asarray(y)[:, None], f) - 0.5 * (f - mean) ** 2 / variance
+    return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True)) @ response(f)
+
+
+@pytest.mark.parametrize(
+    "name", ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[1:])]
+)
+def test_means_are_no_worse_than_uncorrected(name):
+    likelihood, *_, y = MODELS[name]
+    X = np.arange(4.0)[:, None]
+    errors, warned = [], 0
+    for variance, mean in ((1.0, -3.0), (9.0, 0.0), (100.0, 0.5)):
+        result = pgm.gaussian_vi(by_itself(likelihood, Fixed(variance), mean), X, np.asarray(y, float), progress=False)
+        corrected = pgm.correct(result)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            after, before, right = corrected.predict(X).mean, result.predict(X).mean, truth(name, y, variance, mean)
+        warned += any("uncorrected Gaussian" in str(warning.message) for warning in caught)
+        with np.errstate(divide="ignore"):
+            errors.append([np.abs(np.log(part / right)) for part in (before, after)])
+        # The latents' own moments are the corrected ones, at the data and beside them.
+        np.testing.assert_allclose(corrected.predict_latent(X)[1], corrected.variance, rtol=1e-8)
+    before, after = np.moveaxis(np.array(errors), 1, 0)
+    assert np.all(after < before + 0.2)
+    assert after.mean() < before.mean() + 0.02
+    # Where nothing warns, nothing was replaced, and this would be a test of nothing.
+    assert warned
+
+
+def test_poisson_with_one_zero():
+    for variance, mean in ((9.0, 0.281), (100.0, 0.083)):
+        result = pgm.gaussian_vi(by_itself(poisson(), Fixed(variance)), [[0.0]], [0], progress=False)
+        corrected = pgm.correct(result)
+        with pytest.warns(pgm.PredictionWarning, match="1 of 1 rows"):
+            predictive = corrected.predict([[0.0]])
+        uncorrected = result.predict([[0.0]])
+        assert predictive.mean[0] == pytest.approx(mean, rel=0.04)
+        for y in (0, 1, 7):
+            np.testing.assert_allclose(predictive.log_density([y]), uncorrected.log_density([y]), rtol=1e-12)
+        np.testing.assert_array_equal(predictive.draw(50, seed=1), uncorrected.draw(50, seed=1))
+
+
+def test_corrected_gaussian_is_kept_where_responses_agree():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (40, 1))
+    y = (rng.uniform(size=40) < expit(2.0 * X[:, 0] - 1.0)).astype(float)
+    result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(4.0, 1.5))).fixed(), X, y, progress=False)
+    corrected = pgm.correct(result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = corrected.predict(X[:5]).probabilities
+    # Of the corrected moments, by quadrature.
+    mean, variance = corrected.predict_latent(X[:5])
+    z = np.linspace(-9.0, 9.0, 4001)
+    weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    np.testing.assert_allclose(found[:, 1], expit(mean + np.sqrt(variance) * z) @ weights, atol=1e-7)
+    assert np.abs(found - result.predict(X[:5]).probabilities).max() > 1e-3
+
+
+def test_posterior_predictive_draws_take_the_same_gaussian():
+    result = pgm.gaussian_vi(by_itself(poisson(), Fixed(9.0)), [[0.0], [1.0]], [0, 20], progress=False)
+    corrected = pgm.correct(result)
+    with pytest.warns(pgm.PredictionWarning, match="1 of 2 rows of the data"):
+        tree = corrected.to_arviz(num_draws=4000)
+    drawn = tree["posterior_predictive"]["y"].values.mean((0, 1))
+    f = tree["posterior"]["f"].values[0, :, :, 0]
+    assert drawn[0] == pytest.approx(0.281, abs=0.05)
+    assert drawn[1] == pytest.approx(truth("poisson", [20], 9.0, 0.0)[0], rel=0.02)
+    np.testing.assert_allclose(f.var(axis=0), corrected.variance[:, 0], rtol=0.1)
+
+
+@pytest.mark.slow
+def test_integrated_mean_of_five_zeros():
+    prior = dist.LogNormal(2.0, 1.0)
+    model = pgm.Model(poisson(), pgm.GP(pgm.RBF(prior, Fixed(1.0)), mean=Fixed(0.0)))
+    result = pgm.integrate(model, np.zeros((5, 1)), np.zeros(5), progress=False)
+    log_v = np.linspace(-3.0, 8.0, 400)[:, None]
+    f = np.linspace(-150.0, 20.0, 20_001)
+    log_p = -5.0 * np.exp(f) - 0.5 * f**2 / np.exp(log_v) - 0.5 * log_v - 0.5 * (log_v - 2.0) ** 2
+    right = np.exp(log_p + f).sum() / np.exp(log_p).sum()
+    with pytest.warns(pgm.PredictionWarning, match="1 of 1 rows of X_new"):
+        assert result.predict([[0.0]]).mean[0] == pytest.approx(right, rel=0.05)
+    with pytest.warns(pgm.PredictionWarning, match="5 of 5 rows of the data"):
+        tree = result.to_arviz(num_draws=4000)
+    assert tree["posterior_predictive"]["y"].values.mean() == pytest.approx(right, rel=0.15)
