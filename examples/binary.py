@@ -28,14 +28,14 @@ fitted = pgm.fit(model, X_train, y_train)
 print("Learned:", fitted.model.gps[0].kernel)
 print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.seconds:.1f} s\n")
 
-# q(f) is too narrow, as mean-field posteriors are. Linear response mends its variances;
+# q(f) is too narrow, as mean-field posteriors are, and fit has mended its variances by linear response;
 # the Gibbs sampler, at the same hyperparameters, says how far that goes.
-corrected = pgm.correct(fitted)
+uncorrected = fitted.uncorrected
 draws = pgm.gibbs(fitted.model.fixed(), X_train, y_train, num_samples=500, num_warmup=100, num_chains=4, seed=0)
-comparison = pgm.compare(gibbs=draws, cavi=fitted, corrected=corrected, X=X_test, y=y_test)
+comparison = pgm.compare(gibbs=draws, cavi=uncorrected, corrected=fitted, X=X_test, y=y_test)
 print(comparison)
 
-for name, result in {"cavi": fitted, "corrected": corrected}.items():
+for name, result in {"cavi": uncorrected, "corrected": fitted}.items():
     ratio = (result.variance / draws.variance).mean()
     print(f"{name}: the latent variance is {ratio:.3f} of the sampler's, on average over the data")
 

@@ -11,6 +11,7 @@ from types import FrameType
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
 _unsaid: ContextVar[tuple[type[Warning], ...]] = ContextVar("unsaid", default=())
+_raised: ContextVar[tuple[type[Warning], ...]] = ContextVar("raised", default=())
 
 
 @contextmanager
@@ -27,10 +28,22 @@ def unsaid(category: type[Warning]) -> Iterator[None]:
         _unsaid.reset(token)
 
 
+@contextmanager
+def raised(category: type[Warning]) -> Iterator[None]:
+    """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
+    token = _raised.set((*_raised.get(), category))
+    try:
+        yield
+    finally:
+        _raised.reset(token)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn of the first line outside the package."""
     if issubclass(category, _unsaid.get()):
         return
+    if issubclass(category, _raised.get()):
+        raise category(message)
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and _is_inside(frame):

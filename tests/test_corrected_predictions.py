@@ -125,3 +125,82 @@ def test_integrated_mean_of_five_zeros():
     with pytest.warns(pgm.PredictionWarning, match="5 of 5 rows of the data"):
         tree = result.to_arviz(num_draws=4000)
     assert tree["posterior_predictive"]["y"].values.mean() == pytest.approx(right, rel=0.15)
+
+
+def binary(kernel=None):
+    """60 labels, and a model of them to learn."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel or pgm.RBF(4.0, 1.5))), X, y
+
+
+def test_fit_corrects_its_result(tmp_path):
+    model, X, y = binary()
+    fitted, q = pgm.fit(model, X, y), pgm.fit(model, X, y, correct=False)
+    # As by hand, at the same values, of the q that the other call returns.
+    by_hand = pgm.correct(q)
+    np.testing.assert_allclose(fitted.variance, by_hand.variance, rtol=1e-8)
+    np.testing.assert_allclose(fitted.mean, by_hand.mean, rtol=1e-8, atol=1e-10)
+    assert (fitted.variance > q.variance).all()
+    np.testing.assert_allclose(fitted.uncorrected.variance, q.variance, rtol=1e-8)
+    assert fitted.elbo == q.elbo
+    assert fitted.converged
+    assert fitted.uncorrected.method == q.method == "fit"
+    assert fitted.fit.values.keys() == q.fit.values.keys()
+    assert q.uncorrected is q
+    # Which it is, in print.
+    assert "corrected by linear response" in repr(fitted)
+    assert "corrected by linear response" in str(fitted)
+    assert "corrected by linear" not in str(q)
+    assert "correction none, with correct=False" in " ".join(str(q).split())
+    assert "correction none: this is the result before it" in " ".join(str(fitted.uncorrected).split())
+    # What is corrected stays as it is, and another method starts from q.
+    assert pgm.correct(fitted) is fitted
+    assert pgm.correct(fitted, method="linear_response") is fitted
+    other = pgm.correct(fitted, method="perturbative")
+    np.testing.assert_allclose(other.variance, pgm.correct(q, method="perturbative").variance, rtol=1e-8)
+    assert pgm.correct(other) is other
+    np.testing.assert_allclose(pgm.correct(other, method="linear_response").variance, fitted.variance, rtol=1e-8)
+    # In a file, with its report.
+    loaded = pgm.load(fitted.save(tmp_path / "fit.npz"))
+    np.testing.assert_array_equal(loaded.variance, fitted.variance)
+    np.testing.assert_allclose(loaded.uncorrected.variance, q.variance, rtol=1e-8)
+    assert loaded.fit.correction == "by linear response"
+    # With what goes through q.
+    assert pgm.plot_elbo(fitted).axes
+    assert pgm.plot_auxiliaries(fitted).axes
+    with pytest.raises(ValueError, match="correct must be 'auto', True or False; got 'no'"):
+        pgm.fit(model, X, y, correct="no")
+
+
+def test_fit_leaves_results_that_are_exact(monkeypatch):
+    monkeypatch.setattr("pgmodels.inference.correction.correct", None)
+    x = np.linspace(0.0, 3.0, 12)[:, None]
+    fitted = pgm.fit(pgm.Model(pgm.Gaussian(Fixed(0.3)), pgm.GP(pgm.RBF(1.0, 1.0))), x, np.sin(2 * x[:, 0]))
+    assert fitted.fit.correction == "none: the likelihood is Gaussian in f, and so is the posterior"
+    assert type(fitted) is pgm.Approximation
+    assert "so is the posterior" in " ".join(str(fitted).split())
+
+
+def test_fit_says_why_it_does_not_correct(monkeypatch):
+    model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
+    monkeypatch.setattr("pgmodels.inference.correction.MOST_COORDINATES", 59)
+    large = pgm.fit(model, X, y)
+    assert type(large) is pgm.Approximation
+    assert "60 coordinates and 60 rows" in large.fit.correction
+    assert type(pgm.fit(model, X, y, correct=True)) is not pgm.Approximation
+    monkeypatch.undo()
+
+    # A correction that warns or raises is left, with its message; asked for, it warns.
+    def doubtful(*args, **kwargs):
+        pgm.warning.warn("covariances mean nothing", pgm.CorrectionWarning)
+
+    monkeypatch.setattr("pgmodels.inference.correction.check_against_prior", doubtful)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pgm.fit(model, X, y)
+    assert type(found) is pgm.Approximation
+    assert "not to be trusted here: covariances mean" in found.fit.correction
+    with pytest.warns(pgm.CorrectionWarning, match="covariances mean nothing"):
+        pgm.fit(model, X, y, correct=True)

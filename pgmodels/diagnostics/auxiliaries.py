@@ -14,7 +14,7 @@ from pgmodels.compiled import compiled
 from pgmodels.integration import slices
 from pgmodels.language.expression import Environment
 from pgmodels.precision import as_array, double_precision
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
@@ -31,17 +31,14 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     such auxiliary, as a probit datum has none for the label that it does not have. Infinite where the posterior has no
     mean: of the Laplace likelihood it is E[1 / (2 scale |y - f|)], and f is anywhere. Empty where the likelihood is
     Gaussian as it stands.
-    Raises ValueError for a corrected result, whose marginals are not those that a q of the auxiliaries is optimal for,
-    and for draws that do not hold all latents.
+    Of a corrected result they are those before the correction. Raises ValueError for draws that do not hold all
+    latents.
     """
-    if isinstance(result, CorrectedApproximation):
-        raise ValueError(
-            "a corrected result has corrected latents and no auxiliaries: take the result that was corrected, or draws."
-        )
     if isinstance(result, Draws):
         means = _average(result)
     elif isinstance(result, Approximation):
-        means = _expected(result, *result.predictor_moments(), result.model.parameters)
+        # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
+        means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
         raise ValueError(f"result must be what cavi, fit or gibbs return; got {type(result).__name__}.")
     present = _present(result)

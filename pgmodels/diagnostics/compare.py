@@ -17,7 +17,7 @@ from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.integration import slices
 from pgmodels.precision import double_precision
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.approximation import Approximation
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
@@ -177,10 +177,11 @@ def compare(
             row |= measured
         if isinstance(result, Draws):
             row |= convergence(result)
-        elif isinstance(result, Approximation) and not isinstance(result, CorrectedApproximation):
-            row |= {"elbo": result.elbo, "pareto_k": pareto_k(result, num_draws, seed)}
-        elif isinstance(result, LinearResponse) and result.is_positive:
-            row["pareto_k"] = pareto_k(result, num_draws, seed)
+        elif isinstance(result, Approximation):
+            if not result.corrects_another:
+                row["elbo"] = result.elbo
+            if result.has_density:
+                row["pareto_k"] = pareto_k(result, num_draws, seed)
         row["seconds"] = result.seconds
         rows[label] = row
     is_class = draws.likelihood.support(draws.model.num_latents).values() is not None

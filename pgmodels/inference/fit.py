@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from pgmodels.inference.cavi import MANY, ConvergenceWarning
+from pgmodels.inference.correction import corrected_if
 from pgmodels.inference.inducing import (
     settled,
     with_inputs,
@@ -55,6 +56,7 @@ def fit(
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
+    correct: bool | str = "auto",
     progress: bool | None = None,
 ) -> Approximation:
     """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged result at them.
@@ -75,6 +77,13 @@ def fit(
     one of each kind: several where kernels are added or GPs stand side by side, where a noise varies and where a period
     is learned, and more where the data do not determine the optimum. Starts beyond the named ones are random.
 
+    The result is corrected by linear response, as by ``pgm.correct``, since variances of q may be several times too
+    small; ``.uncorrected`` is q, and ``print`` and ``.fit.correction`` say which it is, and why. With
+    ``correct="auto"`` it is not where q is exact, where the latents have more than 2,000 whitened coordinates or these
+    times the rows are more than 4 million (up to there it takes about as long as one run of ``cavi``), and where what
+    comes out is no covariance or not to be trusted. ``True`` corrects all the same, warning and raising as
+    ``pgm.correct`` does; ``False`` does not.
+
     A positive value without a prior stays within a factor of 1e6 of its starts, and a FitWarning names those far out
     that the data do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a
     sample of the rows, where these determine the values, and steps on all begin with the Hessian there. The learned
@@ -87,6 +96,8 @@ def fit(
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
+    if not isinstance(correct, bool) and correct != "auto":
+        raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
     model = hold_unnormalised(model.resolve(data.X), "fit")
@@ -127,13 +138,14 @@ def fit(
         converged=found.converged,
         message=found.message,
     )
-    return replace(
+    result = replace(
         result,
         method="fit",
         fit=report,
         converged=result.converged and found.converged,
         seconds=time.perf_counter() - begin,
     )
+    return corrected_if(result, correct)
 
 
 def _result(final: Model, data: Data, bound: PenalisedBound, tolerance: float) -> Approximation:

@@ -28,7 +28,9 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, learn: bool, obj
             y, weights = sample.y[few], None
             if model.is_weighted:
                 y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
-            found = fit(model.unweighted, sample.X[few], y, weights=weights, objective=objective, progress=False).model
+            found = fit(
+                model.unweighted, sample.X[few], y, weights=weights, objective=objective, correct=False, progress=False
+            ).model
         gps = [GP(own.kernel, own.mean, gp.size, gp.form) for gp, own in zip(model.gps, found.gps, strict=True)]
         model = Model(found.likelihood, gps)
     rows = np.sort(order[:_ROWS])

@@ -11,7 +11,6 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
-from pgmodels.results.approximation import CorrectedApproximation
 
 # Auxiliaries of up to so many latents have a panel each; those of more share one.
 _SEPARATE = 4
@@ -22,12 +21,12 @@ def plot_auxiliaries(results: Any) -> Figure:
 
     ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.
     Of draws E[a | f, y] is averaged, of approximations it is the optimal q's mean (see
-    ``pgmodels.diagnostics.auxiliaries``); corrected results have none and are left out. Raises ValueError where no
-    result has auxiliaries, or results are of different models.
+    ``pgmodels.diagnostics.auxiliaries``), of ``fit`` before its correction; results of ``correct`` are left out. Raises
+    ValueError where no result has auxiliaries, or results are of different models.
     """
     given = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None
-    means = {k: auxiliary_means(r) for k, r in given.items() if not isinstance(r, CorrectedApproximation)}
+    means = {k: auxiliary_means(r) for k, r in given.items() if not getattr(r, "corrects_another", False)}
     first = _check(means, given, reference)
     looks = styles(given, reference)
     panels = [panel for name in means[first] for panel in _panels(name, means, first)]

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import legend_below, line_handle, literal, new_figure, open_axes, styles
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation
 
 
 def plot_elbo(results: Any) -> Figure:
@@ -20,7 +20,7 @@ def plot_elbo(results: Any) -> Figure:
     found = {
         label: result
         for label, result in given.items()
-        if isinstance(result, Approximation) and not isinstance(result, CorrectedApproximation)
+        if isinstance(result, Approximation) and not result.corrects_another
     }
     if not found:
         raise ValueError(

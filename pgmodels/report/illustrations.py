@@ -17,7 +17,7 @@ from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
 from pgmodels.report.html import Html, element, picture
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
@@ -135,7 +135,7 @@ def _inside(comparison: Comparison) -> Iterator[Illustration]:
 
 def _rises(result: Result) -> bool:
     """Whether there is something to see of a bound; where CAVI starts from an optimum there is not."""
-    if not isinstance(result, Approximation) or isinstance(result, CorrectedApproximation):
+    if not isinstance(result, Approximation) or result.corrects_another:
         return False
     return result.num_iterations > 1 and bool(np.ptp(result.elbo_trace) > 1e-6 * abs(result.elbo))
 

@@ -70,8 +70,10 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 
 def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
-    if result.method == "fit" and getattr(result, "objective", "cavi") == "gaussian_vi":
-        name = "The variational Gaussian at learned hyperparameters"
+    if isinstance(result, Approximation) and result.fit is not None:
+        q = "The variational Gaussian" if result.objective == "gaussian_vi" else "CAVI"
+        corrected = f", {name[0].lower()}{name[1:]}" if isinstance(result, CorrectedApproximation) else ""
+        name = f"{q} at learned hyperparameters{corrected}"
     return f"{name} of {result.likelihood!r}"
 
 
@@ -123,6 +125,8 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         optimum = "learned, with priors: the mode of the values themselves, not of their logarithms"
         state = optimum if uncertain(result.model).places else "learned"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
+        if not isinstance(result, CorrectedApproximation):
+            facts.append(("correction", result.fit.correction))
     return facts
 
 

@@ -1,6 +1,6 @@
 """Gaussian approximations of the posterior."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,8 @@ class FitReport:
     """How hyperparameters were learned.
 
     ``start`` names the start chosen, or the rows that were learned from before all of them, and ``start_elbos`` the
-    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale.
+    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale. ``correction`` says
+    whether the result is corrected by linear response, or why not.
     """
 
     start: str
@@ -44,6 +45,7 @@ class FitReport:
     num_evaluations: int
     converged: bool
     message: str
+    correction: str = "none"
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -68,6 +70,21 @@ class Approximation(Result, GaussianPredictions):
     def prior(self) -> JointPrior:
         """See Result."""
         return self.posterior.prior
+
+    @property
+    def uncorrected(self) -> "Approximation":
+        """The result before a correction: itself, where there was none."""
+        return self
+
+    @property
+    def corrects_another(self) -> bool:
+        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
+        return False
+
+    @property
+    def has_density(self) -> bool:
+        """Whether a joint Gaussian density stands behind the moments."""
+        return True
 
     @property
     def elbo(self) -> float:
@@ -113,19 +130,37 @@ class Approximation(Result, GaussianPredictions):
 class CorrectedApproximation(Approximation):
     """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
 
-    No ELBO stands behind them. ``num_nonpositive`` counts the corrected variances at the data that came out
-    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right.
+    No ELBO stands behind them: that of ``elbo`` is the bound before the correction. ``num_nonpositive`` counts the
+    corrected variances at the data that came out non-positive, beyond the reach of the correction; 0 where the prior's
+    is 0 is right.
     """
 
     num_nonpositive: int
 
-    @cached_property
-    @double_precision
+    @property
+    def has_density(self) -> bool:
+        """See Approximation."""
+        return False
+
+    @property
+    def corrects_another(self) -> bool:
+        """See Approximation."""
+        return self.fit is None
+
+    @property
     def uncorrected(self) -> Approximation:
         """The result that was corrected."""
+        return self._uncorrected
+
+    @cached_property
+    @double_precision
+    def _uncorrected(self) -> Approximation:
         known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
         mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.filled()))
-        return Approximation(**known | {"mean": mean, "variance": variance, "method": self.objective})
+        known |= {"mean": mean, "variance": variance, "method": self.objective}
+        if self.fit is not None:
+            known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}
+        return Approximation(**known)
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raises ValueError: corrected moments belong to no density that could be weighed."""
@@ -221,6 +256,11 @@ class LinearResponse(CorrectedApproximation):
     response: np.ndarray
     is_positive: bool
     residual: float
+
+    @property
+    def has_density(self) -> bool:
+        """See Approximation."""
+        return self.is_positive
 
     def in_coordinates_of(self, posterior: JointPosterior | CoupledPosterior) -> tuple[np.ndarray, np.ndarray]:
         """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
