@@ -60,6 +60,11 @@ class Augmentation(Objective):
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
 
+    @cached_property
+    def is_exact(self) -> bool:  # type: ignore[override]
+        """See Objective: where no rule introduces an auxiliary."""
+        return all(rule.auxiliary is None for rule in self.rules)
+
     def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""
         return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
