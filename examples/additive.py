@@ -40,7 +40,7 @@ for name, value in fitted.fit.values.items():
     print(f"{name} = {float(value):.3f}")
 
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, cavi=fitted.uncorrected, corrected=fitted))
+print(pgm.compare(gibbs=draws, fit=fitted.uncorrected, corrected=fitted))
 
 # Effects of one column are known up to a constant that another may take: shown about their means.
 mean, deviation = draws.mean - draws.mean.mean(axis=0), np.sqrt(draws.variance)

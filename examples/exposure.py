@@ -38,7 +38,7 @@ print(pgm.derive(model).verify(seed=0))
 fitted = pgm.fit(model, X, y)
 print(f"Learned: {fitted.model.likelihood}, the data were made with 5; {fitted.model.gps[0].kernel}")
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, fitted=fitted, X=X, y=y))
+print(pgm.compare(gibbs=draws, fit=fitted, X=X, y=y))
 
 # A prediction is for an exposure: here for a place of a thousand.
 grid = np.linspace(0.0, 10.0, 101)

@@ -42,7 +42,7 @@ fitted = pgm.fit(model, X[:200], y[:200])
 print(f"Learned: {fitted.model.likelihood}")
 print(f"         {fitted.model.gps[0].kernel}")
 draws = pgm.gibbs(fitted.model.fixed(), X[:200], y[:200], num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, fitted=fitted, X=X[200:], y=y[200:]))
+print(pgm.compare(gibbs=draws, fit=fitted, X=X[200:], y=y[200:]))
 
 grid = np.linspace(-2.0, 2.0, 81)
 probabilities = draws.predict(np.column_stack([grid, np.zeros(81)])).probabilities

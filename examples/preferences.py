@@ -28,7 +28,7 @@ model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Difference(pgm.RBF(), [0], [1])))
 fitted = pgm.fit(model, X, y)
 print(f"Learned: {fitted.model.gps[0].kernel}")
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, fitted=fitted))
+print(pgm.compare(gibbs=draws, fit=fitted))
 
 # Utilities have no origin: what the data tell is how much better an item is than a given one, here that at 0.
 grid = np.linspace(-1.5, 1.5, 121)

@@ -42,7 +42,7 @@ for name, likelihood in likelihoods.items():
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 difference = np.abs(draws.mean - fitted.mean).max()
 ratio = np.mean(fitted.variance / draws.variance)
-print(f"\nStudent-t, corrected against gibbs: means differ by {difference:.3f} at most, variances by {ratio:.2f}")
+print(f"\nStudent-t, fit against gibbs: means differ by {difference:.3f} at most, variances by a factor {ratio:.2f}")
 
 figure = pgm.plot_latent(results)
 figure.axes[0].plot(X_new[:, 0], truth(X_new), color="black", linewidth=1.0)

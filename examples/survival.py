@@ -35,7 +35,7 @@ print(pgm.derive(model).verify(seed=0))
 fitted = pgm.fit(model, X, y)
 print(f"Learned: {fitted.model.likelihood}, the data were made with 2.2; {fitted.model.gps[0].kernel}")
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, fitted=fitted))
+print(pgm.compare(gibbs=draws, fit=fitted))
 
 later = draws.predict((np.array([[45.0], [75.0]]) - 55.0) / 15.0).survival(2.0)[:, 0]
 print(f"No event within 2 years: {later[0]:.0%} at age 45, {later[1]:.0%} at age 75")

@@ -35,7 +35,7 @@ for name, fitted in results.items():
     error = np.sqrt(np.mean((fitted.mean[:, 0] - truth(depth)) ** 2))
     print(f"{name}: {fitted.model.likelihood}, root mean square error of f {error:.2f}")
 draws = pgm.gibbs(results["Tobit"].model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
-print(pgm.compare(gibbs=draws, fitted=results["Tobit"]))
+print(pgm.compare(gibbs=draws, fit=results["Tobit"]))
 
 grid = np.linspace(0.0, 10.0, 201)
 figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")

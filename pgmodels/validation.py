@@ -101,7 +101,7 @@ def validate(
     # Divergences from what was asked are printed below, with the result that they concern.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        approximation = fit(model, parts.X, parts.y, correct=False, progress=progress)
+        approximation = fit(model, parts.X, parts.y, objective="cavi", correct=False, progress=progress)
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("kernel variances without units have a LogNormal(0, 1) prior", markup=False, highlight=False)

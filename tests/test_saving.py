@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.cavi import condition
+from pgmodels.inference.conditioned import condition
 from pgmodels.inference.problem import problem_of
 from pgmodels.latent.form import Form
 from pgmodels.latent.low_rank import LowRankPrior

@@ -60,10 +60,15 @@ class Augmentation(Objective):
                 blocks.append([position])
         return tuple(tuple(block) for block in blocks)
 
+    @cached_property
+    def is_exact(self) -> bool:  # type: ignore[override]
+        """See Objective: where no rule introduces an auxiliary."""
+        return all(rule.auxiliary is None for rule in self.rules)
+
     @property
-    def is_exact(self) -> bool:
-        """Whether the formula is Gaussian in the latents as it stands, so that q is the posterior."""
-        return len(self.blocks) == 1 and all(rule.auxiliary is None for rule in self.rules)
+    def is_gaussian(self) -> bool:
+        """Whether the formula is Gaussian in latents that are updated together, so that q is the posterior."""
+        return len(self.blocks) == 1 and self.is_exact
 
     def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The predictors of latents (..., n, latents): the latents themselves where no factor combines them."""

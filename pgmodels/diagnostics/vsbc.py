@@ -10,7 +10,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
-from pgmodels.inference.cavi import condition, init, step
+from pgmodels.inference.cavi import init, step
+from pgmodels.inference.conditioned import condition
 from pgmodels.inference.correction import correct_by_response
 from pgmodels.inference.drive import ascend
 from pgmodels.inference.gaussian_vi import gaussian_problem, optimise, start_state

@@ -5,7 +5,6 @@ import time
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +13,16 @@ from jaxtyping import Array, Float, Int
 from pgmodels.compiled import compiled
 from pgmodels.inference.acceleration import Memory, no_memory
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
+from pgmodels.inference.conditioned import condition
 from pgmodels.inference.drive import Ascent, ascend, first_to_rise
 from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.latent.coupled import CoupledPosterior
-from pgmodels.latent.joint import JointPosterior, JointPrior
+from pgmodels.inference.variance_ratio import warn_narrow
+from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
-from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
@@ -149,14 +148,17 @@ def cavi(
     inducing inputs each begins at the best mean beside the variances (see ``pgmodels.inference.mean_ascent``).
     X (n, d), y (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: 2 is a row that is there
     twice, and rows of weight 0 are left out. Stops where the ELBO changes by less than ``tolerance`` relative to its
-    size in one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``. Raises
-    ValueError for bad data and NoAugmentationError for a likelihood without an augmentation.
+    size in one iteration; warns with ConvergenceWarning where that takes more than ``max_iterations``, and with
+    CorrectionWarning where variances are less than half of the right ones, by an estimate. Raises ValueError for bad
+    data and NoAugmentationError for a likelihood without an augmentation.
     """
     model, data = require_model(model).given(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     model = settled(model.resolve(data.X), data, nearly_converged)
-    return converge(model, data, None, max_iterations, tolerance, progress)
+    result = converge(model, data, None, max_iterations, tolerance, progress)
+    warn_narrow("cavi", result)
+    return result
 
 
 def nearly_converged(model: Model, data: Data) -> tuple[float, np.ndarray]:
@@ -236,36 +238,3 @@ def conclude(
 @partial(compiled, lightly=True)
 def _residual(prior: JointPrior) -> Any:
     return prior.residual_variances()
-
-
-def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledPosterior, Array, Array]:
-    """The posterior given sites, and the latents' means and variances."""
-    fresh, mean, variance = _condition(problem, sites)
-    return fresh.completed(problem.prior), mean, variance
-
-
-class _Fresh(Module):
-    """The leaves of a posterior that are not its prior's, in whose place None stands: programs copy what they return.
-
-    ``places`` are those of the others among the prior's leaves.
-    """
-
-    leaves: list[Array | None]
-    places: tuple[int | None, ...] = eqx.field(static=True)
-    tree: Any = eqx.field(static=True)
-
-    def completed(self, prior: JointPrior) -> Any:
-        """The posterior, with the prior's own arrays."""
-        held = jax.tree.leaves(prior)
-        pairs = zip(self.leaves, self.places, strict=True)
-        return jax.tree.unflatten(self.tree, [own if place is None else held[place] for own, place in pairs])
-
-
-@partial(compiled, lightly=True)
-def _condition(problem: Problem, sites: Sites) -> tuple[_Fresh, Array, Array]:
-    posterior = problem.condition(sites)
-    known = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(problem.prior))}
-    leaves, tree = jax.tree.flatten(posterior)
-    places = tuple(known.get(id(leaf)) for leaf in leaves)
-    own = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
-    return _Fresh(own, places, tree), *posterior.moments()

@@ -118,7 +118,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
         return _noted(result, "none, with correct=False")
     if choice is True:
         return _noted(correct(result), "by linear response")
-    if result.model.is_augmentable and result.model.augmentation.is_exact:
+    if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
         many = f"{size:,} coordinates and {len(result.y):,} rows"

@@ -18,6 +18,7 @@ from pgmodels.inference.maximum import Limits, Maximum, names_of, within
 from pgmodels.inference.penalised_bound import PenalisedBound, engine_of, objective_of
 from pgmodels.inference.stages import learn, ridges
 from pgmodels.inference.starts import is_free
+from pgmodels.inference.variance_ratio import warn_narrow
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
@@ -52,7 +53,7 @@ def fit(
     y: Any,
     *,
     weights: Any = None,
-    objective: str = "cavi",
+    objective: str = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
@@ -61,8 +62,10 @@ def fit(
 ) -> Approximation:
     """Learn the hyperparameters and likelihood parameters that are not Fixed, and return the converged result at them.
 
-    ``objective`` is the bound: of ``"cavi"``, or the tighter one of ``"gaussian_vi"``, which takes any formula, several
-    times as long, and does not favour long lengthscales and small variances as the former does.
+    ``objective`` is the bound, and ``.objective`` of the result says which it was: of ``"cavi"``, or the tighter one of
+    ``"gaussian_vi"``, the expected log density, which takes any formula and does not favour long lengthscales and small
+    variances as the former does. ``"auto"`` is the latter where each row has one predictor, or no augmentation; and
+    that of ``cavi`` where rows have several, for time, or where nothing is augmented and the two are equal.
 
     Maximises the ELBO (plus log priors, where hyperparameters have them) over the unconstrained hyperparameters by
     L-BFGS and, near the optimum, BFGS, with q(f) at its optimum throughout. With priors that is the mode of the values
@@ -88,12 +91,13 @@ def fit(
     that the data do not determine. From 1,024 rows on, or 10,000 with inducing inputs, the start is the optimum of a
     sample of the rows, where these determine the values, and steps on all begin with the Hessian there. The learned
     model is ``.model`` of the result and ``.fit`` tells how it was found. X (n, d), y (n,) or (n, columns), ``weights``
-    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early; raises as ``cavi`` does.
+    (n,) as in ``cavi``. Warns with ConvergenceWarning where the optimiser stops early, and with CorrectionWarning and
+    errors as ``cavi`` does.
     """
     begin = time.perf_counter()
     model, data = require_model(model).given(X, y, weights)
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
+    if objective not in (names := ("auto", *OBJECTIVES)):
+        raise ValueError(f"objective must be one of {', '.join(map(repr, names))}; got {objective!r}.")
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     if not isinstance(correct, bool) and correct != "auto":
@@ -120,6 +124,7 @@ def fit(
     # From q(f) at the optimum: a start of its own could end in another one.
     inner = min(tolerance, _INNER_TOLERANCE)
     result = _result(final, data, bound, inner)
+    warn_narrow("fit", result)
     _report_floor(bound, values)
     if undetermined:
         _report(undetermined, found.num_tried)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.compiled import compiled
 from pgmodels.inference import cavi as cavi_engine
 from pgmodels.inference import gaussian_vi as gaussian_engine
@@ -83,8 +84,18 @@ State = CaviState | gaussian_engine.GaussianState
 
 
 def objective_of(model: Model, name: str) -> Objective:
-    """What is a sum over the data, by the name of the engine that maximises it."""
-    return model.augmentation if name == "cavi" else gaussian_engine.quadrature_of(model)
+    """What is a sum over the data, by the name of the engine that maximises it.
+
+    For ``"auto"`` the expected log density of one predictor a row, whose quadrature is on a line; also where there is
+    no other. The derived bound of several, and where it is the expected log density itself, in closed form.
+    """
+    if name == "cavi" or (name == "auto" and model.is_augmentable and _takes_derived(model.augmentation)):
+        return model.augmentation
+    return gaussian_engine.quadrature_of(model)
+
+
+def _takes_derived(augmentation: Augmentation) -> bool:
+    return augmentation.size > 1 or augmentation.is_exact
 
 
 def engine_of(objective: Objective) -> Any:

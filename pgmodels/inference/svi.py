@@ -32,6 +32,7 @@ from pgmodels.inference.svi_inputs import inputs_for_steps
 from pgmodels.inference.svi_passes import arrive, warn_gaining
 from pgmodels.inference.svi_posterior import posterior
 from pgmodels.inference.svi_rows import Source, paired, shuffled, source_of
+from pgmodels.inference.variance_ratio import warn_narrow
 from pgmodels.inference.windows import Outcome, Settings, settle
 from pgmodels.integration import at_a_time, equal_chunks
 from pgmodels.latent.blocks import JOINT_LIMIT
@@ -129,8 +130,8 @@ def svi(
     with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning where all of that
     takes more than ``max_passes`` (100, or as many as 10,000 steps take, where it is left out), after which it ends,
     beside a few steps from each start, with q's average over the last window, or the later half of fewer steps, and of
-    arrays one step on all rows, so that the ELBO is exact. Raises ValueError as ``cavi`` does, and for a GP whose form
-    has no factor.
+    arrays one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in ``cavi``. Raises
+    ValueError as ``cavi`` does, and for a GP whose form has no factor.
 
     Where JAX has several devices (``jax.devices()``), they share the rows of each batch: the first row fills it up to a
     multiple of their number, and counts once. The numbers are those of one device, but for rounding. After
@@ -222,7 +223,10 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     )
     if found.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if left else None)
-    return replace(result, objective="cavi", converged=found.outcome.converged and ascent.converged, fit=found.report)
+    converged = found.outcome.converged and ascent.converged
+    result = replace(result, objective="cavi", converged=converged, fit=found.report)
+    warn_narrow("svi", result)
+    return result
 
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:

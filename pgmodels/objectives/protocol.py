@@ -37,6 +37,8 @@ class Objective(ABC):
     predictors: Predictors | None = None
     # Whether sites may have precisions below zero.
     signed: bool = False
+    # Whether B is E log p(y | f) itself, and not a bound of it.
+    is_exact: bool = False
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:

@@ -53,6 +53,7 @@ class Quadrature(Objective):
     """
 
     signed = True
+    is_exact = True
 
     def __init__(
         self,

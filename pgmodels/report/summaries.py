@@ -33,6 +33,8 @@ _METHODS = {
     "integrate": "Hyperparameters integrated out",
 }
 
+_BOUNDS = {"cavi": "CAVI's bound", "gaussian_vi": "the expected log density"}
+
 
 @generic.text.register(Result)
 def result_text(result: Result) -> str:
@@ -122,8 +124,9 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
         # With priors an optimum depends on the scale on which densities are taken.
-        optimum = "learned, with priors: the mode of the values themselves, not of their logarithms"
-        state = optimum if uncertain(result.model).places else "learned"
+        state = "learned on " + _BOUNDS[result.objective]
+        if uncertain(result.model).places:
+            state += ", with priors: the mode of the values themselves, not of their logarithms"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
         if not isinstance(result, CorrectedApproximation):
             facts.append(("correction", result.fit.correction))

@@ -17,7 +17,7 @@ from pgmodels.warning import warn
 
 
 class CorrectionWarning(UserWarning):
-    """A corrected variance is negative, or larger than it can be: the expansion does not reach there."""
+    """Variances want a correction; or a corrected one is negative, or larger than it can be."""
 
 
 def correct_marginals(
