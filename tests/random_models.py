@@ -23,7 +23,8 @@ LOG_CONCAVE = (
     "bernoulli", "probit", "binomial", "negative_binomial", "stick_breaking", "laplace", "gaussian", "affine", "offset",
     "ordered_logit", "ordered_probit", "varying", "shared", "log_poisson", "softmax",
 )  # fmt: skip
-# Half of the draws that weigh the posterior are of the prior, so that no weight is large.
+# Of the draws that weigh the posterior a share is of the prior, so that no weight is large; the others are of Student's
+# t with so many degrees of freedom, and so much wider than the curvature says.
 _PRIOR, _DF, _WIDER = 0.3, 5.0, 1.2
 
 

@@ -22,6 +22,8 @@ from tests.registry import EVERY
 ERRORS = 5.0
 # Formulas without a declared support, of whose y nothing can be drawn, and with columns that are no covariates.
 UNDECLARED = ("own_softmax", "affine", "offset", "shared")
+# Draws of these have no fourth moment, or one that thousands of them do not show: no error of their variances.
+HEAVY = ("negative_binomial", "zero_inflated", "log_poisson", "student_t", "heteroscedastic", "additive")
 
 
 def one_more_step(result):
@@ -108,21 +110,26 @@ def check_draws(drawn, result, num_draws=4000):
     if drawn.case.name in UNDECLARED:
         return
     predictive = result.predict(drawn.X_new, drawn.covariates())
-    check_moments(predictive.draw(num_draws, seed=2), predictive.mean, predictive.variance)
+    y, mean, variance = predictive.draw(num_draws, seed=2), predictive.mean, predictive.variance
+    if drawn.case.name in HEAVY:
+        check_mean(y, mean, variance)
+    else:
+        check_moments(y, mean, variance, jump=float(predictive.support.is_discrete))
 
 
-def check_moments(draws, mean, variance):
+def check_mean(draws, mean, variance):
     assert np.all(np.isfinite(mean))
     assert np.all(variance >= 0)
-    apart = draws - mean
-    # Of events that are too rare to be among the draws, too.
-    error = np.sqrt(np.maximum(variance, np.mean(apart**2, axis=0)) / len(draws))
-    assert np.all(np.abs(apart.mean(axis=0)) <= ERRORS * error + 1e-9 + 1e-14 * np.abs(mean))
-    squares = apart**2
-    error = np.std(squares, axis=0) / np.sqrt(len(draws))
-    # Heavy tails, and events that are rare, have errors that draws do not show.
-    sure = error <= 0.1 * variance
-    assert np.all((np.abs(squares.mean(axis=0) - variance) <= ERRORS * error + 1e-9 * variance)[sure])
+    apart = np.abs(np.mean(draws - mean, axis=0))
+    assert np.all(apart <= ERRORS * np.sqrt(variance / len(draws)) + 1e-9 + 1e-14 * np.abs(mean))
+
+
+def check_moments(draws, mean, variance, jump=0.0):
+    """Where values differ by a ``jump``, rare ones need not be among the draws, but are in the error."""
+    check_mean(draws, mean, variance)
+    squares = (draws - mean) ** 2
+    error = np.sqrt(np.maximum(np.var(squares, axis=0), jump**2 * variance) / len(draws))
+    assert np.all(np.abs(np.mean(squares, axis=0) - variance) <= ERRORS * error + 1e-9 * variance + 1e-12)
 
 
 def check_chains(draws, mean, error):
@@ -194,8 +201,8 @@ NUMBERS = range(5 * len(EVERY))
 GAUSSIAN = NUMBERS[tuple(EVERY).index("gaussian") :: len(EVERY)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", NUMBERS)
+# By default labels alone: each model compiles for seconds.
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in NUMBERS[1:])])
 def test_what_holds_of_every_result(seed):
     """Each likelihood with several kernels, and with every engine that takes it."""
     engine = ENGINES[(seed + seed // len(EVERY)) % len(ENGINES)]
@@ -212,11 +219,17 @@ def test_gibbs_has_the_means_of_importance_sampling(seed):
     check_chains(draws, right.mean, right.mean_error)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", GAUSSIAN)
+# By default the one whose y is at a million.
+@pytest.mark.parametrize("seed", [101, *(pytest.param(seed, marks=pytest.mark.slow) for seed in GAUSSIAN[:-1])])
 def test_engines_agree_on_gaussian_noise(seed):
     drawn = random_model(seed)
     check_gaussian(drawn, [engine(drawn) for engine in (cavi, gaussian_vi, svi)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", GAUSSIAN)
+def test_samplers_and_integrate_agree_on_gaussian_noise(seed):
+    drawn = random_model(seed)
     options = {"num_samples": 1000, "num_warmup": 500, "num_chains": 2, "progress": False}
     mean = exact(drawn, drawn.X)[0][:, None]
     for engine in (pgm.nuts, pgm.gibbs):
