@@ -134,11 +134,10 @@ def test_refuses_where_two_latents_multiply():
         perturbed(cavi(CASES["heteroscedastic"].model(), X, y))
 
 
-def test_refuses_what_is_corrected_already_or_no_approximation():
+def test_keeps_what_is_corrected_already_and_refuses_what_is_no_approximation():
     X, y = CASES["bernoulli"].data(10, seed=2)
     fixed = perturbed(cavi(CASES["bernoulli"].model(), X, y))
-    with pytest.raises(ValueError, match="corrected already"):
-        correct(fixed)
+    assert correct(fixed) is fixed
     with pytest.raises(ValueError, match="approximation must be the result of cavi, gaussian_vi or fit; got ndarray"):
         correct(np.zeros(3))
     with pytest.raises(ValueError, match="method must be one of 'linear_response', 'perturbative'; got 'third'"):

@@ -251,7 +251,7 @@ def fit(case: Case, objective: str, dense: bool) -> list[float]:
     import pgmodels as pgm
 
     model = model_of(case, dense)
-    return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, progress=False))
+    return called(case, lambda: pgm.fit(model, case.X, case.y, objective=objective, correct=False, progress=False))
 
 
 def svi(case: Case, seconds: float, objective: str) -> None:
