@@ -23,8 +23,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels import portable
 from pgmodels.diagnostics.vsbc import Calibration
-from pgmodels.inference import cavi as cavi_module
-from pgmodels.inference import drive
+from pgmodels.inference import conditioned, drive
 from pgmodels.inference.gibbs.run import SamplingError
 from pgmodels.portable import Module, Portable
 from tests.covering import some
@@ -250,9 +249,9 @@ def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
     # Once more: programs may have been forgotten since.
     pgm.cavi(result.model, X, result.y)
-    sizes = cavi_module._condition.cache_size(), drive._stretch.cache_size()
+    sizes = conditioned._condition.cache_size(), drive._stretch.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (cavi_module._condition.cache_size(), drive._stretch.cache_size()) == sizes
+    assert (conditioned._condition.cache_size(), drive._stretch.cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 
