@@ -27,6 +27,7 @@ from pgmodels.language.weights import check_weights
 from pgmodels.latent.form import Cheapest, Form
 from pgmodels.latent.inputs import DistinctInputs, Sharing, told_apart
 from pgmodels.latent.joint import JointPrior
+from pgmodels.latent.protocol import LatentPrior
 from pgmodels.latent.rows import filled_size, live_rows, resize_rows
 from pgmodels.memory import require_memory
 from pgmodels.parameters import Fixed, Parameter, as_parameter, bare, is_parameter
@@ -34,6 +35,9 @@ from pgmodels.portable import Module
 from pgmodels.precision import as_array
 from pgmodels.warning import warn
 from pgmodels.writing import write_value
+
+# A prior for each group of latents, or none.
+Groups = tuple[LatentPrior | None, ...]
 
 
 class DataWarning(UserWarning):
@@ -274,11 +278,19 @@ class Model(Module):
 
     def prior(self, X: Any, neglected: float = np.inf) -> JointPrior:
         """The latent GPs bound to inputs, each group in its form; see ``Form.bind`` for what it may neglect."""
-        inputs, groups = self.inputs(np.asarray(X)), []
-        for gp, distinct, size in zip(self.gps, inputs.of_data(), map(len, inputs.X), strict=True):
-            bound = gp.form.bind(gp.kernel, gp.mean.value, distinct, gp.size, neglected)
-            groups.append(bound if len(distinct) == size else bound.resized(size))
+        inputs = self.inputs(np.asarray(X))
+        groups = (self._bound(index, inputs, neglected) for index in range(len(self.gps)))
         return JointPrior(tuple(groups), inputs.copies)
+
+    def held_groups(self, X: Any, held: Sequence[bool]) -> Groups:
+        """The prior of each group that is held, to the last digit that it can have, to draw from; None of others."""
+        inputs = self.inputs(np.asarray(X))
+        return tuple(self._bound(index, inputs, 0.0).generative() if own else None for index, own in enumerate(held))
+
+    def _bound(self, index: int, inputs: DistinctInputs, neglected: float) -> LatentPrior:
+        gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
+        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, neglected)
+        return bound if len(X) == count else bound.resized(len(X))
 
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError where the priors at inputs take more than there is."""
@@ -297,21 +309,26 @@ class Model(Module):
         groups = [Sharing(gp.kernel.reads(X.shape[1]), gp.form.shares, gp.form.fills) for gp in self.gps]
         return told_apart(X, groups, size)
 
-    def traced_prior(self, inputs: DistinctInputs) -> JointPrior:
-        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters."""
-        groups = []
-        for gp, X, live in zip(self.gps, inputs.X, inputs.live, strict=True):
-            rows = {} if live is None else {"live": live}
-            groups.append(gp.form.traced(gp.kernel, as_array(gp.mean.value), X, gp.size, **rows))
+    def traced_prior(self, inputs: DistinctInputs, held: Groups = ()) -> JointPrior:
+        """The latent GPs bound to inputs in the form that they have at every value of the hyperparameters.
+
+        ``held`` has the groups that are there already, but for their means, and None in the place of others.
+        """
+        groups, held = [], held or (None,) * len(self.gps)
+        for gp, X, live, own in zip(self.gps, inputs.X, inputs.live, held, strict=True):
+            rows, mean = {} if live is None else {"live": live}, as_array(gp.mean.value)
+            groups.append(own.with_mean(mean) if own else gp.form.traced(gp.kernel, mean, X, gp.size, **rows))
         return JointPrior(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any) -> JointPrior:
+    def compiled_prior(self, X: Any, held: Groups = ()) -> JointPrior:
         """``traced_prior``, compiled, at the data alone."""
-        return self.compiled_prior_at(self.inputs(np.asarray(X), filled=True)).resized(len(X))
+        return self.compiled_prior_at(self.inputs(np.asarray(X), filled=True), held).resized(len(X))
 
-    def compiled_prior_at(self, inputs: DistinctInputs) -> JointPrior:
-        """``traced_prior``, compiled."""
-        return _compiled_prior(self.bare(), inputs)
+    def compiled_prior_at(self, inputs: DistinctInputs, held: Groups = ()) -> JointPrior:
+        """``traced_prior``, compiled; what is held is filled up to as many rows as inputs have."""
+        pairs = zip(held, inputs.X, strict=True) if held else ()
+        held = tuple(own.resized(len(X)) if own and len(own.X) < len(X) else own for own, X in pairs)
+        return _compiled_prior(self.bare(), inputs, held)
 
     @property
     def fills(self) -> bool:
@@ -450,5 +467,5 @@ def _required(
 
 
 @compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs) -> JointPrior:
-    return model.traced_prior(inputs)
+def _compiled_prior(model: Model, inputs: DistinctInputs, held: Groups) -> JointPrior:
+    return model.traced_prior(inputs, held)

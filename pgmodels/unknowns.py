@@ -134,3 +134,18 @@ def uncertain(model: Model) -> Unknowns:
 def is_uncertain(parameter: Parameter) -> bool:
     """Whether a fully Bayesian engine samples a parameter."""
     return parameter.learned and parameter.prior is not None
+
+
+def are_held(model: Model) -> tuple[bool, ...]:
+    """Of each group of latents, whether nothing of its kernel is uncertain."""
+    return tuple(not _any_uncertain(gp.kernel) for gp in model.gps)
+
+
+def has_one_prior(model: Model) -> bool:
+    """Whether nothing is uncertain of the latents' prior, neither kernels nor means."""
+    return not _any_uncertain(model.gps)
+
+
+def _any_uncertain(tree: Any) -> bool:
+    leaves = jax.tree.leaves(tree, is_leaf=is_parameter)
+    return any(is_parameter(leaf) and is_uncertain(leaf) for leaf in leaves)

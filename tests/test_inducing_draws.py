@@ -1,5 +1,8 @@
 """The sampler on the sparse model behind inducing inputs, hyperparameters sampled, against grids and explicit sums."""
 
+import re
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +13,11 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pgmodels as pgm
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.joint import JointPrior
+from pgmodels.model import Data
 
 RNG = np.random.default_rng(6)
 N, VARIANCE = 14, 1.2
@@ -193,3 +199,54 @@ def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
     np.testing.assert_allclose(back, np.eye(size)[0] + 2.0 * np.eye(size)[-1], atol=1e-10)
     np.testing.assert_allclose(mean.ravel(), at_zero + B @ middle, atol=1e-10)
     np.testing.assert_allclose(V, covariance[np.arange(6), :, np.arange(6), :], atol=1e-10)
+
+
+ROWS = np.arange(120.0)[:, None]
+NOISE = np.random.default_rng(8).standard_normal((2, 120))
+SMOOTH = np.linalg.cholesky(0.5 * np.exp(-0.5 * ((ROWS - ROWS.T) / 3.0) ** 2) + 1e-9 * np.eye(120)) @ NOISE[0]
+NOISY = SMOOTH + 0.5 * NOISE[1]
+
+
+def first_of_gibbs(model):
+    run = GibbsRun(model.resolve(ROWS), Data(ROWS, NOISY), Settings(0, 2, jax.random.key(0), Keep("all")))
+    run._warn_left_out()
+    return run
+
+
+def drawn(model):
+    return pgm.gibbs(model, ROWS, NOISY, num_samples=30, num_warmup=0, num_chains=2)
+
+
+def integrated(model):
+    return pgm.integrate(model, ROWS, NOISY)
+
+
+@pytest.mark.parametrize(
+    "engine", [first_of_gibbs, *(pytest.param(f, marks=pytest.mark.slow) for f in (drawn, integrated))]
+)
+def test_too_few_inducing_inputs_are_said(engine):
+    scale = 0.5 if engine is first_of_gibbs else dist.LogNormal(-0.7, 0.2)
+
+    def said(Z):
+        gp = pgm.GP(pgm.RBF(pgm.Fixed(0.5), pgm.Fixed(3.0)), mean=pgm.Fixed(0.0), form=pgm.Inducing(Z))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = engine(pgm.Model(pgm.Gaussian(scale), gp))
+        messages = [str(each.message) for each in told if each.category is pgm.InducingWarning]
+        scales = (
+            np.exp(found.vectors[np.argmax(found.shares)]) if engine is integrated else found.model.parameters["scale"]
+        )
+        return messages, float(np.squeeze(scales))
+
+    (message,), at = said(ROWS[::8])
+    assert ("nats below" if engine is integrated else "drawn for each row by itself") in message
+    share, enough = (int(number) for number in re.search(r"data (\d+)%.*About (\d+), rows", message).groups())
+    # Of the variational posterior by explicit matrices, at the values of the result; a chain is somewhere about them.
+    Z = ROWS[::8]
+    cross = 0.5 * np.exp(-0.5 * ((Z - ROWS.T) / 3.0) ** 2)
+    Q = cross.T @ np.linalg.solve(0.5 * np.exp(-0.5 * ((Z - Z.T) / 3.0) ** 2), cross)
+    residual = 0.5 - np.diag(Q)
+    variance = residual + np.diag(Q - Q @ np.linalg.solve(Q + at**2 * np.eye(120), Q))
+    assert share == pytest.approx(100.0 * np.mean(residual / variance), abs=4.0 if engine is drawn else 1.0)
+    assert 15 < enough < 40
+    assert engine is first_of_gibbs or said(ROWS[::2])[0] == []

@@ -10,11 +10,15 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.gibbs.record import Keep
+from pgmodels.inference.gibbs.run import GibbsRun, Settings
 from pgmodels.inference.linear_response import halves
 from pgmodels.latent.coupled import condition_coupled
 from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.drawing import root_by_rank
 from pgmodels.latent.low_rank import LowRankPrior
 from pgmodels.latent.protocol import Sites
+from pgmodels.model import Data
 from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
 
 RNG = np.random.default_rng(4)
@@ -225,3 +229,53 @@ def test_what_has_no_joint_covariance_says_so():
             approximation(False).draw_latents(NEW, count)
     with pytest.raises(ValueError, match="X_new must have shape"):
         draws(4).draw_latents(NEW[0])
+
+
+def test_latents_whose_kernel_is_held_have_one_factor_for_all_draws():
+    # Beside a mean and a dispersion that are sampled: the kernel of rank 6 has one prior at all of their values.
+    x = np.linspace(0.0, 1.0, 60)[:, None]
+    kernel = pgm.RBF(1.3, 1.5)
+    gp = pgm.GP(pgm.RBF(pgm.Fixed(1.3), pgm.Fixed(1.5)), mean=dist.Normal(0.0, 1.0))
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-1.0, 1.0)), gp)
+    data = Data(x, np.sin(x[:, 0]))
+    run = GibbsRun(model, data, Settings(0, 1, jax.random.key(0), Keep("all")))
+    rank = run.prior.groups[0].rank
+    assert rank <= 16
+    prior = run.target.prior(jnp.array([0.1, 2.5]))
+    assert prior.groups[0].mean == 2.5
+    assert run.prior.groups[0].mean == 0.0
+    # Without a jitter that shows beside the variances.
+    A = np.asarray(prior.groups[0].factor)[:, :60]
+    np.testing.assert_allclose(A.T @ A, kernel(x, x), atol=1e-13)
+    # Of each draw the latents at data follow from its own mean, and between them from interpolation.
+    v = np.random.default_rng(6).normal(size=(1, 2, rank, 1))
+    means = np.array([[-1.0, 2.0]])
+    found = pgm.Draws(
+        model=model,
+        X=x,
+        y=data.y,
+        prior=run.prior.resized(60),
+        whitened=(v,),
+        hyperparameters={"scale": np.ones((1, 2)), "mean": means},
+        log_likelihood_trace=np.zeros((1, 2)),
+        num_warmup=0,
+        seconds=0.0,
+        method="gibbs",
+    )
+    for number, mean in enumerate(means[0]):
+        f = mean + A.T @ v[0, number, :, 0]
+        drawn = found.draw_latents(x[::20], 2, seed=3)[..., 0]
+        assert np.abs(drawn - f[::20]).max(axis=1).min() < 1e-5
+        assert np.abs(found.draw_marginals(x[::20])[number, :, 0] - f[::20]).max() < 1e-5
+
+
+@pytest.mark.parametrize("rank", [0, 3, 40])
+def test_roots_of_draws_take_as_many_columns_as_the_rank(rank):
+    A = np.random.default_rng(rank).normal(size=(40, rank)) * np.linspace(0.1, 3.0, 40)[:, None]
+    C = A @ A.T
+    # With what rounding may do to it, which makes it indefinite.
+    noise = 1e-13 * np.random.default_rng(1).normal(size=(40, 40))
+    with jax.enable_x64(True):
+        root = np.asarray(root_by_rank(jnp.asarray(C + noise + noise.T), jnp.asarray(1e-12)))
+    np.testing.assert_allclose(root @ root.T, C, atol=1e-11)
+    assert np.any(root != 0.0, axis=0).sum() == rank

@@ -255,18 +255,32 @@ def test_too_few_inducing_inputs_are_said_with_what_they_cost():
     C = K + 0.25 * np.eye(300)
     exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
 
+    def at(Z):
+        return pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(Z)))
+
     def model(count):
-        gp = pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(X[:: 300 // count]))
-        return pgm.Model(pgm.Gaussian(0.5), gp)
+        return at(X[:: 300 // count])
 
     def streamed(model, X, y):
         return pgm.svi(model, pgm.ArrayRows(X, y), batch_size=300)
 
+    found_enough = None
     for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
         with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as told:
             found = engine(model(50), X, y)
         (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in told)
         # The term that is known beside what the other terms make of it.
         assert nats == pytest.approx(exact - found.elbo, rel=0.5)
+        number = re.search(r"About (\d+), rows chosen|More than 50 are needed", str(told[0].message))[1]
+        assert (number is None) == (engine is streamed)
+        found_enough = number or found_enough
+    # With as many rows as are said to do nothing is said, and with far fewer of them it is.
+    enough = greedy(pgm.RBF(0.5, 3.0), X, int(found_enough))
+    assert 64 < len(enough) < 100
+    assert exact - 12.0 < pgm.cavi(at(enough), X, y).elbo
+    with pytest.warns(pgm.InducingWarning):
+        pgm.cavi(at(enough[:64]), X, y)
+    with pytest.warns(pgm.InducingWarning, match="Even 64 leave more than 10 nats"):
+        pgm.cavi(at(X[::9][:32]), X, y)
     # Spaced by two thirds of a lengthscale they leave next to nothing, and nothing is said.
     assert exact - 1.0 < pgm.cavi(model(150), X, y).elbo < exact

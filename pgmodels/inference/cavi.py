@@ -216,8 +216,8 @@ def conclude(
     rows = len(data.y)
     mean, variance = (np.asarray(part)[:rows] for part in moments)
     if any(group.residual_variance() is not None for group in problem.prior.groups):
-        residual, precisions = np.asarray(_residual(problem.prior)), problem.precisions(state.sites)
-        warn_left_out(model, residual[:rows], precisions[:rows], variance)
+        residual, precisions = np.asarray(residual_variances(problem.prior)), problem.precisions(state.sites)
+        warn_left_out(model, data.X, residual[:rows], precisions[:rows], variance)
     return Approximation(
         model=model,
         X=data.X,
@@ -236,5 +236,6 @@ def conclude(
 
 
 @partial(compiled, lightly=True)
-def _residual(prior: JointPrior) -> Any:
+def residual_variances(prior: JointPrior) -> Any:
+    """See JointPrior, compiled."""
     return prior.residual_variances()

@@ -6,6 +6,7 @@ import numpy as np
 
 from pgmodels.latent.inducing import AUTOMATIC, Inducing
 from pgmodels.latent.joint import columns
+from pgmodels.latent.selection import greedy
 from pgmodels.model import GP, Data, Model
 from pgmodels.warning import warn
 
@@ -24,6 +25,12 @@ SHARPEST = SHARPER**TURNS
 # data: deviations are too wide by a seventh then, on average. Of 800 years of tree rings with lengthscale 20, 60 inputs
 # leave 9 nats and 0.28, 80 leave 4 and 0.13; the ELBO was 0.9 to 1.5 times as many nats below the exact one.
 _NATS, _SHARE = 10.0, 0.25
+# What that does to a variational posterior, and to draws of the sparse model.
+LOOSE_BOUND = (
+    "so that deviations are too wide and means too smooth, and the ELBO is about {nats:.0f} nats below that of the "
+    "exact prior"
+)
+INDEPENDENT = "which is drawn for each row by itself: draws are too rough at the data and too smooth between the rows"
 
 
 class InducingWarning(UserWarning):
@@ -94,28 +101,64 @@ def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.nda
             )
 
 
-def warn_left_out(model: Model, residual: np.ndarray, precisions: np.ndarray, variances: np.ndarray) -> None:
+def warn_left_out(
+    model: Model,
+    X: np.ndarray,
+    residual: np.ndarray,
+    precisions: np.ndarray,
+    variances: np.ndarray,
+    effect: str = LOOSE_BOUND,
+) -> None:
     """Warn where inducing inputs are too few: by the prior variances that they leave, in units of what the data say.
 
     These, the precisions of the sites and the latents' variances under q are (n, latents). The ELBO has the term
     - Σ w residual / 2 (math: section 4), about what it lacks.
     """
-    nats = 0.5 * float(np.sum(np.maximum(precisions, 0.0) * residual))
-    warn_costly(model, nats, float(np.mean(residual / np.maximum(variances, np.finfo(float).tiny))))
+    precisions = np.maximum(precisions, 0.0)
+    nats = 0.5 * float(np.sum(precisions * residual))
+    share = float(np.mean(residual / np.maximum(variances, np.finfo(float).tiny)))
+    warn_costly(model, nats, share, effect, lambda: _how_many(model, X, precisions))
 
 
-def warn_costly(model: Model, nats: float, share: float) -> None:
-    """Warn where inducing inputs leave too much: in nats, and of the latents' variance at the data."""
+def warn_costly(
+    model: Model,
+    nats: float,
+    share: float,
+    effect: str = LOOSE_BOUND,
+    how_many: Callable[[], str] | None = None,
+) -> None:
+    """Warn where inducing inputs leave too much: in nats, and of the latents' variance at the data.
+
+    ``effect`` says what that does; ``how_many`` in words how many would do.
+    """
     if nats > _NATS and share > _SHARE:
-        chosen = [gp.form.inputs for gp in model.gps if isinstance(gp.form, Inducing)]
-        count = sum(Z if isinstance(Z, int) else len(Z) for Z in chosen)
+        count = sum(_num_inputs(gp) for gp in model.gps)
+        needed = f"More than {count} are needed" if how_many is None else how_many()
         warn(
             f"the inducing inputs, {count} in all, are too few: of the latents' variance at the data {share:.0%} is "
-            f"what they leave of the prior's, so that deviations are too wide and means too smooth, and the ELBO is "
-            f"about {nats:.0f} nats below that of the exact prior. More than {count} are needed: compare the ELBO with "
+            f"what they leave of the prior's, {effect.format(nats=nats)}. {needed}: compare the result with that of "
             f"twice as many, or let the data choose their number with Inducing({AUTOMATIC!r}).",
             InducingWarning,
         )
+
+
+def _num_inputs(gp: GP) -> int:
+    """How many inducing inputs a group has."""
+    chosen = gp.form.inputs if isinstance(gp.form, Inducing) else 0
+    return chosen if isinstance(chosen, int) else len(chosen)
+
+
+def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
+    """In words, how many rows chosen one by one leave few nats; twice as many as there are, at most."""
+    groups = [(gp, part) for gp, part in _groups(model.bare()) if isinstance(gp.form, Inducing)]
+    limits = [2 * _num_inputs(gp) for gp, _ in groups]
+    counts = [
+        len(greedy(gp.kernel, X, most, _told(precisions, X, part), _NATS / len(groups)))
+        for (gp, part), most in zip(groups, limits, strict=True)
+    ]
+    if any(count >= most for count, most in zip(counts, limits, strict=True)):
+        return f"Even {sum(counts)} leave more than {_NATS:.0f} nats"
+    return f"About {sum(counts)}, rows chosen one by one, leave no more than {_NATS:.0f} nats"
 
 
 def settled(model: Model, data: Data, optimum: Callable[[Model, Data], tuple[float, np.ndarray]]) -> Model:

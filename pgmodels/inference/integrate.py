@@ -20,10 +20,10 @@ from pgmodels.inference.correction import check_against_prior, corrected_moments
 from pgmodels.inference.design import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
 from pgmodels.inference.drive import stretch
 from pgmodels.inference.evidence import EvidenceWarning
-from pgmodels.inference.inducing import settled
+from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.linear_response import linear_response
 from pgmodels.inference.penalised_bound import Pivots, collapsed_bound, pivots_at
-from pgmodels.inference.problem import Problem
+from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.smoothing import smoothed
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.language.expression import Environment
@@ -170,10 +170,13 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 @compiled
 def _marginals(
     given: _Given, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    """Variances (n, L) of the latents before any data, and moments (n, P) of predictors where latents have these."""
+) -> tuple[Array, Array | None, tuple[Array, Array]]:
+    """Variances (n, L) of the latents before any data, and of these what inducing inputs leave, None without any.
+
+    And moments (n, P) of predictors where latents have the means and covariances given.
+    """
     problem = given.problem(vector, pivots).apart()
-    return problem.prior.marginals()[1], problem.of_latents(mean, covariance)
+    return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
 @compiled
@@ -292,7 +295,7 @@ class _Integration:
         unreliable = float(support.weights[k_hats > limit].sum())
         self._warn(design, converged, unreliable)
         heaviest = int(np.argmax(support.weights))
-        self._check_against_prior(self._vectors(design.points[kept][heaviest]), points[heaviest])
+        self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
         self._warn_inaccurate(model)
@@ -364,9 +367,9 @@ class _Integration:
         bar.advance(1, f"point {len(self.points)}")
         return -math.inf if weights is None else weights.log_mean
 
-    def _check_against_prior(self, vector: np.ndarray, point: _Point) -> None:
-        """Raise ValueError where a variance at a point is none that a posterior has."""
-        prior, (m, v) = _marginals(
+    def _check(self, vector: np.ndarray, point: _Point) -> None:
+        """Raise ValueError where a variance at a point is none that a posterior has; warn of few inducing inputs."""
+        prior, residual, (m, v) = _marginals(
             self.given, as_array(vector), self.given.pivots(vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
@@ -375,6 +378,9 @@ class _Integration:
         check_against_prior(
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
         )
+        if residual is not None:
+            told = precisions(self.given.objective.predictors, point.sites, self.given.y, model.parameters)
+            warn_left_out(model, self.data.X, np.asarray(residual)[:n], told[:n], np.asarray(variance)[:n])
 
     def _warn_inaccurate(self, model: Model) -> None:
         """Say where the prior is not held to the digits that the data ask for, at the mode, where the model is."""

@@ -100,7 +100,7 @@ def nuts(
         X=data.X,
         y=data.y,
         columns=data.columns,
-        prior=program.prior or model.compiled_prior(data.X),
+        prior=model.compiled_prior(data.X, program.held),
         whitened=tuple(np.asarray(found[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(found["f"]),
         hyperparameters={name: np.asarray(found[name]) for name in program.unknowns.names},

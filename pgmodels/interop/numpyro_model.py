@@ -9,16 +9,15 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from pgmodels.compiled import compiled
 from pgmodels.language.expression import Environment
 from pgmodels.language.likelihood import Likelihood, trace
 from pgmodels.language.normalisation import is_normalised
 from pgmodels.latent.dense import exact_root
 from pgmodels.latent.form import Cheapest
 from pgmodels.model import Data, Model, require_model
-from pgmodels.parameters import bare, is_parameter
+from pgmodels.parameters import bare
 from pgmodels.precision import as_array, double_precision
-from pgmodels.unknowns import Unknowns, is_uncertain, uncertain
+from pgmodels.unknowns import Unknowns, are_held, uncertain
 
 # Sites of whitened coordinates are whitened_0, whitened_1, ...
 WHITENED = "whitened_"
@@ -54,8 +53,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
       the model has several GPs, see ``pgmodels.naming``); all others are held at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
     - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, of which rows are copies. Where nothing
-      has a prior, A^T A is K, as exactly as double precision can hold it, and r its rank; otherwise it is K + j I with
-      the jitter of ``pgmodels.latent.dense.exact_root``, and r the number of distinct inputs;
+      of the kernel has a prior, A^T A is K, as exactly as double precision can hold it, and r its rank; otherwise it is
+      K + j I with the jitter of ``pgmodels.latent.dense.exact_root``, and r the number of distinct inputs;
     - ``y``, observed, whose log density is the formula's.
 
     Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad data, and where a likelihood
@@ -75,8 +74,8 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
 class Program:
     """The sites of ``to_numpyro`` for a resolved model, of which every GP has the default form, and checked data.
 
-    ``prior`` is what the latents are drawn from where nothing is sampled beside them; it is held as exactly as double
-    precision can, in the coordinates that have any influence.
+    ``held`` are the priors of groups whose kernels have nothing that is sampled, None in the place of others; these are
+    held as exactly as double precision can, in the coordinates that have any influence.
     """
 
     def __init__(self, model: Model, data: Data):
@@ -85,15 +84,10 @@ class Program:
         inputs = model.inputs(data.X)
         self.copies = inputs.copies
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
-        self.prior = None if self.unknowns.places else model.prior(data.X, neglected=0.0)
         # A factor that depends on nothing sampled is made here, once.
-        self.factors: list[Any]
-        if self.prior is not None:
-            groups = zip(self.prior.require_factors(), self.inputs, strict=True)
-            self.factors = [_active(group, len(X)) for group, X in groups]
-        else:
-            pairs = zip(model.gps, self.inputs, strict=True)
-            self.factors = [None if _is_uncertain(gp.kernel) else _root(bare(gp.kernel), X).T for gp, X in pairs]
+        self.held = model.held_groups(data.X, are_held(model))
+        pairs = zip(self.held, self.inputs, strict=True)
+        self.factors = [None if group is None else _active(group, len(X)) for group, X in pairs]
 
     def __call__(self) -> None:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -117,19 +111,9 @@ class Program:
         return self.copies.side_by_side(parts)
 
 
-@compiled
-def _root(kernel: Any, X: Any) -> Any:
-    return exact_root(kernel, X)[0]
-
-
 def _active(group: Any, count: int) -> Any:
     """The factor (r, m) of a group at so many inputs, without the coordinates that have no influence there."""
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
-
-
-def _is_uncertain(kernel: Any) -> bool:
-    leaves = jax.tree.leaves(kernel, is_leaf=is_parameter)
-    return any(is_parameter(leaf) and is_uncertain(leaf) for leaf in leaves)
 
 
 def checked_unknowns(model: Model) -> Unknowns:

@@ -18,6 +18,9 @@ from pgmodels.latent.moved import MovedGaussian
 _DRAWS = 512
 # So many at most do not repay a program that is compiled with effort.
 _FEW = 64
+# A variance below so much of the kernel's largest is none that draws at new inputs need: the jitter of the roots that
+# coordinates go by, and what rounding leaves at a row of the data.
+_LEAST = 1e-12
 
 
 def draw_latents(
@@ -58,10 +61,33 @@ def draw_given(
 ) -> Float[Array, "*batch m l"]:
     """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
     deviations = []
-    for part, C in zip(prior.slices(), prior.residual_covariances(X_new), strict=True):
-        values, vectors = jnp.linalg.eigh(C)
-        deviations.append((vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ noise[..., part])
+    parts = zip(prior.slices(), prior.spans().groups, prior.residual_covariances(X_new), strict=True)
+    for part, group, C in parts:
+        least = _LEAST * jnp.max(group.kernel.diagonal(X_new))
+        deviations.append(root_by_rank(C, least) @ noise[..., part])
     return prior.at(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
+
+
+def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:
+    """The R with R R^T = C, by a pivoted Cholesky that ends where all variances left are below ``least``.
+
+    O(r m^2) with r the rank, as of rows that are data. Of a C that rounding makes indefinite the variances are kept,
+    and no entry exceeds them. Usable under ``jit``.
+    """
+    m = len(C)
+
+    def goes_on(state: tuple[Array, Array, Array]) -> Array:
+        column, _, left = state
+        return (column < m) & (jnp.max(left) > least)
+
+    def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        column, A, left = state
+        row, most = jnp.argmax(left), jnp.sqrt(left)
+        own = jnp.clip((C[row] - A[:, row] @ A) / most[row], -most, most)
+        return column + 1, A.at[column].set(own), jnp.maximum(left - own**2, 0.0).at[row].set(0.0)
+
+    start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
+    return jax.lax.while_loop(goes_on, add, start)[1].T
 
 
 def _draw(

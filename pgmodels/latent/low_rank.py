@@ -103,6 +103,10 @@ class LowRankPrior(SpannedPrior):
         A = resize_rows(np.asarray(self.A).T, size).T
         return {"X": as_array(resize_rows(self.X, size)), "A": as_array(A)}
 
+    def with_mean(self, mean: Array) -> "LowRankPrior":
+        """See LatentPrior."""
+        return replace(self, mean=mean)
+
     @property
     def factor(self) -> Float[Array, "r n"]:
         """See FactoredPrior."""

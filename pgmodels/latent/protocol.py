@@ -6,6 +6,7 @@ known of the latents elsewhere.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -107,6 +108,10 @@ class LatentPrior(Module):
     def residual_variance(self) -> Float[Array, " n"] | None:
         """The variance at X that coordinates leave, independent for each datum; None where they leave none."""
         return None
+
+    def with_mean(self, mean: Array) -> "LatentPrior":
+        """The same with another mean."""
+        return replace(self, mean=mean)
 
     def generative(self) -> "LatentPrior":
         """The prior as a model to draw from, where the form is one of posteriors alone."""

@@ -38,6 +38,10 @@ class SparsePrior(LatentPrior):
         """See LatentPrior."""
         return SparsePrior(self.span.resized(size), as_array(resize_rows(self.residual, size)))
 
+    def with_mean(self, mean: Array) -> "SparsePrior":
+        """See LatentPrior."""
+        return SparsePrior(self.span.with_mean(mean), self.residual)
+
     @property
     def rank(self) -> int:
         """The number of coordinates of one latent: one for each inducing input and one for each datum."""

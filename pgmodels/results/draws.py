@@ -13,6 +13,7 @@ from pgmodels.integration import power_of_two
 from pgmodels.latent.drawing import draw_given
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import filled_size, resize_rows, resize_zeros
+from pgmodels.model import Groups
 from pgmodels.options import check_whole_number
 from pgmodels.parameters import bare
 from pgmodels.precision import double_precision
@@ -20,7 +21,7 @@ from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.seeds import as_seed
-from pgmodels.unknowns import uncertain, with_values
+from pgmodels.unknowns import are_held, has_one_prior, uncertain, with_values
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -131,15 +132,15 @@ class Draws(Result):
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
-        if not self.hyperparameters:
+        if has_one_prior(self.model):
             prior, noise = self.prior.filled(), resize_zeros(noise, power_of_two(num_draws))
             filled = tuple(_filled_up(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
             return np.asarray(_draw_given(prior, X_new, filled, noise))[:num_draws]
         places = uncertain(self.model).places
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
-        inputs = self.model.inputs(self.X)
-        filled = tuple(_with_rank(v, len(X)) for v, X in zip(whitened, inputs.X, strict=True))
-        return np.asarray(_draw_each(bare(self.model), places, values, filled, noise, inputs, X_new))
+        filled = tuple(_with_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
+        inputs, held = self.model.inputs(self.X), self._held(self.prior)
+        return np.asarray(_draw_each(bare(self.model), places, values, filled, noise, inputs, held, X_new))
 
     def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), each point by itself.
@@ -171,15 +172,21 @@ class Draws(Result):
         count, inputs = len(X_new), resize_rows(X_new, filled_size(len(X_new)))
         prior = self.prior.filled() if self.model.fills else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
-        if self.hyperparameters:
+        if not has_one_prior(self.model):
             places = uncertain(self.model).places
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             filled = [_with_rank(v, group.rank) for group, v in pairs]
-            projected = _project(bare(self.model), places, values, filled, self.model.filled(self.X)[0], inputs)
+            at_data = self.model.filled(self.X)[0], self._held(prior)
+            projected = _project(bare(self.model), places, values, filled, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         parts = [_at(group, inputs, _filled_up(v, group.rank)) for group, v in pairs]
         draws = len(whitened[0])
         return [(np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count]) for centre, residual in parts]
+
+    def _held(self, prior: JointPrior) -> Groups:
+        """The groups of a prior that all draws have in common, but for their means; None in the place of others."""
+        pairs = zip(prior.groups, are_held(self.model), strict=True)
+        return tuple(group if held else None for group, held in pairs)
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
@@ -195,23 +202,25 @@ def _draw_given(prior: JointPrior, X_new: Any, whitened: Any, noise: Any) -> Any
 
 @partial(compiled, static_argnames="places")
 def _draw_each(
-    model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, X_new: Any
+    model: Any, places: tuple[int, ...], values: Any, whitened: Any, noise: Any, inputs: Any, held: Any, X_new: Any
 ) -> Any:
     """Joint draws at new inputs, each with its own whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs, held).generative()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
 
 
 @partial(compiled, static_argnames="places")
-def _project(model: Any, places: tuple[int, ...], values: Any, whitened: Any, inputs: Any, X_new: Any) -> Any:
+def _project(
+    model: Any, places: tuple[int, ...], values: Any, whitened: Any, inputs: Any, held: Any, X_new: Any
+) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, places, draw[0]).traced_prior(inputs).generative()
+        prior = with_values(model, places, draw[0]).traced_prior(inputs, held).generative()
         return [group.at(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))

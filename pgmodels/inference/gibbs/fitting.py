@@ -94,6 +94,11 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> CoupledPosterior:
     return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
 
 
+def precisions_of(surrogate: CoupledPosterior) -> Any:
+    """The precisions of the data's sites, (n, latents, latents), of which a surrogate has a share."""
+    return surrogate.precision / _SHARE
+
+
 def _widened(problem: Problem, sites: Sites, mean: Any) -> CoupledPosterior:
     h, w = sites
     return _coupled(problem, Sites(h - (1.0 - _SHARE) * pull(w, mean), _SHARE * w))

@@ -16,7 +16,7 @@ from pgmodels.identity import digest
 from pgmodels.inference.accuracy import accurate_prior, warn_inaccurate
 from pgmodels.inference.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.checkpoint_folder import fault_of_leaves
-from pgmodels.inference.gibbs.fitting import Fit
+from pgmodels.inference.gibbs.fitting import Fit, precisions_of
 from pgmodels.inference.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
 from pgmodels.inference.gibbs.moves.move import Move, Need, Seen
 from pgmodels.inference.gibbs.record import BLOCKS, CHUNK, Keep, Record, no_moments
@@ -25,8 +25,9 @@ from pgmodels.inference.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.gibbs.target import Chain, Target
 from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_schedule, tune
+from pgmodels.inference.inducing import INDEPENDENT, warn_left_out
 from pgmodels.interop.numpyro_model import checked_unknowns
-from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import live_rows, resize_rows
 from pgmodels.model import Data, Model
@@ -34,7 +35,7 @@ from pgmodels.portable import Portable
 from pgmodels.precision import as_array
 from pgmodels.progress import progress_bar
 from pgmodels.results.draws import Draws
-from pgmodels.unknowns import Unknowns
+from pgmodels.unknowns import Unknowns, are_held
 from pgmodels.warning import warn
 
 
@@ -65,8 +66,9 @@ class GibbsRun(Portable):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: Unknowns = checked_unknowns(model)
         vector = as_array(self.unknowns.start())
-        # With hyperparameters sampled, of the form that it has at every value of them.
-        bound = model.compiled_prior(data.X) if self._sampled else model.prior(data.X)
+        # Where a kernel's values are sampled, of the form that it has at every value of them.
+        groups = model.held_groups(data.X, are_held(model)) if self._sampled else ()
+        bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
         self.prior: JointPrior = bound.generative()
         live = None
         if model.fills and self.prior.fills:
@@ -78,6 +80,7 @@ class GibbsRun(Portable):
             y=as_array(resize_rows(data.y, self.prior.num_rows)),
             augmentation=model.augmentation,
             unknowns=self.unknowns,
+            groups=tuple(own and new for own, new in zip(groups, self.prior.groups, strict=bool(groups))),
             held=None if self._sampled else self.prior,
             live=live,
         )
@@ -199,9 +202,10 @@ class GibbsRun(Portable):
     def warn(self) -> None:
         """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of chains that differ.
 
-        Also with MixingWarning of failed fits in warm-up.
+        Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
         """
         warn_inaccurate(self.prior, self.precision)
+        self._warn_left_out()
         count, means, squares = (np.asarray(part) for part in self.moments)
         rows = len(self.data.y)
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
@@ -211,6 +215,14 @@ class GibbsRun(Portable):
                 "same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
                 MixingWarning,
             )
+
+    def _warn_left_out(self) -> None:
+        """Warn of too few inducing inputs, where there are any, in the middle of where the chains are."""
+        if self.prior.whitened and not self.prior.factored:
+            vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
+            leaves = jax.tree.map(lambda leaf: np.asarray(leaf)[: len(self.data.y)], _left_out(self.target, vector))
+            model = self.unknowns.with_values(self.unknowns.constrain(vector))
+            warn_left_out(model, self.data.X, *leaves, effect=INDEPENDENT)
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
@@ -224,8 +236,9 @@ class GibbsRun(Portable):
         model = self.unknowns.with_values(self.unknowns.middle(list(hyperparameters.values())))
         count = len(self.data.y)
         whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
-        bound = model.compiled_prior(self.data.X) if hyperparameters else self.prior.resized(count)
-        prior = bound.generative()
+        prior = self.prior.resized(count)
+        if hyperparameters:
+            prior = model.compiled_prior(self.data.X, self.target.groups).generative()
         if whitened is not None:
             ranks = [group.rank for group in prior.groups]
             whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))
@@ -362,6 +375,20 @@ def _by_group(prior: JointPrior, flat: np.ndarray) -> tuple[np.ndarray, ...]:
     parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
     pairs = zip(parts, prior.sizes, strict=True)
     return tuple(np.swapaxes(part.reshape(*part.shape[:-1], size, -1), -1, -2) for part, size in pairs)
+
+
+@partial(compiled, lightly=True, on_one_thread=True)
+def _left_out(target: Target, vector: Any) -> tuple[Any, Any, Any]:
+    """Of each latent at data the prior variance that inducing inputs leave, its sites' precision, and its variance.
+
+    The latter as of variational engines, where no site moves what is left.
+    """
+    surrogate = target.surrogate(vector)
+    spans = surrogate.prior.spans()
+    left = surrogate.prior.marginals()[1] - spans.marginals()[1]
+    W = precisions_of(surrogate)
+    moved = condition_coupled(spans, surrogate.potential, W, surrogate.blocks)
+    return left, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + left
 
 
 @partial(compiled, lightly=True, on_one_thread=True)

@@ -46,7 +46,7 @@ def fit_again(target: Target, vectors: np.ndarray, framed: bool) -> tuple[Respon
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
-    prior = drawn.compiled_prior_at(target.inputs).generative()
+    prior = drawn.compiled_prior_at(target.inputs, target.groups).generative()
     of_data = drawn, prior, target.y, target.live
     return fit_surrogate(fitting_problem(*of_data), first_sites(*of_data) if start is None else start)
 

@@ -13,6 +13,7 @@ from pgmodels.latent.inputs import DistinctInputs
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import of_data
 from pgmodels.latent.sequential import one_by_one
+from pgmodels.model import Groups
 from pgmodels.portable import Module
 from pgmodels.unknowns import Unknowns, with_values
 
@@ -32,7 +33,8 @@ class Chain(NamedTuple):
 class Target(Module):
     """What is sampled from: the model without priors, the data, and which of its values are unknown.
 
-    ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns; ``fitted`` are the
+    ``held`` is what moves stand on where nothing is unknown. Otherwise it follows from the unknowns, but for the
+    ``groups`` of latents whose kernels have none of them, and what stands there for others is None; ``fitted`` are the
     marginals at which the surrogate's factors are made, and standard coordinates, None where no move needs them.
     ``live`` is 0 at rows that fill up the data, see pgmodels.latent.rows; None where all are data.
     """
@@ -42,6 +44,7 @@ class Target(Module):
     y: Any
     augmentation: Augmentation = eqx.field(static=True)
     unknowns: Unknowns = eqx.field(static=True)
+    groups: Groups = ()
     fitted: Response | None = None
     held: About | None = None
     live: Any = None
@@ -77,7 +80,7 @@ class Target(Module):
         """The latents' prior at given unknowns."""
         if self.held is not None:
             return prior_of(self.held)
-        return self.drawn(vector).traced_prior(self.inputs).generative()
+        return self.drawn(vector).traced_prior(self.inputs, self.groups).generative()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents of coordinates at given unknowns."""

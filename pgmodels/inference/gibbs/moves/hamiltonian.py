@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
-from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
+from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, factor_operations, turn_of
 from pgmodels.inference.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.gibbs.target import Chain, Target, latents_at
 from pgmodels.latent.joint import JointPrior
@@ -87,8 +87,7 @@ class Hamiltonian(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move: gradients of the posterior density in hyperparameters and latents."""
         del seen
-        cubes = sum(len(group.X) ** 3 for group in prior.groups)
-        gradient = _GRADIENT * cubes + 3.0 * prior.num_rows * sum(prior.sizes) * DENSITY
+        gradient = _GRADIENT * factor_operations(prior) + 3.0 * prior.num_rows * sum(prior.sizes) * DENSITY
         return (1.0 + _MEAN_TRAJECTORY * _leapfrogs(float(turn.settings.step))) * gradient
 
     def first(self) -> Turn:

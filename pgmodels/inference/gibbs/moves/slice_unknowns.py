@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
+from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, factor_operations, turn_of
 from pgmodels.inference.gibbs.moves.shrinking import slice_step
 from pgmodels.inference.gibbs.moves.slice_latents import DENSITY
 from pgmodels.inference.gibbs.target import Chain, Target, surrogate_at
@@ -64,8 +64,7 @@ class SliceUnknowns(Move):
         n, size = prior.num_rows, sum(prior.sizes)
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * prior.distinct.num_rows * rank**2 for rank in ranks)
-        roots = sum(len(group.X) ** 3 for group in prior.groups) / 3
-        surrogate = product + roots + num_coarse_nodes(size) * n * size**2 * DENSITY
+        surrogate = product + factor_operations(prior) / 3 + num_coarse_nodes(size) * n * size**2 * DENSITY
         return _EVALUATIONS * surrogate
 
     def first(self) -> Turn:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, turn_of
+from pgmodels.inference.gibbs.moves.move import Move, Need, Seen, Step, Turn, factor_operations, turn_of
 from pgmodels.inference.gibbs.moves.shrinking import slice_step
 from pgmodels.inference.gibbs.target import Chain, Target, latents_at
 from pgmodels.latent.joint import JointPrior
@@ -45,7 +45,7 @@ class SliceUnknownsWhitened(Move):
     def cost(self, prior: JointPrior, turn: Turn, seen: Seen | None) -> float:
         """See Move."""
         del turn, seen
-        return _EVALUATIONS * sum(len(group.X) ** 3 for group in prior.groups) / 3
+        return _EVALUATIONS * factor_operations(prior) / 3
 
     def first(self) -> Turn:
         """See Move."""
