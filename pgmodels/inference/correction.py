@@ -255,7 +255,8 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     if approximation.objective != "cavi":
         raise ValueError(
             "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit with objective='cavi'; got that of {approximation.objective}. Use the default, method='linear_response'."
+            f"fit(..., objective='cavi'); got that of {approximation.objective}. Use the default, "
+            "method='linear_response'."
         )
     augmentation = model.augmentation
     if len(augmentation.blocks) > 1:
