@@ -266,7 +266,7 @@ def test_mixtures_check_before_their_parts():
 
     means = np.zeros((1, 3, 1))
     stand_in = SimpleNamespace(
-        _moments_at=lambda X_new: (means, np.ones((1, 3, 1, 1))),
+        _moments_at=lambda X_new: (means, np.ones((1, 3, 1, 1)), np.ones((1, 3, 1, 1))),
         likelihood=pgm.Binomial(),
         model=model("Binomial"),
     )
