@@ -5,7 +5,6 @@ import time
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +18,11 @@ from pgmodels.inference.inducing import settled, warn_left_out
 from pgmodels.inference.mean_ascent import at_best_mean, can_ascend
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.latent.coupled import CoupledPosterior
+from pgmodels.latent.fresh import Fresh
 from pgmodels.latent.joint import JointPosterior, JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Data, Model, require_model
 from pgmodels.options import check_between, check_whole_number
-from pgmodels.portable import Module
 from pgmodels.precision import double_precision
 from pgmodels.results.approximation import Approximation
 from pgmodels.threads import one_thread_if_small
@@ -245,28 +244,7 @@ def condition(problem: Problem, sites: Sites) -> tuple[JointPosterior | CoupledP
     return fresh.completed(problem.prior), mean, variance
 
 
-class _Fresh(Module):
-    """The leaves of a posterior that are not its prior's, in whose place None stands: programs copy what they return.
-
-    ``places`` are those of the others among the prior's leaves.
-    """
-
-    leaves: list[Array | None]
-    places: tuple[int | None, ...] = eqx.field(static=True)
-    tree: Any = eqx.field(static=True)
-
-    def completed(self, prior: JointPrior) -> Any:
-        """The posterior, with the prior's own arrays."""
-        held = jax.tree.leaves(prior)
-        pairs = zip(self.leaves, self.places, strict=True)
-        return jax.tree.unflatten(self.tree, [own if place is None else held[place] for own, place in pairs])
-
-
 @partial(compiled, lightly=True)
-def _condition(problem: Problem, sites: Sites) -> tuple[_Fresh, Array, Array]:
+def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array]:
     posterior = problem.condition(sites)
-    known = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(problem.prior))}
-    leaves, tree = jax.tree.flatten(posterior)
-    places = tuple(known.get(id(leaf)) for leaf in leaves)
-    own = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
-    return _Fresh(own, places, tree), *posterior.moments()
+    return Fresh.beside(problem.prior, posterior), *posterior.moments()
