@@ -210,6 +210,8 @@ NOISY = SMOOTH + 0.5 * NOISE[1]
 def first_of_gibbs(model):
     run = GibbsRun(model.resolve(ROWS), Data(ROWS, NOISY), Settings(0, 2, jax.random.key(0), Keep("all")))
     run._warn_left_out()
+    # What the Gaussian of the moves has of the prior is no copy.
+    assert run.target.held.prior.groups[0].span.A is run.prior.groups[0].span.A
     return run
 
 

@@ -28,7 +28,7 @@ _NATS, _SHARE = 10.0, 0.25
 # What that does to a variational posterior, and to draws of the sparse model.
 LOOSE_BOUND = (
     "so that deviations are too wide and means too smooth, and the ELBO is about {nats:.0f} nats below that of the "
-    "exact prior"
+    "exact prior; lengthscales and noise that are learned by it are too large"
 )
 INDEPENDENT = "which is drawn for each row by itself: draws are too rough at the data and too smooth between the rows"
 

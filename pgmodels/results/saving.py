@@ -16,6 +16,7 @@ from pgmodels.compiled import compiled
 from pgmodels.language.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
 from pgmodels.latent.dense import DensePrior
+from pgmodels.latent.fresh import Fresh
 from pgmodels.latent.inducing import InducingPrior
 from pgmodels.latent.joint import JointPosterior, JointPrior, resized_sites
 from pgmodels.latent.low_rank import LowRankPrior
@@ -253,20 +254,22 @@ def _decode_posterior(blocks: Any, prior: JointPrior, arrays: Arrays) -> JointPo
     filled = prior.filled()
     sites = resized_sites(Sites(potential, precision), filled.num_rows)
     if blocks is None:
-        return _condition(filled, sites).resized(prior.num_rows)
-    return _condition_coupled(filled, *sites, tuple(tuple(block) for block in blocks)).resized(prior.num_rows)
+        posterior = _condition(filled, sites).completed(filled)
+    else:
+        posterior = _condition_coupled(filled, *sites, tuple(tuple(block) for block in blocks)).completed(filled)
+    return posterior.resized(prior.num_rows)
 
 
 # Engines compute the factors of latents that predictors couple in one program with the posterior, and here they are
 # read: sums are taken in another order, and that posterior agrees to rounding. All else is the same bit for bit.
 @partial(compiled, lightly=True)
-def _condition(prior: JointPrior, sites: Sites) -> JointPosterior:
-    return prior.condition(sites)
+def _condition(prior: JointPrior, sites: Sites) -> Fresh:
+    return Fresh.beside(prior, prior.condition(sites))
 
 
 @partial(compiled, static_argnames="blocks", lightly=True)
-def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> CoupledPosterior:
-    return condition_coupled(prior, potential, precision, blocks)
+def _condition_coupled(prior: JointPrior, potential: Any, precision: Any, blocks: Any) -> Fresh:
+    return Fresh.beside(prior, condition_coupled(prior, potential, precision, blocks))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

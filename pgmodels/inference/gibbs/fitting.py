@@ -14,6 +14,7 @@ from pgmodels.inference.gaussian_vi import GaussianState, positive_part, pull, q
 from pgmodels.inference.problem import Problem, couple
 from pgmodels.latent.blocks import choose_blocks
 from pgmodels.latent.coupled import CoupledPosterior, Marginals
+from pgmodels.latent.fresh import Fresh
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.protocol import Sites
 from pgmodels.model import Model
@@ -62,7 +63,7 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
         if sum(problem.prior.ranks) >= _DEAR:
             start = _ascend_apart(problem.apart(), start)
         start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
-    return _ascend(problem, start)
+    return _ascend(problem, start).completed(problem.prior)
 
 
 @partial(compiled, lightly=True, on_one_thread=True)
@@ -71,10 +72,11 @@ def _ascend_apart(problem: Problem, start: Sites) -> Sites:
 
 
 @partial(compiled, lightly=True, on_one_thread=True)
-def _ascend(problem: Problem, start: Sites) -> Fit:
+def _ascend(problem: Problem, start: Sites) -> Fresh:
     state = _optimum(problem, start)
     marginals = _coupled(problem, state.sites).marginals()
-    return Fit(_widened(problem, state.sites, state.mean), marginals, state.sites, state.elbo)
+    surrogate = _widened(problem, state.sites, state.mean)
+    return Fresh.beside(problem.prior, Fit(surrogate, marginals, state.sites, state.elbo))
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:

@@ -28,6 +28,7 @@ from pgmodels.inference.gibbs.tuning import PILOT, default_schedule, pilot_sched
 from pgmodels.inference.inducing import INDEPENDENT, warn_left_out
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.latent.coupled import CoupledPosterior, condition_coupled
+from pgmodels.latent.fresh import Fresh
 from pgmodels.latent.joint import JointPrior
 from pgmodels.latent.rows import live_rows, resize_rows
 from pgmodels.model import Data, Model
@@ -138,7 +139,7 @@ class GibbsRun(Portable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, held=_to_draw_from(fit.surrogate))
+        self.target = replace(self.target, held=_to_draw_from(fit.surrogate).completed(fit.surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -392,8 +393,8 @@ def _left_out(target: Target, vector: Any) -> tuple[Any, Any, Any]:
 
 
 @partial(compiled, lightly=True, on_one_thread=True)
-def _to_draw_from(surrogate: CoupledPosterior) -> CoupledPosterior:
-    return surrogate.with_inverse_roots()
+def _to_draw_from(surrogate: CoupledPosterior) -> Fresh:
+    return Fresh.beside(surrogate, surrogate.with_inverse_roots())
 
 
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
