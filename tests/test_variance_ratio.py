@@ -13,6 +13,9 @@ from pgmodels.inference.variance_ratio import variance_ratio
 from pgmodels.objectives.quadrature import Quadrature
 from pgmodels.results.correction import CorrectionWarning
 
+# Elsewhere the warning is ignored: tests of other things have rare events and few coordinates.
+pytestmark = pytest.mark.filterwarnings("error:.*by an estimate the variances")
+
 X = np.zeros((1000, 1))
 
 
