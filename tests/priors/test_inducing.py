@@ -248,6 +248,7 @@ def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
     assert estimate.log_evidence > sparse.elbo
 
 
+@pytest.mark.filterwarnings("ignore:the inducing inputs, [0-9]+ in all, are too few")
 @pytest.mark.slow
 def test_gibbs_samples_the_sparse_model():
     scale = 0.6

@@ -41,6 +41,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the inducing inputs, [0-9]+ in all, are too few")
 @pytest.mark.parametrize("size", some([90, 30], 30))
 @pytest.mark.parametrize("name", some(CASES, "log_poisson"))
 def test_steps_end_at_the_variational_gaussian(name, size):
@@ -56,6 +57,7 @@ def test_steps_end_at_the_variational_gaussian(name, size):
         np.testing.assert_allclose((ours - theirs) / deviation**power, 0.0, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore:the inducing inputs, [0-9]+ in all, are too few")
 @pytest.mark.slow
 def test_precisions_below_zero_are_among_them():
     model, y = CASES["student_t"]
