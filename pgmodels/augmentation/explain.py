@@ -12,7 +12,6 @@ from pgmodels.augmentation.averages import Root
 from pgmodels.augmentation.sites import LatentSite, conditional_sites, expectations
 from pgmodels.augmentation.symbols import Auxiliary
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.latex import escaped, to_latex
 from pgmodels.likelihoods.notation import (
     APART,
     Applied,
@@ -36,6 +35,7 @@ from pgmodels.likelihoods.notation import (
     tree,
     words,
 )
+from pgmodels.likelihoods.printers.latex import escaped, to_latex
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.likelihoods.symbols import Latent
 

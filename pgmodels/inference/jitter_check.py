@@ -33,9 +33,9 @@ def warn_inaccurate(
     remedy = "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, or add a White kernel."
     if error * precision > _WARNED:
         warn(
-            f"the latents' prior is held to a variance of {error:.1e} (jitter or neglected pivots), and the "
-            f"data determine a latent to {1.0 / precision:.1e}: double precision does not hold both, so that ELBO, "
-            f"means and variances are off. {remedy}",
+            f"the latents' prior is approximated to a variance of {error:.1e} (jitter or neglected pivots), but the "
+            f"data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances lose "
+            f"accuracy. {remedy}",
             PrecisionWarning,
         )
     elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):

@@ -1,4 +1,4 @@
-"""Rows where a corrected Gaussian would average a skewed response, and the narrower one before the correction does."""
+"""Choice, by row, of the corrected or the uncorrected Gaussian to average the response of y over."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def warn_skewed(rows: np.ndarray, where: str) -> None:
         warn(
             f"in {count} of {len(rows)} rows of {where} (first in row {int(np.argmax(rows))}) y is predicted with the "
             f"uncorrected Gaussian of the latents: the wider one would move the mean of y by more than {_SKEWED:.0%}, "
-            "by a tail that a skewed posterior does not have. predict_latent gives the corrected moments; of gibbs or "
-            "nuts predictions are exact.",
+            "by a tail that a skewed posterior does not have. predict_latent gives the corrected moments; "
+            "predictions from gibbs or nuts are exact.",
             PredictionWarning,
         )

@@ -48,6 +48,6 @@ def test_a_prior_a_hundred_million_times_wider_than_the_noise(extreme):
 def test_a_form_that_is_not_accurate_says_so(extreme):
     X, y, _, _ = extreme
     model = pgm.Model(pgm.Gaussian(SCALE), pgm.GP(pgm.RBF(VARIANCE, 1.0), form=pgm.Dense()))
-    with pytest.warns(pgm.PrecisionWarning, match="held to a variance of 1.0e-06") as caught:
+    with pytest.warns(pgm.PrecisionWarning, match="approximated to a variance of 1.0e-06") as caught:
         pgm.cavi(model, X, y)
     assert [str(warning.filename) for warning in caught] == [__file__]

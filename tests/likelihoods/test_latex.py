@@ -10,7 +10,6 @@ import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.explain import explain_latex, explain_sections
 from pgmodels.likelihoods.functions import exp, log, normal_cdf, sigmoid, sum_
-from pgmodels.likelihoods.latex import to_latex
 from pgmodels.likelihoods.notation import (
     APART,
     call,
@@ -29,6 +28,7 @@ from pgmodels.likelihoods.notation import (
     tree,
     words,
 )
+from pgmodels.likelihoods.printers.latex import to_latex
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.registry import CASES
