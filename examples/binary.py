@@ -26,7 +26,7 @@ model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel))
 # %%
 # The bound on the marginal likelihood, times the prior, is maximised over both.
 # On the bound of CAVI, whose variances it is about; the default is the tighter one of gaussian_vi.
-fitted = pgm.fit(model, X_train, y_train, objective="cavi")
+fitted = pgm.fit(model, X_train, y_train, objective="augmented")
 print("Learned:", fitted.model.gps[0].kernel)
 print(f"ELBO {fitted.elbo:.3f} after {fitted.fit.num_steps} steps, {fitted.seconds:.1f} s\n")
 

@@ -101,7 +101,7 @@ def validate(
     # Warnings are printed below the results, and are in the report.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        approximation = fit(model, rows.X, rows.y, objective="cavi", correct=False, progress=progress)
+        approximation = fit(model, rows.X, rows.y, objective="augmented", correct=False, progress=progress)
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)

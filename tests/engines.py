@@ -124,7 +124,7 @@ def check_response(problem, sites):
     posterior = run(problem.condition, sites)
     row_mask = np.ones(len(problem.y)) if problem.row_mask is None else problem.row_mask
     arguments = posterior, Phi, problem.y, row_mask, problem.parameters
-    response = run(linear_response, problem.objective, problem.joint, *arguments)
+    response = run(linear_response, problem.objective, problem.coupled, *arguments)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))
     covariance = np.tensordot(U, U, axes=(0, 0)) + np.einsum("dip,de,ejq->ipjq", turned, response.covariance, turned)

@@ -172,7 +172,7 @@ def test_exposure_counts_once():
 
     right = minimize(loss, np.zeros(4), method="BFGS").x
     gp = pgm.GP(pgm.Constant(Fixed(1e4)) + pgm.Linear(Fixed(100.0)))
-    result = pgm.fit(pgm.Model(exposed(), gp), X, np.column_stack([y, exposure]), objective="cavi")
+    result = pgm.fit(pgm.Model(exposed(), gp), X, np.column_stack([y, exposure]), objective="augmented")
     dispersion = float(result.fit.values["dispersion"])
     f = result.predict_latent(np.vstack([np.zeros(2), np.eye(2)]))[0][:, 0]
     np.testing.assert_allclose(dispersion, np.exp(right[0]), rtol=0.03)
@@ -213,7 +213,7 @@ def test_satisfied_tenants_with_weights():
     X = np.column_stack([influence == 1, influence == 2, kind == 1, kind == 2, kind == 3, contact == 1]).astype(float)
     y, weights = y.astype(float), numbers(TENANTS)
     assert weights.sum() == 1681
-    result = pgm.fit(ordered(3), X, y, weights=weights, objective="cavi")
+    result = pgm.fit(ordered(3), X, y, weights=weights, objective="augmented")
     slopes, cuts = learned_grades(result, 6)
     np.testing.assert_allclose(slopes, [0.5664, 1.2888, -0.5723, -0.3662, -1.0910, 0.3603], atol=2e-3)
     np.testing.assert_allclose(cuts, [-0.4961, 0.6907], atol=2e-3)
@@ -231,7 +231,7 @@ def test_grades_of_wine():
     """``ordinal`` has 2.5031 for warm and 1.5278 for contact, and cut-points -1.3444 1.2508 3.4669 5.0064."""
     warm, contact = np.tile(np.repeat([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], 2, axis=0), (9, 1)).T
     y = np.array([*map(float, BITTERNESS)]) - 1.0
-    result = pgm.fit(ordered(5), np.column_stack([warm, contact]), y, objective="gaussian_vi")
+    result = pgm.fit(ordered(5), np.column_stack([warm, contact]), y, objective="expected")
     slopes, cuts = learned_grades(result, 2)
     # Posterior means by wide priors are half a percent farther out.
     np.testing.assert_allclose(slopes, [2.5031, 1.5278], rtol=0.01)
@@ -287,7 +287,7 @@ def test_times_that_are_censored():
 
     right = minimize(loss, np.zeros(3), method="BFGS")
     model = pgm.Model(log_logistic(), pgm.GP(pgm.Linear(Fixed(100.0)), mean=Fixed(0.0)))
-    result = pgm.fit(model, X, np.column_stack([y, event]), objective="gaussian_vi")
+    result = pgm.fit(model, X, np.column_stack([y, event]), objective="expected")
     mean, variance = pgm.correct(result).predict_latent(np.eye(2))
     np.testing.assert_allclose(mean[:, 0], right.x[1:], atol=0.02)
     # With the shape held.
@@ -320,7 +320,7 @@ def test_a_tobit_regression():
 
     right = minimize(loss, np.zeros(3), method="BFGS")
     model = pgm.Model(tobit(), pgm.GP(pgm.Linear(Fixed(1e4)), mean=Fixed(0.0)))
-    result = pgm.fit(model, X, y, objective="gaussian_vi")
+    result = pgm.fit(model, X, y, objective="expected")
     mean, variance = pgm.correct(result).predict_latent(np.eye(2))
     np.testing.assert_allclose(mean[:, 0], right.x[1:], atol=0.05)
     # With the scale held.

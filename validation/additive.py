@@ -42,7 +42,7 @@ def by_pgmodels(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> np.ndarray:
     smooth = [pgm.GP(pgm.On(pgm.RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.7)), [column])) for column in range(3)]
     groups = pgm.GP(pgm.On(pgm.White(LogNormal(-1.0, 1.0)), [3]), mean=0.0)
     model = pgm.Model(additive(), [*smooth, groups])
-    return pgm.fit(model, X, y, objective="cavi", progress=False).predict(X_test).mean
+    return pgm.fit(model, X, y, objective="augmented", progress=False).predict(X_test).mean
 
 
 def by_splines(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ def measure(name: str) -> None:
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.5)))
     calls = {
         "cavi": lambda: pgm.cavi(model, X, y, progress=False),
-        "fit": lambda: pgm.fit(model, X, y, objective="cavi", progress=False),
+        "fit": lambda: pgm.fit(model, X, y, objective="augmented", progress=False),
         "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=200, num_warmup=100, progress=False),
     }
     if name == "diagnose":

@@ -71,8 +71,8 @@ def theirs(make: Callable[[], object]) -> Callable[..., np.ndarray]:
 
 
 METHODS = {
-    "fit": ours("cavi"),
-    "fit, gaussian_vi": ours("gaussian_vi"),
+    "fit": ours("augmented"),
+    "fit, gaussian_vi": ours("expected"),
     "GaussianProcessClassifier": theirs(lambda: GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=0)),
     "LogisticRegression": theirs(lambda: LogisticRegression(max_iter=1000)),
 }

@@ -33,7 +33,7 @@ def learned(name: str, seed: int, form: pgm.Inducing | pgm.Dense) -> tuple[float
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of values far out, and of inputs that are too few
         standardised = (X - X.mean(axis=0)) / X.std(axis=0)
-        result = pgm.fit(model, standardised, y, objective="cavi", correct=False, progress=False)
+        result = pgm.fit(model, standardised, y, objective="augmented", correct=False, progress=False)
     learned_form = result.model.gps[0].form
     return result.elbo, 0 if isinstance(learned_form, pgm.Dense) else len(learned_form.inputs)
 

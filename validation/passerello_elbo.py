@@ -21,7 +21,7 @@ for seed in range(splits):
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     start = time.perf_counter()
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(lengthscale=1.0)))
-    fitted = pgm.fit(model, X, data.target[train], objective="cavi", correct=False)
+    fitted = pgm.fit(model, X, data.target[train], objective="augmented", correct=False)
     values = fitted.fit.values
     rows.append(
         {

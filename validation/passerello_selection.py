@@ -96,7 +96,12 @@ def learned(name: str, seed: int, form: pgm.Inducing | pgm.Dense) -> tuple[float
     X, y, X_test, y_test = split(name, seed)
     start = time.perf_counter()
     fitted = pgm.fit(
-        pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form)), X, y, objective="cavi", correct=False, progress=False
+        pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form)),
+        X,
+        y,
+        objective="augmented",
+        correct=False,
+        progress=False,
     )
     predicted = fitted.predict(X_test)
     accuracy = np.mean(predicted.probabilities.argmax(axis=1) == y_test)

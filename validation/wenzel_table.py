@@ -40,7 +40,7 @@ def fold(name: str, number: int) -> dict[str, tuple[float, ...]]:
     X = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
     training = X[train], data.y[train]
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.0))
-    vi = pgm.fit(model, *training, objective="cavi", correct=False)
+    vi = pgm.fit(model, *training, objective="augmented", correct=False)
     model = vi.model.fixed()
     gaussian = pgm.gaussian_vi(model, *training)
     results = {

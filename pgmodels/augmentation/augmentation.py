@@ -25,6 +25,8 @@ class Augmentation(Objective):
     Two augmentations of equal formulas are equal, so that compiled code is shared between them.
     """
 
+    name = "augmented"
+
     def __init__(
         self,
         formula: Expression,

@@ -115,7 +115,7 @@ def _gap(result: Approximation) -> Gap:
     # Without auxiliary variables there is no gap.
     zeros = np.zeros(len(result.y))
     uncorrected = result.uncorrected if isinstance(result, LinearResponse) else result
-    return augmentation_gap(uncorrected) if result.objective == "cavi" else Gap(zeros, zeros)
+    return augmentation_gap(uncorrected) if result.objective == "augmented" else Gap(zeros, zeros)
 
 
 def _calibration(

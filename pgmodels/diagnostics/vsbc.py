@@ -212,7 +212,7 @@ def _refit(
     model: Model, data: Data, prior: PriorCollection, approximation: Approximation
 ) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
     """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
-    if approximation.objective == "gaussian_vi":
+    if approximation.objective == "expected":
         problem = gaussian_problem(model, data, prior)
         start = start_state(model, data, problem)
         problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
-    If ``joint``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p) throughout.
+    If ``coupled``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p).
     ``row_mask`` is 1 for data and 0 for padding, which has no term in the bound and zero sites; None without padding.
     A share ``floor`` of each prior variance is added to the posterior's and not reduced by sites, like the residual
     variance of inducing inputs: it lowers the ELBO.
@@ -49,22 +49,22 @@ class Problem(Module):
     prior: PriorCollection
     y: Array
     parameters: dict[str, Any]
-    joint: bool = eqx.field(static=True, default=False)
+    coupled: bool = eqx.field(static=True, default=False)
     row_mask: Float[Array, " n"] | None = None
     floor: float = eqx.field(static=True, default=0.0)
 
     @property
     def has_few_rows(self) -> bool:
         """See ``are_few_rows``."""
-        return are_few_rows(len(self.y), self.joint)
+        return are_few_rows(len(self.y), self.coupled)
 
-    def jointly(self) -> "Problem":
+    def with_coupled_sites(self) -> "Problem":
         """The same problem with sites that couple the predictors of a datum."""
-        return replace(self, joint=True)
+        return replace(self, coupled=True)
 
-    def apart(self) -> "Problem":
+    def with_independent_sites(self) -> "Problem":
         """The same problem with independent sites on the predictors of a datum."""
-        return replace(self, joint=False)
+        return replace(self, coupled=False)
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites given the predictors' marginals."""
@@ -76,7 +76,7 @@ class Problem(Module):
         if self.row_mask is None:
             return variance
         row_mask = self.row_mask.reshape(-1, *[1] * (variance.ndim - 1)) > 0
-        return jnp.where(row_mask, variance, jnp.eye(variance.shape[-1]) if self.joint else 1.0)
+        return jnp.where(row_mask, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Prior mean and variance of the predictors."""
@@ -87,7 +87,7 @@ class Problem(Module):
         """Mean and variance of the predictors given the latents' marginals."""
         predictors = self.objective.predictors
         if predictors is None:
-            return mean, covariance if self.joint else jnp.diagonal(covariance, axis1=1, axis2=2)
+            return mean, covariance if self.coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
         return self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
 
     def moments(self, sites: Sites) -> Moments:
@@ -108,7 +108,7 @@ class Problem(Module):
 
     def _moments(self, sites: Sites) -> Moments:
         predictors = self.objective.predictors
-        if predictors is None and not self.joint:
+        if predictors is None and not self.coupled:
             return self.prior.moments(sites)
         posterior = couple(predictors, self.prior, sites, self.y, self.parameters)
         mean, covariance = posterior.marginals()
@@ -118,7 +118,7 @@ class Problem(Module):
         return Moments(mean, covariance, *logs)
 
     def _push(self, Phi: Array, mean: Array, covariance: Array) -> tuple[Float[Array, "n p"], Spread]:
-        if self.joint:
+        if self.coupled:
             return push_values(Phi, mean), push_covariance(Phi, covariance)
         return push_moments(Phi, mean, covariance)
 
@@ -158,7 +158,7 @@ class Problem(Module):
         return masked(self.row_mask, terms)
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
-        precision = sites.precision.diagonal(axis1=1, axis2=2) if self.joint else sites.precision
+        precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
         pull, digits = abs(_pull(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
         of_prior = self._off_by(_DIGIT * self.prior.marginals()[1], mean, variance, sites)

@@ -34,6 +34,8 @@ class Objective(ABC):
     """
 
     size: int
+    # The name that results record.
+    name: str = "own"
     predictors: Predictors | None = None
     # Whether sites may have negative precisions.
     signed: bool = False

@@ -52,6 +52,7 @@ class Quadrature(Objective):
     exact derivatives of the quadrature sum (math: section 6; Opper and Archambeau 2009).
     """
 
+    name = "expected"
     signed = True
     is_exact = True
 

@@ -129,7 +129,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _of_gap(diagnosis: Diagnosis) -> str:
     gap = diagnosis.gap
-    if diagnosis.result.objective != "cavi":
+    if diagnosis.result.objective != "augmented":
         return "Gap: none; the ELBO uses expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
         return "Gap: none; the likelihood is Gaussian in f and needs no augmentation."

@@ -33,7 +33,7 @@ _METHODS = {
     "integrate": "Hyperparameters integrated out",
 }
 _CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
-_BOUNDS = {"cavi": "CAVI's bound", "gaussian_vi": "the expected log density"}
+_BOUNDS = {"augmented": "CAVI's bound", "expected": "the expected log density"}
 
 
 @hooks.text.register(Result)
@@ -73,7 +73,7 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
     if isinstance(result, Approximation) and result.fit is not None:
-        q = "The variational Gaussian" if result.objective == "gaussian_vi" else "CAVI"
+        q = "The variational Gaussian" if result.objective == "expected" else "CAVI"
         name = f"{q} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
 

@@ -64,7 +64,7 @@ class Approximation(Result, GaussianPredictions):
     converged: bool
     tolerance: float
     fit: FitReport | None = None
-    objective: str = "cavi"
+    objective: str = "augmented"
 
     @property
     def prior(self) -> PriorCollection:
@@ -157,7 +157,11 @@ class CorrectedApproximation(Approximation):
     def _uncorrected(self) -> Approximation:
         known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
         mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.padded()))
-        known |= {"mean": mean, "variance": variance, "method": self.objective}
+        known |= {
+            "mean": mean,
+            "variance": variance,
+            "method": {"augmented": "cavi", "expected": "gaussian_vi"}[self.objective],
+        }
         if self.fit is not None:
             known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}
         return Approximation(**known)

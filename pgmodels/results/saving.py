@@ -30,7 +30,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.results.stored_names import field_of, stored_class, stored_field
+from pgmodels.results.stored_names import field_of, objective_of, stored_class, stored_field
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
@@ -138,6 +138,8 @@ def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
     def rename(values: dict[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in values.items()}
 
+    if "objective" in stored:
+        stored = stored | {"objective": objective_of(stored["objective"])}
     if stored.get("hyperparameters"):
         stored = stored | {"hyperparameters": rename(stored["hyperparameters"])}
     if stored.get("fit") is not None:

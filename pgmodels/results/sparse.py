@@ -38,7 +38,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     seconds: float
     fit: FitReport | None = None
     method: str = "svi"
-    objective: str = "cavi"
+    objective: str = "augmented"
 
     @property
     def likelihood(self) -> Likelihood:

@@ -3,6 +3,8 @@
 # By the code's name. Names that are not listed are the same in files.
 _CLASSES = {"Auto": "Cheapest", "ChunkedInducingPrior": "StreamedPrior", "FICPrior": "SparsePrior"}
 _FIELDS = {"row_mask": "live", "truncation_error": "truncation"}
+# Objectives that files name by the engine that maximised them.
+_OBJECTIVES = {"cavi": "augmented", "gaussian_vi": "expected"}
 _ATTRIBUTES = {stored: name for name, stored in _FIELDS.items()}
 
 
@@ -19,3 +21,8 @@ def stored_field(name: str) -> str:
 def field_of(stored: str) -> str:
     """The name in the code of a field in a file."""
     return _ATTRIBUTES.get(stored, stored)
+
+
+def objective_of(stored: str) -> str:
+    """The name of an objective in a file."""
+    return _OBJECTIVES.get(stored, stored)

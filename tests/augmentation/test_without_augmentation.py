@@ -78,7 +78,7 @@ def test_nuts_samples_it_and_results_are_compared(tmp_path):
     assert "too few draws for standard errors" in written
 
 
-@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gibbs, partial(pgm.fit, objective="cavi")])
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gibbs, partial(pgm.fit, objective="augmented")])
 def test_engines_that_augment_name_those_that_do_not(engine):
     lik, _, y, _ = CASES["poisson"]
     with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro take any formula"):

@@ -30,7 +30,7 @@ def one_more_step(result):
     """The ELBO of a result's q, and that of the sites that are optimal at its marginals."""
     data, posterior = Data(result.X, result.y), result.posterior.padded()
     with jax.enable_x64(True):
-        if result.objective == "gaussian_vi":
+        if result.objective == "expected":
             problem = gaussian_engine.gaussian_problem(result.model, data, posterior.prior)
         else:
             problem = problem_of(result.model, data, posterior.prior)

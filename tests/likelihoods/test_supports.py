@@ -226,7 +226,7 @@ def test_parameters_of_censored_and_exposed_models_are_learned(name, recwarn):
     family, parameter, make = LEARNED[name]
     y = make(np.sin(X[:, 0]) + 0.3).astype(float)
     model = pgm.Model(family(), pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(1.0))))
-    fitted = pgm.fit(model, X, y, objective="cavi")
+    fitted = pgm.fit(model, X, y, objective="augmented")
     assert not [warning for warning in recwarn if "holds" in str(warning.message)]
     start = model.likelihood.values[parameter]
     value = fitted.model.likelihood.values[parameter]

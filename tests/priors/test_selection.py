@@ -124,7 +124,7 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     elif engine == "gibbs":
         sparse = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
     else:
-        dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS, objective="cavi")
+        dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS, objective="augmented")
         weights = np.ones(N) if "weights" in engine else None
         sparse = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, train_hyperparameters=True)
         assert dense.elbo - 0.2 < sparse.elbo < dense.elbo + 1e-6

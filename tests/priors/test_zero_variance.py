@@ -316,7 +316,7 @@ def test_gibbs_and_learning():
     assert (draws.variance[0], draws.mean[0]) == (0.0, 0.0)
     # Of labels of which all but one in eight follow the sign of x.
     labels = np.where(np.arange(40) % 8 == 1, X[:, 0] < 0, X[:, 0] > 0).astype(float)
-    learned = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear())), X, labels, objective="gaussian_vi")
+    learned = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear())), X, labels, objective="expected")
     assert learned.converged
 
     def elbo(log_variance):

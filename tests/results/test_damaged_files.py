@@ -328,7 +328,7 @@ OTHER_RUNS = [
         ("svi", {"batch_size": 3}, "options"),
         ("svi", {"tolerance": 1e-8}, "options"),
         ("svi", {"train_hyperparameters": True}, "options"),
-        ("svi", {"objective": "gaussian_vi"}, "options"),
+        ("svi", {"objective": "expected"}, "options"),
     ],
 )
 def test_another_run_is_refused_with_what_differs(saved, engine, change, part):

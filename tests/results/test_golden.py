@@ -10,6 +10,7 @@ import pgmodels as pgm
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.results import saving
+from pgmodels.results.stored_names import objective_of
 from tests.covering import some
 from tests.results.golden.make import FORMULAS, predictions
 
@@ -33,6 +34,8 @@ def contents(path):
         if report is not None:
             # A field that these files are older than.
             report["fit"]["dict"].pop("correction", None)
+        if "objective" in document["fields"]:
+            document["fields"]["objective"] = objective_of(document["fields"]["objective"])
         return document | {"version": None}, {name: stored[name].shape for name in stored.files if name != "pgmodels"}
 
 

@@ -170,12 +170,12 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
     y, row_mask = _filled(approximation, posterior.prior.num_rows)
     Phi = mixing(model, y)
-    objective = quadrature_of(model) if approximation.objective == "gaussian_vi" else model.augmentation
-    joint, across = has_coupled_sites(approximation), Phi[0] if Phi else None
+    objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
+    coupled, across = has_coupled_sites(approximation), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
-    moves = approximation.objective == "cavi" and objective.size == 1
-    respond = _respond if approximation.objective == "cavi" else _respond_by_quadrature
-    response, *moments = respond(objective, joint, moves, posterior, across, y, row_mask, model.parameters)
+    moves = approximation.objective == "augmented" and objective.size == 1
+    respond = _respond if approximation.objective == "augmented" else _respond_by_quadrature
+    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
@@ -253,10 +253,10 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     """
     start = time.perf_counter()
     model = approximation.model
-    if approximation.objective != "cavi":
+    if approximation.objective != "augmented":
         raise ValueError(
             "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='cavi'); got that of {approximation.objective}. Use the default, "
+            f"fit(..., objective='augmented'); got that of {approximation.objective}. Use the default, "
             "method='linear_response'."
         )
     augmentation = model.augmentation
@@ -310,7 +310,7 @@ _METHODS = {"linear_response": correct_by_response, "perturbative": correct_pert
 
 def _corrected(
     objective: Any,
-    joint: bool,
+    coupled: bool,
     moves: bool,
     posterior: IndependentPosterior | BlockPosterior,
     across: Any,
@@ -319,12 +319,12 @@ def _corrected(
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
     """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
-    response = linear_response(objective, joint, posterior, across, y, row_mask, parameters)
+    response = linear_response(objective, coupled, posterior, across, y, row_mask, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)
 
 
-_STATIC = ("objective", "joint", "moves")
+_STATIC = ("objective", "coupled", "moves")
 # Compiled without optimisation where LAPACK dominates: second derivatives of a bound are long formulas.
 _respond = compiled(_corrected, _STATIC, optimise=False)
 _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)

@@ -43,9 +43,9 @@ class Sensitivity(NamedTuple):
     curved: Float[Array, "n R R"]
 
 
-def entries(size: int, joint: bool) -> tuple[tuple[int, int], ...]:
+def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     """The entries of a datum's covariance that the objective reads."""
-    if joint:
+    if coupled:
         return tuple(combinations_with_replacement(range(size), 2))
     return tuple((p, p) for p in range(size))
 
@@ -55,14 +55,14 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
 
     ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled.
     """
-    size, joint = objective.size, spread.ndim == 3
-    pairs = entries(size, joint)
+    size, coupled = objective.size, spread.ndim == 3
+    pairs = entries(size, coupled)
     rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
-    u = spread[:, rows, columns] if joint else spread
+    u = spread[:, rows, columns] if coupled else spread
 
     def bound(point: Any, y_i: Any) -> Any:
         m, u = point[:size], point[size:]
-        V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if joint else u
+        V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if coupled else u
         return objective.local_bound(m[None], V[None], y_i[None], parameters)[0]
 
     def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
@@ -73,9 +73,9 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
     pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
-    W = precision if joint else jax.vmap(jnp.diag)(precision)
+    W = precision if coupled else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
-    if not joint:
+    if not coupled:
         # A precision clipped at zero does not respond to the marginals.
         free = slopes[:, size:] <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
@@ -98,7 +98,7 @@ class Response(NamedTuple):
 
 def linear_response(
     objective: Objective,
-    joint: bool,
+    coupled: bool,
     posterior: IndependentPosterior | BlockPosterior,
     Phi: Any,
     y: Any,
@@ -109,17 +109,17 @@ def linear_response(
 
     ``row_mask`` is 0 at padding rows, which do not contribute to M.
     """
-    mean, spread = at_data(posterior, Phi, joint)
+    mean, spread = at_data(posterior, Phi, coupled)
     size = mean.shape[1]
     precision = objective.local_sites(mean, spread, y, parameters)[1]
-    precision = precision if joint else positive_part(precision)
+    precision = precision if coupled else positive_part(precision)
     derivatives = sensitivity(objective, mean, spread, precision, y, parameters)
     derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
     R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
-    added, residual = _added(U, derivatives, entries(size, joint))
+    added, residual = _added(U, derivatives, entries(size, coupled))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
@@ -146,7 +146,7 @@ def halves(
 
 
 def at_data(
-    posterior: IndependentPosterior | BlockPosterior, Phi: Any, joint: bool
+    posterior: IndependentPosterior | BlockPosterior, Phi: Any, coupled: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
     """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
 
@@ -156,8 +156,8 @@ def at_data(
         return posterior.moments()
     mean, covariance = posterior.marginals()
     if Phi is None:
-        return mean, covariance if joint else jnp.diagonal(covariance, axis1=1, axis2=2)
-    spread = push_covariance(Phi, covariance) if joint else push_moments(Phi, mean, covariance)[1]
+        return mean, covariance if coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
+    spread = push_covariance(Phi, covariance) if coupled else push_moments(Phi, mean, covariance)[1]
     return push_values(Phi, mean), spread
 
 

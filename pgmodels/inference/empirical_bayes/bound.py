@@ -97,7 +97,7 @@ def objective_of(model: Model, name: str) -> Objective:
     ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
     augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.
     """
-    if name == "cavi" or (name == "auto" and model.is_augmentable and _takes_derived(model.augmentation)):
+    if name == "augmented" or (name == "auto" and model.is_augmentable and _takes_derived(model.augmentation)):
         return model.augmentation
     return gaussian_engine.quadrature_of(model)
 

@@ -27,7 +27,7 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-OBJECTIVES = ("cavi", "gaussian_vi")
+OBJECTIVES = ("augmented", "expected")
 # Tolerance of q(f) at the learned values.
 _INNER_TOLERANCE = 1e-9
 # A value more than a factor of _SUSPECT from every start is reported if a further factor of _FURTHER changes the ELBO
@@ -64,11 +64,11 @@ def fit(
 ) -> Approximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
-    ``objective`` is the bound to maximise (``.objective`` of the result records it): that of ``"cavi"``, or the tighter
-    one of ``"gaussian_vi"``, the expected log density, which accepts any formula and does not favour long lengthscales
-    and small variances as the ``cavi`` bound does. ``"auto"`` uses ``gaussian_vi`` if each row has one predictor or
-    there is no augmentation, and ``cavi`` if rows have several predictors (faster) or nothing is augmented (the bounds
-    are equal).
+    ``objective`` is what is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of
+    ``cavi``; or the tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and
+    does not favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if
+    each row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
+    or nothing is augmented (the two are equal).
 
     Maximises the ELBO (plus log priors, if any) over the unconstrained hyperparameters by L-BFGS and, near the optimum,
     BFGS, with q(f) at its optimum throughout. With priors this is the mode in the original parametrisation: the density

@@ -81,7 +81,7 @@ class _ProblemFamily(Module):
 
     objective: Objective = eqx.field(static=True)
     unknowns: ParameterVector = eqx.field(static=True)
-    joint: bool = eqx.field(static=True)
+    coupled: bool = eqx.field(static=True)
     model: Model
     inputs: DistinctInputs
     y: Array
@@ -100,7 +100,7 @@ class _ProblemFamily(Module):
                 if points
             )
             prior = PriorCollection(tuple(groups), inputs.copies)
-        return Problem(self.objective, prior, self.y, model.parameters, self.joint, self.row_mask)
+        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_mask)
 
     def at(self, vector: Array) -> Model:
         """The model at unconstrained hyperparameters."""
@@ -177,7 +177,7 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     response = linear_response(
-        problem.objective, problem.joint, posterior, Phi, problem.y, problem.row_mask, problem.parameters
+        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_mask, problem.parameters
     )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
     return posterior, jnp.where(is_positive, response.covariance, 0.0), is_positive
@@ -191,7 +191,7 @@ def _marginals(
 
     And moments (n, P) of the predictors given the latents' means and covariances.
     """
-    problem = family.problem(vector, pivots).apart()
+    problem = family.problem(vector, pivots).with_independent_sites()
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
@@ -286,7 +286,7 @@ class _Integration:
         problem, ascent = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
-        self.family = problem_family(model, data.X, data.y, unknowns, problem.joint)
+        self.family = problem_family(model, data.X, data.y, unknowns, problem.coupled)
         self.first = ascent.state.sites
         count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
         self.keys = jax.random.split(jax.random.key(seed), count)

@@ -102,7 +102,9 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
         proposal="the corrected Gaussian" if corrected.is_positive else "q, whose response is no covariance",
     )
     if not evidence.is_reliable:
-        remedy = "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "cavi" else "Draw more"
+        remedy = (
+            "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "augmented" else "Draw more"
+        )
         warn(
             f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "
             f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than "

@@ -119,7 +119,7 @@ def nuts(
 
 def _largest_precision(data: Data, draws: Draws) -> float:
     """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
-    problem = gaussian_problem(draws.model, data, draws.prior).apart()
+    problem = gaussian_problem(draws.model, data, draws.prior).with_independent_sites()
     mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
     return problem.largest_precision(_sites(problem, mean, variance))
 

@@ -47,7 +47,7 @@ def source_of(
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
         _check_rows(model, y, weights)
-    if train_hyperparameters or isinstance(X, Rows) or objective != "cavi":
+    if train_hyperparameters or isinstance(X, Rows) or objective != "augmented":
         _require_inducing(model)
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights)
@@ -83,6 +83,6 @@ def _require_inducing(model: Model) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                "svi learns hyperparameters, goes by objective='gaussian_vi', and works from rows that it does not "
+                "svi learns hyperparameters, goes by objective='expected', and works from rows that it does not "
                 f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )

@@ -135,7 +135,7 @@ class StochasticProblem(Module):
     inducing ``inputs``, (M, d) for each group. A parameter vector holds the unconstrained hyperparameters, followed by
     the inducing inputs if ``inputs_move``; ``units`` are the scales of its entries. ``sharding`` says how devices share
     rows: arrays over rows hold those of one device. With a ``sample``, steps use a subset of the latents, which form
-    one group and have one q each. If ``joint``, q couples all latents, and variances are covariances (n, p, p).
+    one group and have one q each. If ``coupled``, q couples all latents, and variances are covariances (n, p, p).
     """
 
     objective: Objective = eqx.field(static=True)
@@ -149,7 +149,7 @@ class StochasticProblem(Module):
     sharding: RowSharding = eqx.field(static=True, default=RowSharding())
     sample: LatentSample | None = None
     inputs_move: bool = eqx.field(static=True, default=False)
-    joint: bool = eqx.field(static=True, default=False)
+    coupled: bool = eqx.field(static=True, default=False)
 
     @property
     def learns(self) -> bool:
@@ -182,7 +182,7 @@ class StochasticProblem(Module):
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """The latents that q couples."""
         predictors, latents = self.objective.predictors, range(self.objective.num_latents)
-        if self.joint:
+        if self.coupled:
             return (tuple(latents),)
         single = tuple((latent,) for latent in latents)
         return single if predictors is None else predictors.latent_blocks
@@ -233,7 +233,7 @@ class StochasticProblem(Module):
 
     def pushed(self, Phi: Array, mean: Float[Array, "b L"], V: Float[Array, "b L L"]) -> tuple[Array, Spread]:
         """Mean and variance of predictors from those of latents."""
-        if self.joint:
+        if self.coupled:
             return push_values(Phi, mean), push_covariance(Phi, V)
         return push_moments(Phi, mean, V)
 
@@ -291,7 +291,7 @@ def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "coun
     prior = jnp.stack([jnp.sum(A**2, axis=0) + residual for A, residual in pairs], axis=1)
     if batch.Phi is not None:
         mean, prior = problem.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(prior))
-    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if problem.joint else jnp.minimum(prior, 1.0)
+    prior = prior / jnp.maximum(1.0, jnp.max(prior)) if problem.coupled else jnp.minimum(prior, 1.0)
     sites = Sites(*problem.objective.local_sites(mean, prior, batch.y, batch.parameters))
     naturals = problem.natural_target(batch, positive(sites, mean) if problem.objective.signed else sites)
     begun = SviState(naturals, (), initial_adam(vector), jnp.zeros(()), jnp.ones(()))

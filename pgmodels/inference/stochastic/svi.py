@@ -51,9 +51,9 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Step sizes "robbins-monro": (t + delay)^-power. Targets of "gaussian_vi" are not optima of a bound in closed form, so
+# Step sizes "robbins-monro": (t + delay)^-power. Targets of "expected" are not optima of a bound in closed form, so
 # that the first steps are short.
-_DELAY, _POWER = {"cavi": 1.0, "gaussian_vi": 10.0}, 0.7
+_DELAY, _POWER = {"augmented": 1.0, "expected": 10.0}, 0.7
 # Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
 _LIGHT_ROWS = 20_000
 
@@ -85,7 +85,7 @@ def svi(
     class_batch_size: int | None = None,
     train_hyperparameters: bool = False,
     train_inducing: bool = False,
-    objective: str = "cavi",
+    objective: str = "augmented",
     rate: Any = "robbins-monro",
     max_epochs: int | None = None,
     tolerance: float = 0.1,
@@ -108,7 +108,7 @@ def svi(
     the number of inputs before the first step, by ``cavi`` on up to 20,000 rows with hyperparameters that ``fit``
     learns from up to 2,000.
 
-    ``objective`` is the bound, as in ``fit``. That of ``"gaussian_vi"`` is of any formula, and tighter: with
+    ``objective`` is the bound, as in ``fit``. ``"expected"`` takes any formula, and tighter: with
     ``train_hyperparameters`` it finds values that predict better where latents are large. E log p(y | f) is by few
     nodes of quadrature, shifted for every row of every step so that they have no error on average. Steps have length (t
     + 10)^-0.7 where no ``rate`` is given, with all rows at once too. The latents of a datum are independent under q
@@ -130,7 +130,7 @@ def svi(
     training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Then, from the last
     average of q, steps on all rows follow, extrapolated as those of ``cavi``, and for arrays those of ``cavi`` itself,
     until one gains at most 1e-6 of ``tolerance`` in nats a row: only these show that q is at the optimum. There are
-    none with ``class_batch_size`` or the objective of ``"gaussian_vi"``. Warns with ConvergenceWarning if all of that
+    none with ``class_batch_size`` or the objective ``"expected"``. Warns with ConvergenceWarning if all of that
     takes more than ``max_epochs`` (by default 100, or the epochs of 10,000 steps if those are more; a few trial steps
     from each start value are not counted); the result is then q's average over the last window, or the later half of
     fewer steps, for arrays after one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in
@@ -162,7 +162,7 @@ def svi(
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
         there = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        there |= {"objective='gaussian_vi'": objective != "cavi"}
+        there |= {"objective='expected'": objective != "augmented"}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
             raise ValueError(f"class_batch_size goes without {conflicting[0]}: leave one of them out.")
@@ -175,13 +175,13 @@ def svi(
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
     settings = make_settings(
-        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, objective == "cavi"
+        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, objective == "augmented"
     )
     options = _Options(
         train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, progress, sample
     )
     # A step on all rows from q leads to the optimum only where that of a bound is known in closed form.
-    ends_with_all = objective == "cavi" and sample is None and not isinstance(X, Rows)
+    ends_with_all = objective == "augmented" and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
     return result(model, data, source, settings, options)
 
@@ -231,7 +231,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     if fitted.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
     converged = fitted.outcome.converged and ascent.converged
-    result = replace(result, objective="cavi", converged=converged, fit=fitted.report)
+    result = replace(result, objective="augmented", converged=converged, fit=fitted.report)
     warn_narrow("svi", result)
     return result
 
@@ -242,7 +242,7 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     fitted = _learned(model, prior, inputs, sample, source, settings, options)
     outcome = fitted.outcome
-    if outcome.converged and options.objective == "cavi" and options.sample is None:
+    if outcome.converged and options.objective == "augmented" and options.sample is None:
         outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, settings, options.progress)
     return SparseApproximation(
         model=fitted.model,
@@ -270,7 +270,7 @@ def _learned(
 ) -> _Fitted:
     """Stochastic steps until convergence."""
     unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
-    terms, joint = _terms(model, prior, options.objective)
+    terms, coupled = _terms(model, prior, options.objective)
     problem = StochasticProblem(
         terms,
         unknowns,
@@ -283,7 +283,7 @@ def _learned(
         row_sharding(settings.batch_size),
         options.sample,
         options.train_inducing,
-        joint,
+        coupled,
     )
     stream = shuffled(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
@@ -356,14 +356,14 @@ def _terms(model: Model, prior: PriorCollection, objective: str) -> tuple[Object
     if not isinstance(exact, Quadrature):
         return exact, False
     terms = ShiftedQuadrature.of(exact)
-    joint = terms.predictors is not None and terms.size > 1
-    if joint and not is_affordable(prior):
+    coupled = terms.predictors is not None and terms.size > 1
+    if coupled and not is_affordable(prior):
         raise ValueError(
-            "objective='gaussian_vi' in svi takes predictors that combine latents, where a datum has several, for "
+            "objective='expected' in svi takes predictors that combine latents, where a datum has several, for "
             f"latents with {MAX_BLOCK} inducing inputs in all at most; got {sum(prior.ranks)}. Choose fewer, or "
-            "objective='cavi'."
+            "objective='augmented'."
         )
-    return terms, joint
+    return terms, coupled
 
 
 def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array]:
@@ -381,8 +381,8 @@ def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array
 def _decay(rate: Any, objective: str) -> tuple[float, float] | None:
     """Delay and power of a rate, None for the adaptive one."""
     if isinstance(rate, str) and rate == "adaptive":
-        if objective != "cavi":
-            raise ValueError(f"rate='adaptive' goes with objective='cavi'; got objective={objective!r}.")
+        if objective != "augmented":
+            raise ValueError(f"rate='adaptive' goes with objective='augmented'; got objective={objective!r}.")
         return None
     if isinstance(rate, str) and rate == "robbins-monro":
         return _DELAY[objective], _POWER

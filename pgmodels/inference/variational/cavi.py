@@ -231,7 +231,7 @@ def conclude(
         tolerance=tolerance,
         seconds=time.perf_counter() - begin,
         method=engine,
-        objective=engine,
+        objective=problem.objective.name,
     )
 
 

@@ -104,7 +104,7 @@ def step(problem: Problem, state: GaussianState) -> GaussianState:
     it raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Joint sites may have any
     precisions for which the posterior is proper.
     """
-    target = state.slope if problem.joint else positive(state.slope, state.mean)
+    target = state.slope if problem.coupled else positive(state.slope, state.mean)
     fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
     memory = state.memory.after(state.sites, target)
     further = memory.extrapolated(target)
@@ -175,7 +175,7 @@ def first_state(problem: Problem) -> GaussianState:
     step makes the rate overflow.
     """
     mean, variance = problem.marginals()
-    largest = jnp.max(variance) if not problem.joint else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
+    largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
     slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
     precision = positive_part(slope.precision)
     gradient = slope.potential - pull(slope.precision, mean)
@@ -253,9 +253,9 @@ def finish(model: Model, data: Data, ascent: Ascent, tolerance: float) -> Approx
     problem = gaussian_problem(model, data, model.prior(data.X))
     sites = ascent.state.sites
     goes_on = (
-        problem.joint != sites.coupled
+        problem.coupled != sites.coupled
         or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
-        or (not problem.joint and is_affordable(problem.prior) and _is_clipped(ascent.state))
+        or (not problem.coupled and is_affordable(problem.prior) and _is_clipped(ascent.state))
     )
     if goes_on:
         return converge(model, data, ascent.state, MANY, tolerance, False, begin)
@@ -274,7 +274,7 @@ def _conclude(
         "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
         "where they are written with abs, as in abs(y - f)."
     )
-    if not problem.joint:
+    if not problem.coupled:
         remedy += (
             " Precisions below zero are held at zero where latents are not factorised together. With "
             f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {MAX_BLOCK} in all, and are."
@@ -289,7 +289,7 @@ def _conclude(
 
 def _warn_independent(problem: Problem) -> None:
     """Warn where the sites of a datum with several predictors are not joint."""
-    if problem.objective.size > 1 and not problem.joint:
+    if problem.objective.size > 1 and not problem.coupled:
         warn(
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {MAX_BLOCK} "
             "coordinates, or a prior without a factor. What they say of each other is lost.",
@@ -318,7 +318,7 @@ def optimise(
     """
     go_on = partial(_go_on, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
     ascent = Ascent(state, np.asarray(state.elbo)[None], False)
-    if problem.joint or not is_affordable(problem.prior):
+    if problem.coupled or not is_affordable(problem.prior):
         return problem, go_on(problem, ascent)
     ascent = go_on(problem, ascent, tolerance=max(tolerance, _NEAR))
     clipped = _is_clipped(ascent.state)
@@ -327,7 +327,7 @@ def optimise(
         clipped = _is_clipped(ascent.state)
     if clipped:
         h, w = ascent.state.sites
-        problem = problem.jointly()
+        problem = problem.with_coupled_sites()
         state = _from_sites(problem, Sites(h, jax.vmap(jnp.diag)(w)))
         ascent = go_on(problem, ascent._replace(state=state))
     return problem, ascent
@@ -345,12 +345,12 @@ def _is_stalled(problem: Problem, state: GaussianState) -> bool:
     if float(state.length) > _SHORT:
         return False
     m, sites = state.mean, state.sites
-    wanted = state.slope if problem.joint else positive(state.slope, m)
+    wanted = state.slope if problem.coupled else positive(state.slope, m)
     by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
     by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
-    v = np.diagonal(v, axis1=1, axis2=2) if problem.joint else v
+    v = np.diagonal(v, axis1=1, axis2=2) if problem.coupled else v
     scale = np.sqrt(np.maximum(v, 0.0))
-    squares = scale[:, :, None] * scale[:, None, :] if problem.joint else v
+    squares = scale[:, :, None] * scale[:, None, :] if problem.coupled else v
     largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
     return not largest <= _STILL
 
@@ -364,7 +364,7 @@ def _is_clipped(state: GaussianState) -> bool:
 def gaussian_problem(model: Model, data: Data, prior: PriorCollection) -> Problem:
     """Expected log densities of a resolved model, over the predictors of a datum together where that is affordable."""
     problem = problem_of(model, data, prior, quadrature_of(model))
-    return problem.jointly() if problem.objective.size > 1 and is_affordable(problem.prior) else problem
+    return problem.with_coupled_sites() if problem.objective.size > 1 and is_affordable(problem.prior) else problem
 
 
 def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
@@ -381,16 +381,16 @@ def start_state(model: Model, data: Data, problem: Problem) -> GaussianState:
 def _state_from(problem: Problem, sites: Sites) -> GaussianState:
     """The state of sites, converted to joint or independent ones as the problem requires."""
     h, w = sites
-    if problem.joint and not sites.coupled:
+    if problem.coupled and not sites.coupled:
         w = jax.vmap(jnp.diag)(w)
-    if sites.coupled and not problem.joint:
+    if sites.coupled and not problem.coupled:
         w = jnp.diagonal(w, axis1=1, axis2=2)
     return _from_sites(problem, Sites(h, w))
 
 
 def has_coupled_sites(approximation: Approximation) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
-    coupled = approximation.objective == "gaussian_vi" and isinstance(approximation.posterior, BlockPosterior)
+    coupled = approximation.objective == "expected" and isinstance(approximation.posterior, BlockPosterior)
     return coupled and is_affordable(approximation.prior)
 
 

@@ -55,7 +55,7 @@ def can_ascend(problem: Problem) -> bool:
     """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
     rows, size = problem.prior.num_rows, problem.objective.size
     thin = all(isinstance(group, InducingPrior) for group in problem.prior.groups)
-    return thin and not problem.joint and rows * size**2 <= HELD
+    return thin and not problem.coupled and rows * size**2 <= HELD
 
 
 def at_best_mean(

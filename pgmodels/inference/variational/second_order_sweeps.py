@@ -48,7 +48,7 @@ def can_expand(problem: Problem) -> bool:
     objective, prior = problem.objective, problem.prior
     return (
         is_simple(objective)
-        and not problem.joint
+        and not problem.coupled
         and len(_dense(problem)) == len(prior.groups)
         and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
     )

@@ -40,7 +40,7 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     """
     model, n = approximation.model, len(approximation.y)
     ratio = np.ones_like(approximation.variance)
-    if approximation.objective != "cavi" or model.augmentation.is_exact:
+    if approximation.objective != "augmented" or model.augmentation.is_exact:
         return ratio
     problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
     size = problem.prior.num_rows

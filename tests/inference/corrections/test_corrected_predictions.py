@@ -138,7 +138,7 @@ def binary(kernel=None):
 
 def test_fit_corrects_its_result(tmp_path):
     model, X, y = binary()
-    options = {"objective": "cavi"}
+    options = {"objective": "augmented"}
     fitted, q = pgm.fit(model, X, y, **options), pgm.fit(model, X, y, **options, correct=False)
     # As by hand, at the same values, of the q that the other call returns.
     by_hand = pgm.correct(q)

@@ -28,11 +28,11 @@ def gaussian_processes(count):
 @pytest.mark.parametrize(
     ("likelihood", "latents", "objective", "rows"),
     [
-        pytest.param(pgm.Bernoulli(), 1, "cavi", 60, id="one"),
+        pytest.param(pgm.Bernoulli(), 1, "augmented", 60, id="one"),
         # Rows of latents that a predictor, or the sites of quadrature, couple count for each of them.
-        pytest.param(additive(), 2, "cavi", 120, id="coupled by a predictor", marks=pytest.mark.slow),
+        pytest.param(additive(), 2, "augmented", 120, id="coupled by a predictor", marks=pytest.mark.slow),
         pytest.param(
-            pgm.HeteroscedasticGaussian(2.5), 2, "gaussian_vi", 120, id="coupled by sites", marks=pytest.mark.slow
+            pgm.HeteroscedasticGaussian(2.5), 2, "expected", 120, id="coupled by sites", marks=pytest.mark.slow
         ),
     ],
 )
@@ -40,7 +40,7 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
     rng = np.random.default_rng(0)
     X = rng.uniform(-1.5, 1.5, (60, 2))
     y = (rng.random(60) < sigma(1.0 + np.sin(2 * X[:, 0]))).astype(float)
-    y = y if objective == "cavi" else y + rng.normal(size=60)
+    y = y if objective == "augmented" else y + rng.normal(size=60)
     model = pgm.Model(likelihood, gaussian_processes(latents))
     terms = objective_of(model, objective)
     with jax.enable_x64(True):
@@ -76,7 +76,7 @@ def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypa
         coupled = pgm.Model(additive(), [pgm.GP(pgm.RBF(1.7, 0.6)), pgm.GP(pgm.RBF(0.8, 0.7))])
         ranks = []
         for model in (rough, smooth, coupled):
-            terms = objective_of(model, "cavi")
+            terms = objective_of(model, "augmented")
             pivots = pivots_at(terms, model.bare(), [X] * len(model.gps), (None,) * len(model.gps))
             ranks.append([None if points is None else len(points.active) for points in pivots])
     assert ranks == [[None], [64], [256, 256]]

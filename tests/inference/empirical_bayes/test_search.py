@@ -31,7 +31,7 @@ def tolerances(monkeypatch):
 def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
     X, y = CASES["bernoulli"].data(70, seed=2, scale=2.5)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0), form=form))
-    eased = pgm.fit(model, X, y, objective="cavi", progress=False)
+    eased = pgm.fit(model, X, y, objective="augmented", progress=False)
     starts = tolerances.count(maximum._START_TOLERANCE)
     taken = tolerances[starts:]
     # The start, once more, is no step: what is asked after it is no sharper.
@@ -39,7 +39,7 @@ def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
     assert all(later <= earlier for earlier, later in pairwise(taken))
     assert taken[-1] <= maximum._SURE
     monkeypatch.setattr(maximum, "_LOOSE", TIGHT)
-    exact = pgm.fit(model, X, y, objective="cavi", progress=False)
+    exact = pgm.fit(model, X, y, objective="augmented", progress=False)
     assert eased.converged
     assert exact.converged
     np.testing.assert_allclose(eased.elbo, exact.elbo, rtol=1e-8)

@@ -246,7 +246,7 @@ def test_adam_is_that_of_its_paper(doubles):
 def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
-    fitted, before = pgm.fit(model, X, LABELS, objective="cavi"), windows.advance.cache_size()
+    fitted, before = pgm.fit(model, X, LABELS, objective="augmented"), windows.advance.cache_size()
     result = pgm.svi(model, X, LABELS, batch_size=60, train_hyperparameters=True, max_epochs=1000)
     assert result.converged
     # Hundreds of windows, and four starts before them, in one program.

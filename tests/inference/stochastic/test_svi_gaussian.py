@@ -47,9 +47,9 @@ CASES = {
 def test_steps_end_at_the_variational_gaussian(name, size):
     model, y = CASES[name]
     exact = pgm.gaussian_vi(model, X, y, tolerance=1e-12)
-    result = pgm.svi(model, X, y, batch_size=size, objective="gaussian_vi", tolerance=0.01, max_epochs=4000)
+    result = pgm.svi(model, X, y, batch_size=size, objective="expected", tolerance=0.01, max_epochs=4000)
     assert result.converged
-    assert result.objective == "gaussian_vi"
+    assert result.objective == "expected"
     deviation = np.sqrt(exact.predict_latent(X[::9])[1])
     # The rule of several predictors has noise, which steps leave some of.
     atol = 0.005 if model.num_latents == 1 else 0.08
@@ -97,7 +97,7 @@ def closest_independent(model, y):
 def test_latents_of_a_datum_are_independent():
     model = pgm.Model(pgm.LogisticSoftmax(3), gp(-0.2, size=3))
     y = LABELS + (X[:, 0] > 1.0)
-    result = pgm.svi(model, X, y, batch_size=30, objective="gaussian_vi", tolerance=0.01)
+    result = pgm.svi(model, X, y, batch_size=30, objective="expected", tolerance=0.01)
     mean, variance = closest_independent(model, y)
     for ours, theirs, power in zip(result.predict_latent(X), (mean, variance), (1, 2), strict=True):
         np.testing.assert_allclose((ours - theirs) / np.sqrt(variance) ** power, 0.0, atol=0.05)
@@ -165,12 +165,12 @@ def test_a_step_that_leaves_no_precision_is_bent():
 @pytest.mark.slow
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
-    exact = pgm.fit(model, X, y, objective="gaussian_vi")
-    result = pgm.svi(model, X, y, batch_size=45, train_hyperparameters=True, objective="gaussian_vi", tolerance=0.02)
+    exact = pgm.fit(model, X, y, objective="expected")
+    result = pgm.svi(model, X, y, batch_size=45, train_hyperparameters=True, objective="expected", tolerance=0.02)
     again = pgm.gaussian_vi(result.model, X, y)
     assert exact.elbo - 0.01 < again.elbo <= exact.elbo
     # The derived bound has its optimum elsewhere.
-    other = pgm.gaussian_vi(pgm.fit(model, X, y, objective="cavi").model, X, y)
+    other = pgm.gaussian_vi(pgm.fit(model, X, y, objective="augmented").model, X, y)
     assert other.elbo < exact.elbo - 0.1
 
 
@@ -178,7 +178,7 @@ def test_values_are_those_that_fit_learns():
 def test_weights_are_powers_and_predictions_are_of_one_row():
     weights = RNG.integers(0, 3, 90)
     model = pgm.Model(pgm.Bernoulli(), gp())
-    options = {"objective": "gaussian_vi", "batch_size": 1000, "tolerance": 1e-4}
+    options = {"objective": "expected", "batch_size": 1000, "tolerance": 1e-4}
     result = pgm.svi(model, X, LABELS, weights=weights, **options)
     again = pgm.svi(model, np.repeat(X, weights, axis=0), np.repeat(LABELS, weights), **options)
     for ours, theirs in zip(result.predict_latent(X[:5]), again.predict_latent(X[:5]), strict=True):
@@ -190,9 +190,9 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"objective": "laplace"}, "objective must be one of 'cavi', 'gaussian_vi'; got 'laplace'"),
-        ({"objective": "gaussian_vi", "rate": "adaptive"}, "rate='adaptive' goes with objective='cavi'"),
-        ({"objective": "gaussian_vi", "class_batch_size": 2}, "class_batch_size goes without objective='gaussian_vi'"),
+        ({"objective": "laplace"}, "objective must be one of 'augmented', 'expected'; got 'laplace'"),
+        ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' goes with objective='augmented'"),
+        ({"objective": "expected", "class_batch_size": 2}, "class_batch_size goes without objective='expected'"),
     ],
 )
 def test_wrong_calls_say_what_is_expected(options, words):
@@ -202,5 +202,5 @@ def test_wrong_calls_say_what_is_expected(options, words):
 
 
 def test_dense_latents_are_refused():
-    with pytest.raises(ValueError, match=r"goes by objective='gaussian_vi', .* for GPs by"):
-        pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, LABELS, objective="gaussian_vi")
+    with pytest.raises(ValueError, match=r"goes by objective='expected', .* for GPs by"):
+        pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, LABELS, objective="expected")

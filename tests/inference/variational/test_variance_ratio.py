@@ -94,7 +94,7 @@ def test_each_engine_says_so_once_and_in_its_own_name():
     rare = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Constant(4.0), form=pgm.Inducing(X[:1])))
     for name, call in (
         ("cavi", lambda: pgm.cavi(rare.fixed(), X, y)),
-        ("fit", lambda: pgm.fit(rare.fixed(), X, y, objective="cavi", correct=False)),
+        ("fit", lambda: pgm.fit(rare.fixed(), X, y, objective="augmented", correct=False)),
         ("svi", lambda: pgm.svi(rare.fixed(), X, y, batch_size=1000)),
     ):
         with pytest.warns(CorrectionWarning, match=rf"^{name}: .* variances are 0\.066 times") as caught:
@@ -109,7 +109,7 @@ def test_nothing_is_said_where_there_is_nothing_to_correct():
     pgm.gibbs(shared(pgm.Bernoulli()), X, first(5), num_samples=2, num_warmup=0, num_chains=1)
     exact = pgm.cavi(shared(pgm.Gaussian(0.5)), X[:3], [0.1, 0.2, 0.4])
     np.testing.assert_array_equal(variance_ratio(exact), np.ones((3, 1)))
-    pgm.fit(shared(pgm.Bernoulli()), X, first(5), objective="cavi")
+    pgm.fit(shared(pgm.Bernoulli()), X, first(5), objective="augmented")
     # Learned as by default, variances are right before they are corrected.
     result = pgm.fit(shared(pgm.Bernoulli()), X, first(5), correct=False)
     assert "learned on the expected log density" in " ".join(str(result).split())

@@ -44,7 +44,7 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
     """
     objective = quadrature_of(model, coarse=True)
     problem = Problem(objective, prior, y, model.parameters, row_mask=row_mask)
-    return problem.jointly() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
+    return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
 def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
@@ -59,9 +59,9 @@ def _first_sites(problem: Problem) -> Sites:
 
 def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     """The variational Gaussian by natural-gradient steps, from given sites."""
-    if problem.joint and not start.coupled:
+    if problem.coupled and not start.coupled:
         if sum(problem.prior.ranks) >= _DEAR:
-            start = _ascend_apart(problem.apart(), start)
+            start = _ascend_apart(problem.with_independent_sites(), start)
         start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
     return _ascend(problem, start).completed(problem.prior)
 
