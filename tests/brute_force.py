@@ -98,11 +98,11 @@ def fixed_point(problem, sites):
         mean = before
         for block in problem.objective.blocks:
             h, W = problem.sites(mean, variance)
-            positive = W if problem.joint else gaussian_vi.positive_part(W)
+            positive = W if problem.coupled else gaussian_vi.positive_part(W)
             toward = h - gaussian_vi.pull(W - positive, mean), positive
             in_block = np.isin(np.arange(problem.objective.size), block)
             length = jnp.where(in_block, LENGTH, 0.0)
-            lengths = length, length[:, None] * length / LENGTH if problem.joint else length
+            lengths = length, length[:, None] * length / LENGTH if problem.coupled else length
             sites = Sites(*(now + part * (then - now) for now, then, part in zip(sites, toward, lengths, strict=True)))
             mean, variance, *_ = problem.moments(sites)
         return count + 1, jnp.max(jnp.abs(mean - before)), (mean, variance, sites)
