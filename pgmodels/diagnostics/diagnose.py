@@ -12,6 +12,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
@@ -112,10 +113,11 @@ def diagnose(
 
 
 def _gap(result: Approximation) -> Gap:
-    # Without auxiliary variables there is no gap.
+    # The expected log density itself has no gap.
     zeros = np.zeros(len(result.y))
     uncorrected = result.uncorrected if isinstance(result, LinearResponse) else result
-    return augmentation_gap(uncorrected) if result.objective == "augmented" else Gap(zeros, zeros)
+    objective = objective_of_result(uncorrected)
+    return augmentation_gap(uncorrected) if objective.has_auxiliaries or not objective.is_exact else Gap(zeros, zeros)
 
 
 def _calibration(

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.density import log_density
 from pgmodels.numerics.quadrature import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
@@ -62,7 +63,7 @@ class _Divergence:
         mean, self.variance = approximation.predictor_moments()
         n = len(self.y)
         padded = (pad_rows(part, padded_size(n)) for part in (mean, self.variance, self.y))
-        terms = _bound_and_sites(model.augmentation, *padded, model.parameters)
+        terms = _bound_and_sites(objective_of_result(approximation), *padded, model.parameters)
         self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 
@@ -76,9 +77,9 @@ class _Divergence:
         return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
 
 
-@partial(compiled, static_argnames="augmentation")
-def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any, Any]:
-    return augmentation.local_bound(m, v, y, parameters), *augmentation.local_sites(m, v, y, parameters)
+@partial(compiled, static_argnames="objective")
+def _bound_and_sites(objective: Objective, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any, Any]:
+    return objective.local_bound(m, v, y, parameters), *objective.local_sites(m, v, y, parameters)
 
 
 def _adaptive(divergence: _Divergence) -> Gap:

@@ -12,10 +12,8 @@ from scipy.special import ndtr, ndtri, stdtr
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.conditioning import condition
 from pgmodels.inference.corrections.correct import correct_by_response
-from pgmodels.inference.loop import maximise
-from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import init, step
-from pgmodels.inference.variational.gaussian_vi import gaussian_problem, optimise, start_state
+from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -212,13 +210,9 @@ def _refit(
     model: Model, data: Data, prior: PriorCollection, approximation: Approximation
 ) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
     """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
-    if approximation.objective == "expected":
-        problem = gaussian_problem(model, data, prior)
-        start = start_state(model, data, problem)
-        problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
-    else:
-        problem = problem_of(model, data, prior)
-        state, trace, converged = maximise(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
+    problem = variational_problem(model, data, objective_of_result(approximation), prior)
+    start = start_state(model, data, problem)
+    problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
     posterior, *moments = condition(problem, state.sites)
     # A state whose ELBO is not finite is invalid, whatever its moments.
     n = len(data.y)

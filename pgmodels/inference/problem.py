@@ -68,8 +68,23 @@ class Problem(Module):
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites given the predictors' marginals."""
-        sites = self.objective.local_sites(mean, self._safe(variance), self.y, self.parameters)
-        return Sites(*(masked(self.row_mask, part) for part in sites))
+        return self._of_rows(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
+
+    def _spread(self, variance: Spread) -> Spread:
+        """The variances or covariances that the objective takes; see ``_safe``."""
+        safe = self._safe(variance)
+        return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
+
+    def _of_rows(self, potential: Array, precision: Array) -> Sites:
+        """The sites of an objective, zero in padding rows."""
+        if self._has_single_sites:
+            precision = jax.vmap(jnp.diag)(precision)
+        return Sites(masked(self.row_mask, potential), masked(self.row_mask, precision))
+
+    @property
+    def _has_single_sites(self) -> bool:
+        """Whether the objective has sites on single predictors although covariances are those of a datum's together."""
+        return self.coupled and not self.objective.takes_covariances
 
     def _safe(self, variance: Spread) -> Spread:
         """The variances, 1 in padding rows, whose terms and derivatives must be finite although they are masked."""
@@ -149,12 +164,12 @@ class Problem(Module):
 
     def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
         """``elbo`` and the optimal sites at these marginals, at little more than the cost of one of them."""
-        terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
+        terms, *optimal = self.objective.local_bound_and_sites(mean, self._spread(variance), self.y, self.parameters)
         elbo = self._elbo(masked(self.row_mask, terms), mean, variance, divergence, sites)
-        return elbo, Sites(*(masked(self.row_mask, part) for part in optimal))
+        return elbo, self._of_rows(*optimal)
 
     def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
-        terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
+        terms = self.objective.local_bound(mean, self._spread(variance), self.y, self.parameters)
         return masked(self.row_mask, terms)
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
@@ -54,7 +55,8 @@ class Approximation(Result, GaussianPredictions):
 
     ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
     ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
+    bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
+    given as one.
     """
 
     posterior: IndependentPosterior | BlockPosterior
@@ -65,6 +67,7 @@ class Approximation(Result, GaussianPredictions):
     tolerance: float
     fit: FitReport | None = None
     objective: str = "augmented"
+    custom_objective: Objective | None = None
 
     @property
     def prior(self) -> PriorCollection:
@@ -160,7 +163,7 @@ class CorrectedApproximation(Approximation):
         known |= {
             "mean": mean,
             "variance": variance,
-            "method": {"augmented": "cavi", "expected": "gaussian_vi"}[self.objective],
+            "method": {"augmented": "cavi", "expected": "gaussian_vi"}.get(self.objective, "vi"),
         }
         if self.fit is not None:
             known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}

@@ -13,6 +13,7 @@ import numpy as np
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.names import names_by_path
 from pgmodels.priors.base import LatentPrior, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
@@ -54,8 +55,8 @@ _PRIORS: dict[str, type[LatentPrior]] = {
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
-# Fields stored elsewhere in the file or rebuilt, and the state of Gibbs chains, which is not saved.
-_OTHER_FIELDS = ("model", "prior", "posterior", "run")
+# Fields stored elsewhere in the file or rebuilt, and what is not saved: the state of chains, and custom objectives.
+_OTHER_FIELDS = ("model", "prior", "posterior", "run", "custom_objective")
 
 Arrays = dict[str, np.ndarray]
 Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
@@ -95,22 +96,35 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
 
 
 @double_precision
-def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
+def load(
+    path: Any, likelihood: Likelihood | LikelihoodFamily | None = None, objective: Objective | None = None
+) -> Loaded:
     """Load a result from a file written by ``save``, with the same predictions.
 
-    ``likelihood`` is the likelihood or its family, needed for a custom formula, since files hold no code. The prior and
-    its factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved
-    result, is damaged or has another format, and for a likelihood that differs from the saved one.
+    Files hold no code: ``likelihood`` is the likelihood or its family, needed for a custom formula, and ``objective``
+    the custom objective that a result is the optimum of, needed for corrections and diagnostics. The prior and its
+    factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved result,
+    is damaged or has another format, and for a likelihood or an objective that differs from the saved one.
     """
     path = Path(path)
     document, arrays = _read(path)
     try:
-        return _built(document, arrays, likelihood)
+        result = _built(document, arrays, likelihood)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged: its contents are not a valid {document['kind']} ({type(error).__name__}: {error}). "
             "Pass an unchanged file written by save, or save the result again if you still have it."
         ) from error
+    return result if objective is None else _with_objective(result, objective)
+
+
+def _with_objective(result: Loaded, objective: Objective) -> Loaded:
+    """The result with its custom objective. Raises ValueError if it is the optimum of another one."""
+    if not isinstance(result, Approximation | SparseApproximation) or result.objective != objective.name:
+        of = f" of {result.objective!r}" if isinstance(result, Approximation | SparseApproximation) else ""
+        kind = type(result).__name__
+        raise ValueError(f"objective is {objective.name!r}, and the file has a {kind}{of}: leave it out.")
+    return replace(result, custom_objective=objective)
 
 
 def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:

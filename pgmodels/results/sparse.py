@@ -10,6 +10,7 @@ from pgmodels.data.arrays import check_column_names
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import FitReport
@@ -39,6 +40,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     fit: FitReport | None = None
     method: str = "svi"
     objective: str = "augmented"
+    custom_objective: Objective | None = None
 
     @property
     def likelihood(self) -> Likelihood:

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import _weigh, _widened, importance_estimate, pareto_k
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model

@@ -13,8 +13,10 @@ from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.corrections.linear_response import Response, halves, linear_response
-from pgmodels.inference.variational.gaussian_vi import has_coupled_sites, quadrature_of
+from pgmodels.inference.objectives import expected_objective, objective_of_result
+from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
@@ -159,7 +161,7 @@ def check_against_prior(
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
     mean, spread = map(as_array, marginals())
-    if bool(np.all(quadrature_of(model).is_concave(mean, spread, as_array(y), model.parameters))):
+    if bool(np.all(expected_objective(model).is_concave(mean, spread, as_array(y), model.parameters))):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 
@@ -170,11 +172,11 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
     y, row_mask = _filled(approximation, posterior.prior.num_rows)
     Phi = mixing(model, y)
-    objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
-    coupled, across = has_coupled_sites(approximation), Phi[0] if Phi else None
+    objective = objective_of_result(approximation)
+    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
-    moves = approximation.objective == "augmented" and objective.size == 1
-    respond = _respond if approximation.objective == "augmented" else _respond_by_quadrature
+    moves = objective.has_auxiliaries and objective.size == 1
+    respond = _respond if objective.num_nodes == 1 else _respond_by_quadrature
     response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
@@ -198,6 +200,12 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
     )
+
+
+def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
+    """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
+    coupled = objective.signed and isinstance(approximation.posterior, BlockPosterior)
+    return coupled and is_affordable(approximation.prior)
 
 
 def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
@@ -253,10 +261,10 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     """
     start = time.perf_counter()
     model = approximation.model
-    if approximation.objective != "augmented":
+    if not objective_of_result(approximation).has_auxiliaries:
         raise ValueError(
             "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='augmented'); got that of {approximation.objective}. Use the default, "
+            f"fit(..., objective='augmented'); got that of {approximation.objective!r}. Use the default, "
             "method='linear_response'."
         )
     augmentation = model.augmentation

@@ -14,7 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.inference.corrections.response_products import by_products
-from pgmodels.inference.variational.gaussian_vi import positive_part
+from pgmodels.inference.variational.natural_gradient import positive_part
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import BlockPosterior, together
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
@@ -50,10 +50,13 @@ def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in range(size))
 
 
-def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any) -> Sensitivity:
+def sensitivity(
+    objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any, clipped: bool
+) -> Sensitivity:
     """The second derivatives of the objective at the marginals of an optimum with these precisions (math: section 5b).
 
-    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled.
+    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether
+    precisions below zero are held at zero.
     """
     size, coupled = objective.size, spread.ndim == 3
     pairs = entries(size, coupled)
@@ -75,7 +78,7 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if coupled else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
-    if not coupled:
+    if clipped:
         # A precision clipped at zero does not respond to the marginals.
         free = slopes[:, size:] <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
@@ -111,15 +114,17 @@ def linear_response(
     """
     mean, spread = at_data(posterior, Phi, coupled)
     size = mean.shape[1]
+    single = coupled and not objective.takes_covariances
+    spread = jnp.diagonal(spread, axis1=1, axis2=2) if single else spread
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if coupled else positive_part(precision)
-    derivatives = sensitivity(objective, mean, spread, precision, y, parameters)
+    derivatives = sensitivity(objective, mean, spread, precision, y, parameters, not coupled)
     derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
     R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
-    added, residual = _added(U, derivatives, entries(size, coupled))
+    added, residual = _added(U, derivatives, entries(size, coupled and not single))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)

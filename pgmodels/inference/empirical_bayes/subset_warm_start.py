@@ -6,6 +6,7 @@ from pgmodels.inference.empirical_bayes.initial_values import Start, initial_mod
 from pgmodels.inference.empirical_bayes.search import (
     Limits,
     Maximum,
+    SearchBar,
     are_within,
     box_of,
     multistart,
@@ -17,7 +18,6 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Dense
-from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
 
 # Each subset has 1 / _GROWTH of the rows, but at least _LEAST, or _FEW with inducing inputs only: below these,
@@ -33,7 +33,7 @@ _SATURATED = 20.0
 _SEED = 0
 
 
-def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
+def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
     """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
     initial = initial_models(model, data, terms, limits.num_starts)
     box = box_of(initial)

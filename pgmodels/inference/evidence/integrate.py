@@ -15,13 +15,15 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.empirical_bayes.bound import Pivots, collapsed_bound, pivots_at
+from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
 from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, precisions
-from pgmodels.inference.variational import gaussian_vi as engine
-from pgmodels.inference.variational.cavi import ConvergenceWarning
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
+from pgmodels.inference.variational.vi import nearly_converged, optimise, start_state, variational_problem
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model
@@ -142,9 +144,9 @@ def _ascend(
     return state.sites, value, jax.grad(penalised)(vector)
 
 
-def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianState:
-    first = engine.state_of(problem, start)
-    return run_block(engine.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
+def _optimum(problem: Problem, start: Sites, tolerance: Any) -> VariationalState:
+    first = NATURAL_GRADIENT.state_of(problem, start)
+    return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
 
 
 @compiled
@@ -266,7 +268,8 @@ def integrate(
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
-    model = select_inducing_inputs(model.resolve(data.X), data, engine.nearly_converged)
+    model = model.resolve(data.X)
+    model = select_inducing_inputs(model, data, partial(nearly_converged, objective=expected_objective(model)))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
         raise ValueError(
@@ -282,8 +285,8 @@ class _Integration:
 
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
-        problem = engine.gaussian_problem(model, data, model.compiled_prior(data.X))
-        problem, ascent = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
+        problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
+        problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
         self.family = problem_family(model, data.X, data.y, unknowns, problem.coupled)
@@ -402,7 +405,7 @@ class _Integration:
         """Warn if the prior at the mode is less accurate than the data require."""
         dense = None in self.family.pivots(self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
-        problem = engine.gaussian_problem(model, self.data, prior)
+        problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
@@ -451,7 +454,7 @@ def problem_family(
     model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool
 ) -> _ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    objective = engine.quadrature_of(model)
+    objective = expected_objective(model)
     inputs, row_mask = model.padded(X)
     observed = as_array(y if row_mask is None else pad_rows(y, len(row_mask)))
     return _ProblemFamily(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)

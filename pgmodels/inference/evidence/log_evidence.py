@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import correct_by_response
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
@@ -103,7 +104,9 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     )
     if not evidence.is_reliable:
         remedy = (
-            "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "augmented" else "Draw more"
+            "Draw more"
+            if objective_of_result(result).is_exact
+            else "Take gaussian_vi's result, whose Gaussian is closer"
         )
         warn(
             f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
 from pgmodels.inference.empirical_bayes.initial_values import initial_models
+from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.sharding import shard_rows
@@ -239,9 +240,10 @@ def maximise(
     settings: Settings,
     save: Callable[[Ascent, bool], None],
     progress: bool | None,
+    callback: Callback | None = None,
 ) -> Outcome:
     """Windows of steps until convergence; ``save`` is called after each, with whether it is the last."""
-    done = len(ascent.trace)
+    done, begin = len(ascent.trace), time.perf_counter()
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
         bar.advance(done)
@@ -254,6 +256,11 @@ def maximise(
             if count == settings.window:
                 save(ascent, ascent.converged or settings.num_steps(done + 2) < (done + 2) * settings.window)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
+            if callback is not None:
+                values = map(np.asarray, problem.values_at(ascent.state.values.vector))
+                named = dict(zip(problem.learnable.names, values, strict=True))
+                info = IterationInfo("svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - begin, named)
+                callback(ascent.state, info)
     return _outcome(ascent, settings)
 
 

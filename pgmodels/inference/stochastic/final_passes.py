@@ -11,13 +11,13 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
 from pgmodels.data.sources.stream import in_order
+from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source
 from pgmodels.inference.stochastic.sharding import row_sharding, shard_rows
 from pgmodels.inference.stochastic.step import StochasticProblem, block_indices, penalised_bound
-from pgmodels.inference.variational.cavi import ConvergenceWarning
 from pgmodels.model import Model
 from pgmodels.numerics.anderson import History, empty_history
 from pgmodels.runtime.jit import compiled

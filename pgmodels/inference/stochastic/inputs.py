@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from pgmodels.inference.empirical_bayes.bound import engine_of, objective_of
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
+from pgmodels.inference.objectives import objective_of
+from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import GP, Data, Model
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
@@ -13,7 +15,9 @@ from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 _ROWS, _FEW = 20_000, 2_000
 
 
-def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str) -> Inputs:
+def inputs_for_steps(
+    model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str | Objective
+) -> Inputs:
     """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
@@ -37,7 +41,7 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
     rows = np.sort(order[:_ROWS])
 
     def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
-        elbo, precisions = engine_of(objective_of(model, objective)).nearly_converged(model, data)
+        elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
         return elbo, num_rows / len(rows) * precisions
 
     chosen = select_inducing_inputs(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)

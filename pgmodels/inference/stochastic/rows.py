@@ -13,6 +13,7 @@ from pgmodels.data.sources.survey import survey
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.stochastic.convergence import Settings, Stream
 from pgmodels.model import Data, Model
+from pgmodels.objectives.base import Objective
 from pgmodels.priors.inducing.representation import Inducing
 
 
@@ -42,13 +43,13 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def source_of(
-    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str
+    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: Objective
 ) -> tuple[Model, Data, Source]:
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
         _check_rows(model, y, weights)
-    if train_hyperparameters or isinstance(X, Rows) or objective != "augmented":
-        _require_inducing(model)
+    if train_hyperparameters or isinstance(X, Rows) or not objective.is_monotone:
+        _require_inducing(model, objective)
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
@@ -79,10 +80,10 @@ def _check_rows(model: Model, y: Any, weights: Any) -> None:
         raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
 
 
-def _require_inducing(model: Model) -> None:
+def _require_inducing(model: Model, objective: Objective) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                "svi learns hyperparameters, goes by objective='expected', and works from rows that it does not "
-                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                f"svi learns hyperparameters, goes by objective={objective.name!r}, and works from rows that it does "
+                f"not hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )

@@ -23,7 +23,7 @@ from pgmodels.inference.stochastic.natural_parameters import (
     to_moments,
 )
 from pgmodels.inference.stochastic.sharding import RowSharding
-from pgmodels.inference.variational.gaussian_vi import positive
+from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
 from pgmodels.objectives.base import Objective
@@ -283,7 +283,7 @@ def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Ar
 def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
     """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
-    See ``pgmodels.inference.variational.cavi.first_state``. Precisions below zero are left out.
+    See ``pgmodels.inference.variational.cavi.CoordinateAscent.init``. Precisions below zero are left out.
     """
     batch = problem.batch(vector, X[0], y[0])
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.conditioning import condition
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.priors.base import Sites
@@ -40,7 +41,8 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     """
     model, n = approximation.model, len(approximation.y)
     ratio = np.ones_like(approximation.variance)
-    if approximation.objective != "augmented" or model.augmentation.is_exact:
+    objective = objective_of_result(approximation)
+    if not objective.has_auxiliaries or objective.is_exact:
         return ratio
     problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
     size = problem.prior.num_rows

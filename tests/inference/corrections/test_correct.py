@@ -7,7 +7,7 @@ from sklearn.model_selection import train_test_split
 
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.others import Linear
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial

@@ -12,7 +12,7 @@ from pgmodels.inference.inducing_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
-from pgmodels.inference.variational.cavi import nearly_converged
+from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model
 from pgmodels.results.draws import Draws

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pgmodels.inference.loop import run_block
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, couple
-from pgmodels.inference.variational import cavi
-from pgmodels.inference.variational.gaussian_vi import GaussianState, positive_part, pull, quadrature_of, state_of, step
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, GaussianState, positive_part, pull
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior, Marginals
@@ -42,7 +43,7 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
 
     ``row_mask`` says which rows are data, None where all are; the others get no factors.
     """
-    objective = quadrature_of(model, coarse=True)
+    objective = expected_objective(model, coarse=True)
     problem = Problem(objective, prior, y, model.parameters, row_mask=row_mask)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
@@ -54,7 +55,7 @@ def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> 
 
 @partial(compiled, optimise=False)
 def _first_sites(problem: Problem) -> Sites:
-    return cavi.first_state(problem).sites
+    return CAVI.init(problem).sites
 
 
 def fit_surrogate(problem: Problem, start: Sites) -> Fit:
@@ -80,7 +81,8 @@ def _ascend(problem: Problem, start: Sites) -> Fresh:
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:
-    return run_block(step, problem, state_of(problem, start), _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+    first = NATURAL_GRADIENT.state_of(problem, start)
+    return run_block(NATURAL_GRADIENT.step, problem, first, _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
