@@ -8,7 +8,7 @@ import numpy as np
 from pgmodels.inference.evidence.log_evidence import weigh
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
-from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import NUM_SEEDS
@@ -133,17 +133,17 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
 
 
 @compiled
-def _tempered(posterior: IndependentPosterior, share: Any) -> IndependentPosterior:
+def _tempered(posterior: Posterior, share: Any) -> Posterior:
     return posterior.tempered(share)
 
 
 @compiled
-def _log_normalizer(posterior: IndependentPosterior) -> Any:
+def _log_normalizer(posterior: Posterior) -> Any:
     return posterior.log_normalizer()
 
 
 @compiled
-def _log_factor(posterior: IndependentPosterior, f: Any, coordinates: Any) -> Any:
+def _log_factor(posterior: Posterior, f: Any, coordinates: Any) -> Any:
     # Sites act on the part of f in the coordinates; the rest has its prior distribution in the proposal.
     projected = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)
     return posterior.log_factor(projected)

@@ -18,10 +18,10 @@ from pgmodels.inference.variational.cavi import init, step
 from pgmodels.inference.variational.gaussian_vi import gaussian_problem, optimise, start_state
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
@@ -210,7 +210,7 @@ def _replicate(
 
 def _refit(
     model: Model, data: Data, prior: PriorCollection, approximation: Approximation
-) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
+) -> tuple[Posterior | CorrectedGaussian, Any, Any, bool]:
     """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
     if approximation.objective == "expected":
         problem = gaussian_problem(model, data, prior)

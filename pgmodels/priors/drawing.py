@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import Coordinates, IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import Coordinates, PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.priors.posterior import Posterior
 from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
 from pgmodels.runtime.jit import compiled
 
@@ -24,7 +24,7 @@ _LEAST = 1e-12
 
 
 def draw_latents(
-    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
     count: int,
     seed: int,
     *path: int,
@@ -94,7 +94,7 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
 
 
 def _draw(
-    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
     key: Key[Array, ""],
     path: tuple[int | Int[Array, ""], ...],
     numbers: np.ndarray | Int[Array, " draws"],

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.block_posterior import resize_coordinates
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
 from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.correction import (
     correct_at,
     is_out_of_reach,
@@ -57,7 +58,7 @@ class Approximation(Result, GaussianPredictions):
     bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
     """
 
-    posterior: IndependentPosterior | BlockPosterior
+    posterior: Posterior
     mean: np.ndarray
     variance: np.ndarray
     elbo_trace: np.ndarray
@@ -101,7 +102,7 @@ class Approximation(Result, GaussianPredictions):
     def nodes(self) -> GaussianNodes:
         """What integrates over q's latents of each datum."""
         posterior, Phi = self.posterior, self.mixing
-        if isinstance(posterior, IndependentPosterior):
+        if not posterior.is_coupled:
             return IndependentNodes(self.mean, self.variance)
         mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
         return PredictorNodes(mean, covariance, each_latent(covariance) if Phi is None else Phi)
@@ -266,7 +267,7 @@ class LinearResponse(CorrectedApproximation):
         """See Approximation."""
         return self.is_positive
 
-    def in_coordinates_of(self, posterior: IndependentPosterior | BlockPosterior) -> tuple[np.ndarray, np.ndarray]:
+    def in_coordinates_of(self, posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
         """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
         pair = self.posterior.prior, posterior.prior
         return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
@@ -321,15 +322,15 @@ _moved = compiled(move)
 
 
 @compiled
-def _moments(posterior: IndependentPosterior | BlockPosterior) -> tuple[Any, Any]:
+def _moments(posterior: Posterior) -> tuple[Any, Any]:
     return posterior.moments()
 
 
 @compiled
-def _response_at(posterior: IndependentPosterior | BlockPosterior, X_new: Array, response: Any) -> Array:
+def _response_at(posterior: Posterior, X_new: Array, response: Any) -> Array:
     return joint_covariance(posterior, X_new, as_array(response))
 
 
 @compiled
-def _marginals_at_data(posterior: BlockPosterior) -> tuple[Any, Any]:
+def _marginals_at_data(posterior: Posterior) -> tuple[Any, Any]:
     return posterior.marginals()

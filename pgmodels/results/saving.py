@@ -15,14 +15,15 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
 from pgmodels.parameters.names import names_by_path
 from pgmodels.priors.base import LatentPrior, Sites
-from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.fresh import Fresh
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.posterior import Posterior, resized_sites
 from pgmodels.results import saving_sparse
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
@@ -245,22 +246,21 @@ def _array_fields(group: LatentPrior) -> list[str]:
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
 
 
-def _encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
+def _encode_posterior(posterior: Posterior, arrays: Arrays) -> list[list[int]] | None:
     """Add the sites to ``arrays``; returns the blocks of coupled latents, None if latents are independent."""
-    sites = posterior if isinstance(posterior, BlockPosterior) else posterior.sites
-    arrays["potential"], arrays["precision"] = np.asarray(sites.potential), np.asarray(sites.precision)
-    return [list(block) for block in posterior.blocks] if isinstance(posterior, BlockPosterior) else None
+    arrays |= {name: np.asarray(part) for name, part in posterior.sites._asdict().items()}
+    return posterior.coupled_latents()
 
 
-def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
-    potential, precision = as_array(arrays["potential"]), as_array(arrays["precision"])
+def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> Posterior:
+    sites = Sites(as_array(arrays["potential"]), as_array(arrays["precision"]))
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = prior.padded()
-    sites = resized_sites(Sites(potential, precision), padded.num_rows)
+    sites = resized_sites(sites, padded.num_rows)
     if blocks is None:
         posterior = _condition(padded, sites).completed(padded)
     else:
-        posterior = _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).completed(padded)
+        posterior = _condition_coupled(padded, sites, tuple(tuple(block) for block in blocks)).completed(padded)
     return posterior.resized(prior.num_rows)
 
 
@@ -272,8 +272,8 @@ def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
 
 
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> Fresh:
-    return Fresh.beside(prior, condition_blocks(prior, potential, precision, blocks))
+def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: Any) -> Fresh:
+    return Fresh.beside(prior, condition_blocks(prior, sites, blocks))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

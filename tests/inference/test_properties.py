@@ -13,7 +13,6 @@ from pgmodels.inference.problem import problem_of
 from pgmodels.inference.variational import cavi as cavi_engine
 from pgmodels.inference.variational import gaussian_vi as gaussian_engine
 from pgmodels.model import Data
-from pgmodels.priors.block_posterior import BlockPosterior
 from tests.programs import run
 from tests.random_models import KERNELS, LOG_CONCAVE, N, exact, random_model, referee
 from tests.registry import EVERY
@@ -38,7 +37,7 @@ def one_more_step(result):
 
 
 def elbos(problem, posterior):
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         mean, covariance = posterior.marginals()
         moments, divergence = problem.of_latents(mean, covariance), posterior.divergence(covariance)
     else:

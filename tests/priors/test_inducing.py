@@ -63,7 +63,7 @@ def test_latents_factorised_together_are_those_factorised_by_themselves():
     @partial(jax.jit, static_argnums=1)
     def figures(prior, together):
         if together:
-            posterior = condition_blocks(prior, h, jax.vmap(jnp.diag)(w), ((0, 1),))
+            posterior = condition_blocks(prior, Sites(h, w).as_coupled(), ((0, 1),))
         else:
             posterior = prior.condition(Sites(h, w))
         scalars = posterior.log_normalizer(), posterior.log_factor(f)

@@ -82,7 +82,7 @@ def posterior(coupled):
     prior = MODEL.prior(X)
     assert [type(group) for group in prior.groups] == [DensePrior, LowRankPrior]
     if coupled:
-        return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, H, COUPLED)
+        return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, Sites(H, COUPLED))
     return jax.jit(lambda prior, sites: prior.condition(sites))(prior, Sites(H, W))
 
 

@@ -68,7 +68,7 @@ def test_there_are_eight_sizes_between_powers_of_two():
 def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
     with jax.enable_x64(True):
         if coupled:
-            posterior = run(condition_blocks, prior(), *some_sites(True), ((0, 2), (1,)))
+            posterior = run(condition_blocks, prior(), some_sites(True), ((0, 2), (1,)))
         else:
             posterior = run(prior().condition, some_sites())
         padded, new = posterior.padded(), jnp.array(X_NEW)

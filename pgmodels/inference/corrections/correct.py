@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -15,9 +14,10 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.corrections.linear_response import Response, halves, linear_response
 from pgmodels.inference.variational.gaussian_vi import has_coupled_sites, quadrature_of
 from pgmodels.model import Model
-from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.block_posterior import resize_coordinates
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
     Approximation,
     CorrectedApproximation,
@@ -271,7 +271,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     y, row_mask = _filled(approximation, size)
     Phi = mixing(model, y)
     shift, curvature = (np.asarray(masked(row_mask, part)) for part in _expansion(approximation, posterior, y, Phi))
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
         variance = np.diagonal(covariance, axis1=1, axis2=2)
@@ -290,14 +290,14 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 
 
 def _expansion(
-    approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
+    approximation: Approximation, posterior: Posterior, y: np.ndarray, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
         beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
@@ -312,7 +312,7 @@ def _corrected(
     objective: Any,
     coupled: bool,
     moves: bool,
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     across: Any,
     y: Any,
     row_mask: Any,
@@ -331,13 +331,9 @@ _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = compiled(halves)
 
 
-def corrected_moments(posterior: IndependentPosterior | BlockPosterior, shift: Any, response: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
-    if isinstance(posterior, BlockPosterior):
-        mean, V = posterior.marginals()
-    else:
-        mean, variance = posterior.moments()
-        V = jax.vmap(jnp.diag)(variance)
+    mean, V = posterior.marginals()
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
@@ -348,12 +344,12 @@ def _prior_variances(prior: PriorCollection) -> Any:
 
 
 @compiled
-def _marginals(posterior: BlockPosterior) -> Any:
+def _marginals(posterior: Posterior) -> Any:
     return posterior.marginals()
 
 
 @compiled
-def _covariance(posterior: IndependentPosterior | BlockPosterior, *Phi: Any) -> Any:
+def _covariance(posterior: Posterior, *Phi: Any) -> Any:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -29,7 +29,6 @@ from pgmodels.model import Data, Model, require_model
 from pgmodels.numerics.anderson import History, empty_history
 from pgmodels.objectives.expected import Kink, Quadrature
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import MAX_BLOCK, choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
@@ -390,7 +389,7 @@ def _state_from(problem: Problem, sites: Sites) -> GaussianState:
 
 def has_coupled_sites(approximation: Approximation) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
-    coupled = approximation.objective == "expected" and isinstance(approximation.posterior, BlockPosterior)
+    coupled = approximation.objective == "expected" and approximation.posterior.is_coupled
     return coupled and is_affordable(approximation.prior)
 
 
