@@ -8,6 +8,7 @@ import numpy as np
 from pgmodels.inference.evidence.log_evidence import weigh
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
+from pgmodels.priors.drawing import draw_latents
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
@@ -105,17 +106,16 @@ def _weigh(approximation: Approximation, share: float, num_draws: int, seed: int
         f, log_ratios = weigh(approximation, share, num_draws, seed)
         return _Weighted(f, smoothed(log_ratios))
     proposal = approximation if share == 1.0 else _widened(approximation, share)
-    f, coordinates = proposal.draw_at_data(num_draws, seed)
+    f, coordinates = draw_latents(proposal.posterior, num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser; adding it gives the ratios of p(y, f) to the proposal.
-    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior.padded()))
-    return _Weighted(f, smoothed(log_ratios))
+    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior))
+    return _Weighted(f[:, : len(approximation.y)], smoothed(log_ratios))
 
 
 @double_precision
 def _widened(approximation: Approximation, share: float) -> Approximation:
     """An approximation with the precisions of its sites times ``share``; only its posterior is valid."""
-    posterior = approximation.posterior
-    return replace(approximation, posterior=_tempered(posterior.padded(), share).resized(len(approximation.y)))
+    return replace(approximation, posterior=_tempered(approximation.posterior, share))
 
 
 def _divergence_error(from_q: _Weighted, from_proposal: _Weighted, log_evidence_error: float) -> float:
@@ -151,14 +151,10 @@ def _log_factor(posterior: Posterior, f: Any, coordinates: Any) -> Any:
 
 @double_precision
 def _log_ratios(approximation: Approximation, f: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> np.ndarray:
-    """sum log p(y | f) - sum (h f - w f^2 / 2) of draws f (draws, n, latents): log p(f | y) / q(f) up to a constant.
+    """sum log p(y | f) - sum (h f - w f^2 / 2) of draws f at the posterior's rows: log p(f | y) / q(f) and a constant.
 
     q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
     """
-    posterior = approximation.posterior.padded()
-    # Padding rows have no site and no coordinates.
-    padded = np.pad(f, ((0, 0), (0, posterior.prior.num_rows - f.shape[1]), (0, 0)))
-    ranks = [group.rank for group in posterior.prior.groups]
-    whitened = tuple(np.pad(v, ((0, 0), (0, r - v.shape[1]), (0, 0))) for v, r in zip(coordinates, ranks, strict=True))
-    log_factor = np.asarray(_log_factor(posterior, padded, whitened))
-    return pointwise_log_likelihood(approximation, f).sum(axis=-1) - log_factor
+    log_factor = np.asarray(_log_factor(approximation.posterior, f, coordinates))
+    at_data = f[:, : len(approximation.y)]
+    return pointwise_log_likelihood(approximation, at_data).sum(axis=-1) - log_factor

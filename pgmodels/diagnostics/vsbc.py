@@ -158,13 +158,14 @@ def simulate_calibration(
     seed, model, y = as_seed(seed), approximation.model, approximation.y
     if model.is_weighted:
         raise ValueError("rows have weights, and data simulated from the model have none.")
-    f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
+    prior = approximation.posterior.prior
+    f = draw_latents(prior, num_replicates, seed, 0)[0][:, : len(y)]
     support = model.likelihood.support(model.num_latents)
     drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     # Latents with a prior variance of 0 (up to jitter) do not test q.
-    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.approximation_error
+    known = np.asarray(prior.marginals()[1])[: len(y)] <= prior.approximation_error
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)
@@ -188,7 +189,7 @@ def _replicate(
     approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means, variances (replicates, n, latents) and draws of q for y (replicates, n, ...), and convergence."""
-    model, prior = approximation.model, approximation.prior.padded()
+    model, prior = approximation.model, approximation.posterior.prior
 
     # Double precision is set by thread. Responses that are not covariances are counted instead of warned of.
     @double_precision
@@ -226,9 +227,7 @@ def _refit(
     mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
     if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
         return posterior, mean, variance, converged
-    refitted = replace(
-        approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance
-    )
+    refitted = replace(approximation.uncorrected, y=data.y, posterior=posterior, mean=mean, variance=variance)
     corrected = correct_by_response(refitted)
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged

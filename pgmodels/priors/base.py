@@ -79,10 +79,6 @@ class GroupPosterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
-    def resized(self, prior: "LatentPrior", size: int) -> "GroupPosterior":
-        """The posterior with its prior at ``size`` rows, see LatentPrior; padding rows have zero sites."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be padded.")
-
 
 class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.

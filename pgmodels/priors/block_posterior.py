@@ -17,8 +17,7 @@ from pgmodels.priors.chunked_reduce import map_over_rows, sum_over_rows
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
-from pgmodels.priors.posterior import Marginals, Posterior, resized_sites
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.priors.posterior import Marginals, Posterior
 
 # Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
@@ -41,25 +40,6 @@ class BlockPosterior(Posterior):
     log_evidence: Array
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
-
-    @double_precision
-    def resized(self, size: int) -> "BlockPosterior":
-        """See Posterior."""
-        prior = self.prior.resized(size)
-        if prior is self.prior:
-            return self
-        # Each latent's leading coordinates are common to both sizes.
-        pairs = list(zip(self.prior.ranks, prior.ranks, strict=True))
-        centre, roots = np.zeros(sum(new for _, new in pairs)), []
-        kept, into = _shared(pairs)
-        centre[into] = np.asarray(self.centre)[kept]
-        for block, root in zip(self.blocks, self.roots, strict=True):
-            kept, into = _shared([pairs[latent] for latent in block])
-            other = np.eye(sum(pairs[latent][1] for latent in block))
-            other[np.ix_(into, into)] = np.asarray(root)[np.ix_(kept, kept)]
-            roots.append(as_array(other))
-        sites = resized_sites(self.sites, size)
-        return BlockPosterior(prior, sites, as_array(centre), tuple(roots), self.log_evidence, self.blocks)
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
         """See Posterior."""
@@ -296,15 +276,6 @@ def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> Blo
     return condition_blocks(posterior.prior, Sites(h, share * W), (tuple(range(h.shape[1])),))
 
 
-def resize_coordinates(array: np.ndarray, prior: PriorCollection, other: PriorCollection) -> np.ndarray:
-    """Re-index a vector or matrix from the coordinates of ``prior`` to those of ``other``; new entries are zero."""
-    pairs = list(zip(prior.ranks, other.ranks, strict=True))
-    kept, into = _shared(pairs)
-    resized = np.zeros((sum(new for _, new in pairs),) * array.ndim)
-    resized[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
-    return resized
-
-
 def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> FICPosterior:
     sums, spread = Sites(*map(prior.total, sites)), _spread(prior.distinct)
     residual_precision = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
@@ -371,10 +342,3 @@ def _trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | 
     """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
     residual = prior.residual_variances()
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
-
-
-def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the coordinates common to two priors, in each of them: each latent's leading ones."""
-    starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
-    places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
-    return tuple(np.concatenate(places).T)

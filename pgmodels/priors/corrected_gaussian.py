@@ -24,10 +24,6 @@ class CorrectedGaussian(Module):
     half: Float[Array, "D D"]
     log_determinant: Float[Array, ""]
 
-    def padded(self) -> "CorrectedGaussian":
-        """Itself: it is computed from a padded posterior."""
-        return self
-
     def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
         """A joint draw of the latents at the data, and its coordinates by group."""
         v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))

@@ -1,20 +1,15 @@
 """Priors with a factor A, f = mean + A^T v, and their posteriors given sites, latent by latent."""
 
 from abc import abstractmethod
-from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.priors.base import GroupPosterior, Key, LatentPrior, Moments, Sites
 from pgmodels.priors.lapack_loops import over_latents, over_states
-from pgmodels.priors.padding import pad_zeros
-from pgmodels.runtime.x64 import as_array
 
 
 class FactoredPrior(LatentPrior):
@@ -41,10 +36,6 @@ class FactoredPrior(LatentPrior):
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
         """See LatentPrior."""
-
-    @abstractmethod
-    def _resized_state(self, state: Any, size: int) -> Any:
-        """The state of ``_condition`` for the prior truncated or padded to ``size`` rows with zero sites."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
@@ -142,15 +133,6 @@ class FactoredPosterior(GroupPosterior):
     potential: Float[Array, "n l"]
     constant: Float[Array, " l"]
     states: Any
-
-    def resized(self, prior: Any, size: int) -> "FactoredPosterior":
-        """See GroupPosterior."""
-        arrays = jax.tree.map(np.asarray, self.states)
-        states = [jax.tree.map(itemgetter(latent), arrays) for latent in range(self.prior.size)]
-        states = [self.prior._resized_state(state, size) for state in states]
-        potential = as_array(pad_zeros(self.potential, size))
-        stacked = jax.tree.map(lambda *leaves: as_array(np.stack(leaves)), *states)
-        return replace(self, prior=prior, potential=potential, states=stacked)
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See GroupPosterior."""

@@ -10,9 +10,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.priors.base import Coordinates, GroupPosterior, Key, Sites
 from pgmodels.priors.factored import FactoredPosterior
-from pgmodels.priors.padding import pad_zeros, padded_size
 from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.x64 import as_array, double_precision
 
 if TYPE_CHECKING:
     from pgmodels.priors.collection import PriorCollection
@@ -32,14 +30,6 @@ class Posterior(Module):
     prior: eqx.AbstractVar["PriorCollection"]
     sites: eqx.AbstractVar[Sites]
     is_coupled: eqx.AbstractClassVar[bool]
-
-    @abstractmethod
-    def resized(self, size: int) -> "Posterior":
-        """The posterior with its prior and sites truncated or padded to ``size`` rows, see PriorCollection."""
-
-    def padded(self) -> "Posterior":
-        """The posterior padded to one of few sizes."""
-        return self.resized(padded_size(self.prior.num_rows))
 
     @abstractmethod
     def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
@@ -112,16 +102,6 @@ class IndependentPosterior(Posterior):
     sites: Sites
     groups: tuple[GroupPosterior, ...]
 
-    @double_precision
-    def resized(self, size: int) -> "IndependentPosterior":
-        """See Posterior."""
-        prior = self.prior.resized(size)
-        if prior is self.prior:
-            return self
-        triples = zip(self.groups, prior.groups, prior.shared, strict=True)
-        groups = tuple(group if shared else group.resized(group_prior, size) for group, group_prior, shared in triples)
-        return IndependentPosterior(prior, resized_sites(self.sites, size), groups)
-
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See Posterior."""
         means, variances = zip(*(group.moments() for group in self.groups), strict=True)
@@ -191,8 +171,3 @@ class IndependentPosterior(Posterior):
     def _factored(self) -> list[FactoredPosterior]:
         self.prior.require_factors()
         return [group for group in self.groups if isinstance(group, FactoredPosterior)]
-
-
-def resized_sites(sites: Sites, size: int) -> Sites:
-    """The sites truncated to ``size`` rows, or padded with zero sites."""
-    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.priors.block_posterior import resize_coordinates
+from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
 from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.correction import (
     correct_at,
@@ -53,7 +54,8 @@ class FitReport:
 class Approximation(Result, GaussianPredictions):
     """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
-    ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
+    pgmodels.priors.padding; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
     ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
     bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
     """
@@ -70,7 +72,19 @@ class Approximation(Result, GaussianPredictions):
     @property
     def prior(self) -> PriorCollection:
         """See Result."""
-        return self.posterior.prior
+        return self.posterior.prior.resized(len(self.y))
+
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        """See Result."""
+        inputs = self.check_inputs(X_new)
+        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
+
+    @property
+    @double_precision
+    def sites(self) -> Sites:
+        """The Gaussian factors of the data: potential (n, latents) and precision, see Sites."""
+        return pad_sites(self.posterior.sites, len(self.y))
 
     @property
     def uncorrected(self) -> "Approximation":
@@ -101,10 +115,10 @@ class Approximation(Result, GaussianPredictions):
     @double_precision
     def nodes(self) -> GaussianNodes:
         """What integrates over q's latents of each datum."""
-        posterior, Phi = self.posterior, self.mixing
-        if not posterior.is_coupled:
+        if not self.posterior.is_coupled:
             return IndependentNodes(self.mean, self.variance)
-        mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
+        mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
+        Phi = self.mixing
         return PredictorNodes(mean, covariance, each_latent(covariance) if Phi is None else Phi)
 
     @cached_property
@@ -124,7 +138,15 @@ class Approximation(Result, GaussianPredictions):
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        return draw_latents(self.posterior, num_draws, as_seed(seed))
+        return self._draws_of(self.posterior, num_draws, seed)
+
+    def _draws_of(
+        self, gaussian: Posterior | CorrectedGaussian, num_draws: int, seed: int
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Draws of a Gaussian at the posterior's rows, without those of the padding."""
+        f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
+        ranks = [group.rank for group in self.prior.groups]
+        return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -157,7 +179,7 @@ class CorrectedApproximation(Approximation):
     @double_precision
     def _uncorrected(self) -> Approximation:
         known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
-        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.padded()))
+        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior))
         known |= {
             "mean": mean,
             "variance": variance,
@@ -232,7 +254,7 @@ class PerturbativeApproximation(CorrectedApproximation):
     @property
     def _num_across(self) -> int:
         # Those with the data.
-        return max(super()._num_across, self.prior.num_rows)
+        return max(super()._num_across, self.posterior.prior.num_rows)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         moments, expansion = super()._moments_at(inputs), (self.shift, self.curvature)
@@ -250,9 +272,9 @@ class LinearResponse(CorrectedApproximation):
     """Covariances from how q's means move when the posterior is tilted (math: section 5b).
 
     ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` (D, D) is what is added to the
-    covariance of the latents' whitened coordinates, latent after latent, and ``shift`` (D,) to their mean: that of the
-    expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and zero
-    otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
+    covariance of the whitened coordinates of ``posterior``, latent after latent, and ``shift`` (D,) to their mean: that
+    of the expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and
+    zero otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
     ``residual`` is that of the equations, where these are solved by products, relative to their right-hand sides.
     """
 
@@ -267,11 +289,6 @@ class LinearResponse(CorrectedApproximation):
         """See Approximation."""
         return self.is_positive
 
-    def in_coordinates_of(self, posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
-        """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
-        pair = self.posterior.prior, posterior.prior
-        return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
-
     def require_covariance(self) -> None:
         """Raise ValueError where the response is no covariance."""
         if not self.is_positive:
@@ -282,21 +299,18 @@ class LinearResponse(CorrectedApproximation):
 
     @double_precision
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
-        """The corrected Gaussian of all coordinates, of rows filled up; q where the response is no covariance.
+        """The corrected Gaussian of all coordinates, at the posterior's rows; q where the response is no covariance.
 
         With a ``share`` of the data's precisions below 1 it is wider.
         """
-        padded = self.posterior.padded()
-        shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(padded))
-        return _moved(padded, shift, response, share)
+        shift, response = (float(self.is_positive) * part for part in (self.shift, self.response))
+        return _moved(self.posterior, shift, response, share)
 
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
         self.require_covariance()
-        f, coordinates = draw_latents(self.gaussian(), num_draws, as_seed(seed))
-        ranks = [group.rank for group in self.prior.groups]
-        return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
+        return self._draws_of(self.gaussian(), num_draws, seed)
 
     @cached_property
     @double_precision
@@ -308,8 +322,7 @@ class LinearResponse(CorrectedApproximation):
         return PredictorNodes(self.mean, self.covariance, Phi)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        moments, padded = super()._moments_at(inputs), self.posterior.padded()
-        mean, covariance = respond_at(padded, inputs, moments, *self.in_coordinates_of(padded))
+        mean, covariance = respond_at(self.posterior, inputs, super()._moments_at(inputs), self.shift, self.response)
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:

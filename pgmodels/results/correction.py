@@ -51,20 +51,13 @@ def respond_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments.
 
-    ``shift`` and ``response`` are what is added in the coordinates of a posterior that is filled up.
+    ``shift`` and ``response`` are what is added in the posterior's coordinates.
     """
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
     m, inputs = len(mean), pad_rows(X_new, padded_size(len(X_new)))
     moved, added = _added(posterior, inputs, shift, response)
     return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
-
-
-def _filled(posterior: Posterior, X_new: Any, Phi: tuple[Any, ...]) -> tuple[Posterior, np.ndarray, list[np.ndarray]]:
-    """A posterior, new inputs and Φ, each with its rows filled up."""
-    padded = posterior.padded()
-    mixed = [pad_rows(part, padded.prior.num_rows) for part in Phi]
-    return padded, pad_rows(X_new, padded_size(len(X_new))), mixed
 
 
 @compiled
@@ -114,10 +107,10 @@ def correct_at(
 
     ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
     """
-    m, (padded, inputs, mixed) = len(moments[0]), _filled(posterior, X_new, Phi)
-    cross = _cross_covariance(padded, inputs, *mixed)
-    corrected = correct_marginals if moments[1].ndim == 2 else correct_blocks
-    shift, curvature = (pad_zeros(part, padded.prior.num_rows) for part in expansion)
+    m, size, inputs = len(moments[0]), posterior.prior.num_rows, pad_rows(X_new, padded_size(len(X_new)))
+    cross = _cross_covariance(posterior, inputs, *(pad_rows(part, size) for part in Phi))
+    corrected = correct_blocks if posterior.is_coupled else correct_marginals
+    shift, curvature = (pad_zeros(part, size) for part in expansion)
     q_mean, q_spread = (pad_rows(part, len(inputs)) for part in moments)
     mean, spread = corrected(q_mean, q_spread, cross, shift, curvature)
     return mean[:m], spread[:m]

@@ -80,7 +80,7 @@ class GaussianPredictions(ABC):
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""
-        return _marginals(self.posterior.padded(), inputs)
+        return _marginals(self.posterior, inputs)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:

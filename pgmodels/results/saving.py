@@ -23,7 +23,8 @@ from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import LowRankPrior
-from pgmodels.priors.posterior import Posterior, resized_sites
+from pgmodels.priors.padding import pad_sites
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results import saving_sparse
 from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
 from pgmodels.results.description import build, describe
@@ -81,18 +82,29 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
         "kind": kind,
         "model": describe(result.model),
         "prior": _encode_prior(result, arrays) if isinstance(result, Approximation | Draws) else None,
-        "fields": {
-            field.name: _encode(getattr(result, field.name), field.name, arrays)
-            for field in fields(result)
-            if field.name not in _OTHER_FIELDS
-        },
+        "fields": {name: _encode(value, name, arrays) for name, value in _values(result).items()},
     }
     if isinstance(result, Approximation):
-        document["blocks"] = _encode_posterior(result.posterior, arrays)
+        arrays |= result.sites._asdict()
+        document["blocks"] = result.posterior.coupled_latents()
     if isinstance(result, SparseApproximation):
         document["blocks"] = saving_sparse.encode_posterior(result.posterior, arrays)
     write_arrays(path, document, arrays)
     return path
+
+
+def _values(result: Any) -> dict[str, Any]:
+    """The fields of a result that are stored by themselves, without rows of padding."""
+    values = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in _OTHER_FIELDS}
+    if isinstance(result, LinearResponse):
+        values |= _coordinates(values, result.posterior.prior, result.prior)
+    return values
+
+
+def _coordinates(values: dict[str, Any], prior: PriorCollection, other: PriorCollection) -> dict[str, Any]:
+    """The fields over coordinates of a prior, in those of the same prior with another number of rows."""
+    names = {"shift", "response"} & set(values)
+    return {name: _resized_coordinates(values[name], prior.ranks, other.ranks) for name in names}
 
 
 @double_precision
@@ -129,7 +141,10 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     _check_ranks(prior, stored)
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **stored)
-    return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **stored)
+    posterior = _decode_posterior(document["blocks"], prior, arrays)
+    if issubclass(cls, LinearResponse):
+        stored |= _coordinates(stored, prior, posterior.prior)
+    return cls(model=model, posterior=posterior, **stored)
 
 
 def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -246,22 +261,27 @@ def _array_fields(group: LatentPrior) -> list[str]:
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
 
 
-def _encode_posterior(posterior: Posterior, arrays: Arrays) -> list[list[int]] | None:
-    """Add the sites to ``arrays``; returns the blocks of coupled latents, None if latents are independent."""
-    arrays |= {name: np.asarray(part) for name, part in posterior.sites._asdict().items()}
-    return posterior.coupled_latents()
-
-
 def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> Posterior:
-    sites = Sites(as_array(arrays["potential"]), as_array(arrays["precision"]))
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = prior.padded()
-    sites = resized_sites(sites, padded.num_rows)
+    sites = pad_sites(Sites(as_array(arrays["potential"]), as_array(arrays["precision"])), padded.num_rows)
     if blocks is None:
-        posterior = _condition(padded, sites).completed(padded)
-    else:
-        posterior = _condition_coupled(padded, sites, tuple(tuple(block) for block in blocks)).completed(padded)
-    return posterior.resized(prior.num_rows)
+        return _condition(padded, sites).completed(padded)
+    return _condition_coupled(padded, sites, tuple(tuple(block) for block in blocks)).completed(padded)
+
+
+def _resized_coordinates(array: np.ndarray, ranks: tuple[int, ...], new_ranks: tuple[int, ...]) -> np.ndarray:
+    """A vector or matrix over the coordinates of all latents, of which each then has a new number: padded with zeros.
+
+    The leading coordinates of a latent are those of the data.
+    """
+    pairs = list(zip(ranks, new_ranks, strict=True))
+    starts = np.cumsum([(0, 0), *pairs], axis=0)[:-1]
+    kept = [start + np.arange(min(pair))[:, None] for start, pair in zip(starts, pairs, strict=True)]
+    before, after = np.concatenate(kept).T
+    resized = np.zeros((sum(new_ranks),) * array.ndim)
+    resized[np.ix_(*[after] * array.ndim)] = array[np.ix_(*[before] * array.ndim)]
+    return resized
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.

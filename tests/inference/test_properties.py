@@ -27,7 +27,7 @@ HEAVY = ("negative_binomial", "zero_inflated", "log_poisson", "student_t", "hete
 
 def one_more_step(result):
     """The ELBO of a result's q, and that of the sites that are optimal at its marginals."""
-    data, posterior = Data(result.X, result.y), result.posterior.padded()
+    data, posterior = Data(result.X, result.y), result.posterior
     with jax.enable_x64(True):
         if result.objective == "expected":
             problem = gaussian_engine.gaussian_problem(result.model, data, posterior.prior)

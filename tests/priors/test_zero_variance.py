@@ -129,9 +129,9 @@ def test_a_step_that_fails_in_every_trial_is_no_convergence():
     """Its length is 0: it has converged where the sites are those that the marginals ask for, and only there."""
     result = fitted()
     data = result.model.prepare(X, Y, None)[1]
-    problem = engine.gaussian_problem(result.model, data, result.prior.padded())
+    problem = engine.gaussian_problem(result.model, data, result.posterior.prior)
     with jax.enable_x64(True):
-        state = engine._from_sites(problem, result.posterior.padded().sites)._replace(length=jnp.zeros(()))
+        state = engine._from_sites(problem, result.posterior.sites)._replace(length=jnp.zeros(()))
         assert not engine._is_stalled(problem, state)
         missed = jnp.where(state.variance > 0.0, 0.05 / jnp.sqrt(state.variance + 1e-300), 0.0)
         for change in (missed, jnp.nan):

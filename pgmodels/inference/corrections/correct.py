@@ -14,7 +14,6 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.corrections.linear_response import Response, halves, linear_response
 from pgmodels.inference.variational.gaussian_vi import has_coupled_sites, quadrature_of
 from pgmodels.model import Model
-from pgmodels.priors.block_posterior import resize_coordinates
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
 from pgmodels.priors.posterior import Posterior
@@ -103,7 +102,7 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
         return approximation
     approximation, method = approximation.uncorrected, method or "linear_response"
     corrected = _METHODS[method](approximation)
-    prior = np.asarray(_prior_variances(approximation.posterior.padded().prior))[: len(approximation.y)]
+    prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
     return corrected
@@ -167,7 +166,7 @@ def check_against_prior(
 def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
-    model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
+    model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
     y, row_mask = _filled(approximation, posterior.prior.num_rows)
     Phi = mixing(model, y)
     objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
@@ -185,15 +184,14 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
             "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
-    priors = posterior.prior, approximation.posterior.prior
     return LinearResponse(
         **_shared(approximation, start),
         method="linear_response",
         mean=mean,
         variance=variance,
-        shift=resize_coordinates(np.asarray(response.shift), *priors),
+        shift=np.asarray(response.shift),
         covariance=covariance,
-        response=resize_coordinates(np.asarray(response.covariance), *priors),
+        response=np.asarray(response.covariance),
         is_positive=positive,
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
@@ -266,7 +264,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             "moments of one block only and the second-order formula does not hold. Use the default, "
             "method='linear_response', or gibbs."
         )
-    posterior, n = approximation.posterior.padded(), len(approximation.y)
+    posterior, n = approximation.posterior, len(approximation.y)
     size = posterior.prior.num_rows
     y, row_mask = _filled(approximation, size)
     Phi = mixing(model, y)

@@ -390,7 +390,7 @@ def _state_from(problem: Problem, sites: Sites) -> GaussianState:
 def has_coupled_sites(approximation: Approximation) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
     coupled = approximation.objective == "expected" and approximation.posterior.is_coupled
-    return coupled and is_affordable(approximation.prior)
+    return coupled and is_affordable(approximation.posterior.prior)
 
 
 def is_affordable(prior: PriorCollection) -> bool:

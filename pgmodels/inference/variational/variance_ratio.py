@@ -42,7 +42,7 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     ratio = np.ones_like(approximation.variance)
     if approximation.objective != "augmented" or model.augmentation.is_exact:
         return ratio
-    problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
+    problem = problem_of(model, Data(approximation.X, approximation.y), approximation.posterior.prior)
     size = problem.prior.num_rows
     rows = (pad_rows(part, max(size, _ROWS)) for part in (approximation.y, *approximation.predictor_moments()))
     curvature_sites = _sites_by_curvature(model.augmentation, *rows, model.parameters)
