@@ -10,7 +10,7 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.priors.drawing import draw_latents
 from pgmodels.priors.posterior import Posterior
-from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.approximation import Approximation, GaussianResult, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.runtime.x64 import double_precision
@@ -53,12 +53,12 @@ class ImportanceEstimate:
     divergence_error: Any = None
 
 
-def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
+def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
     return _weigh(approximation, 1.0, num_draws, seed).weights.k
 
 
-def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
+def importance_estimate(approximation: GaussianResult, num_draws: int, seed: int = 0) -> ImportanceEstimate:
     """Estimate the posterior from ``num_draws`` weighted draws, generated from ``seed``."""
     from_q = _weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
@@ -100,12 +100,13 @@ class _Weighted(NamedTuple):
 
 
 @double_precision
-def _weigh(approximation: Approximation, share: float, num_draws: int, seed: int) -> _Weighted:
+def _weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int) -> _Weighted:
     """Weighted draws of the Gaussian with the approximation's mean and the precisions of its sites times ``share``."""
     if isinstance(approximation, LinearResponse):
         f, log_ratios = weigh(approximation, share, num_draws, seed)
         return _Weighted(f, smoothed(log_ratios))
-    proposal = approximation if share == 1.0 else _widened(approximation, share)
+    q = approximation.uncorrected
+    proposal = q if share == 1.0 else _widened(q, share)
     f, coordinates = draw_latents(proposal.posterior, num_draws, seed)
     # The proposal is p(f) times the sites over their normaliser; adding it gives the ratios of p(y, f) to the proposal.
     log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior))
@@ -126,7 +127,7 @@ def _divergence_error(from_q: _Weighted, from_proposal: _Weighted, log_evidence_
     return float(np.hypot(log_evidence_error, log_ratios.std() / np.sqrt(count)))
 
 
-def _best_widening(approximation: Approximation, seed: int) -> float:
+def _best_widening(approximation: GaussianResult, seed: int) -> float:
     """The smallest widening whose effective sample size, from _PILOT draws, is within 5 % of the largest."""
     sizes = [_weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]

@@ -22,7 +22,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.priors.drawing import draw_latents
 from pgmodels.priors.posterior import Posterior
-from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.seeds import as_seed
@@ -148,7 +148,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @double_precision
 def simulate_calibration(
-    approximation: Approximation, num_replicates: int, seed: int = 0, progress: bool | None = None
+    approximation: GaussianResult, num_replicates: int, seed: int = 0, progress: bool | None = None
 ) -> Calibration:
     """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 
@@ -186,7 +186,7 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
+    approximation: GaussianResult, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means, variances (replicates, n, latents) and draws of q for y (replicates, n, ...), and convergence."""
     model, prior = approximation.model, approximation.posterior.prior
@@ -210,7 +210,7 @@ def _replicate(
 
 
 def _refit(
-    model: Model, data: Data, prior: PriorCollection, approximation: Approximation
+    model: Model, data: Data, prior: PriorCollection, approximation: GaussianResult
 ) -> tuple[Posterior | CorrectedGaussian, Any, Any, bool]:
     """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
     if approximation.objective == "expected":

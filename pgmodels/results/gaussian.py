@@ -1,7 +1,7 @@
 """Predictions of a Gaussian posterior of functions."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Array
@@ -24,8 +24,15 @@ from pgmodels.runtime.x64 import as_array, double_precision
 class GaussianPredictions(ABC):
     """What a model and a Gaussian posterior of its latents say at new inputs."""
 
-    model: Model
-    posterior: Posterior
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+        @property
+        def posterior(self) -> Posterior:
+            """The posterior of the latents that predictions are by."""
 
     @property
     @abstractmethod

@@ -26,13 +26,21 @@ from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results import saving_sparse
-from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
+from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
+    Approximation,
+    CorrectedApproximation,
+    FitReport,
+    GaussianResult,
+    LinearResponse,
+    PerturbativeApproximation,
+)
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.results.stored_names import field_of, objective_of, stored_class, stored_field
+from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
@@ -57,7 +65,7 @@ _PRIORS: dict[str, type[LatentPrior]] = {
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
 # Fields stored elsewhere in the file or rebuilt, and the state of Gibbs chains, which is not saved.
-_OTHER_FIELDS = ("model", "prior", "posterior", "run")
+_OTHER_FIELDS = ("model", "prior", "posterior", "uncorrected", "run")
 
 Arrays = dict[str, np.ndarray]
 Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
@@ -81,10 +89,10 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
         "version": version("pgmodels"),
         "kind": kind,
         "model": describe(result.model),
-        "prior": _encode_prior(result, arrays) if isinstance(result, Approximation | Draws) else None,
+        "prior": _encode_prior(result, arrays) if isinstance(result, GaussianResult | Draws) else None,
         "fields": {name: _encode(value, name, arrays) for name, value in _values(result).items()},
     }
-    if isinstance(result, Approximation):
+    if isinstance(result, GaussianResult):
         arrays |= result.sites._asdict()
         document["blocks"] = result.posterior.coupled_latents()
     if isinstance(result, SparseApproximation):
@@ -94,17 +102,17 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
 
 
 def _values(result: Any) -> dict[str, Any]:
-    """The fields of a result that are stored by themselves, without rows of padding."""
-    values = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in _OTHER_FIELDS}
+    """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
+    known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
+    values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
     if isinstance(result, LinearResponse):
         values |= _coordinates(values, result.posterior.prior, result.prior)
     return values
 
 
 def _coordinates(values: dict[str, Any], prior: PriorCollection, other: PriorCollection) -> dict[str, Any]:
-    """The fields over coordinates of a prior, in those of the same prior with another number of rows."""
-    names = {"shift", "response"} & set(values)
-    return {name: _resized_coordinates(values[name], prior.ranks, other.ranks) for name in names}
+    """Shift and response of a linear response, in the coordinates of the same prior with another number of rows."""
+    return {name: _resized_coordinates(values[name], prior.ranks, other.ranks) for name in ("shift", "response")}
 
 
 @double_precision
@@ -142,9 +150,26 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **stored)
     posterior = _decode_posterior(document["blocks"], prior, arrays)
-    if issubclass(cls, LinearResponse):
+    if cls is Approximation:
+        return cls(model=model, posterior=posterior, **stored)
+    if cls is LinearResponse:
         stored |= _coordinates(stored, prior, posterior.prior)
-    return cls(model=model, posterior=posterior, **stored)
+    return cls(uncorrected=_uncorrected(model, posterior, stored), **_select(stored, cls))
+
+
+def _uncorrected(model: Model, posterior: Posterior, stored: dict[str, Any]) -> Approximation:
+    """The result that was corrected, of which a file holds all but the moments, the method and the time."""
+    mean, variance = (np.asarray(part)[: len(stored["y"])] for part in _moments(posterior))
+    method, report = engine_of(stored["objective"]), stored["fit"]
+    if report is not None:
+        method, report = "fit", replace(report, correction=BEFORE_CORRECTION)
+    values = {"mean": mean, "variance": variance, "method": method, "fit": report}
+    return Approximation(model=model, posterior=posterior, **_select(stored, Approximation) | values)
+
+
+def _select(stored: dict[str, Any], cls: Any) -> dict[str, Any]:
+    """The stored values that are fields of a class."""
+    return {field.name: stored[field.name] for field in fields(cls) if field.name in stored}
 
 
 def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -294,6 +319,11 @@ def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
 @partial(compiled, static_argnames="blocks", optimise=False)
 def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: Any) -> Fresh:
     return Fresh.beside(prior, condition_blocks(prior, sites, blocks))
+
+
+@compiled
+def _moments(posterior: Posterior) -> Any:
+    return posterior.moments()
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

@@ -18,8 +18,10 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
     Approximation,
     CorrectedApproximation,
+    GaussianResult,
     LinearResponse,
     PerturbativeApproximation,
 )
@@ -80,7 +82,9 @@ def joint_expansion(
 
 
 @double_precision
-def correct(approximation: Approximation, *, method: str | None = None) -> CorrectedApproximation:
+def correct(
+    approximation: Approximation | CorrectedApproximation, *, method: str | None = None
+) -> CorrectedApproximation:
     """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
     By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
@@ -94,7 +98,7 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
-    if not isinstance(approximation, Approximation):
+    if not isinstance(approximation, GaussianResult):
         raise ValueError(
             f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
         )
@@ -108,7 +112,7 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
     return corrected
 
 
-def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
+def corrected_if(result: Approximation, choice: bool | str) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
 
     With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
@@ -117,7 +121,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
     if choice is False:
         return _noted(result, "none, with correct=False")
     if choice is True:
-        return _noted(correct(result), "by linear response")
+        return correct(_noted(result, BEFORE_CORRECTION))
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
@@ -125,7 +129,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     try:
         with raised(CorrectionWarning):
-            return _noted(correct(result), "by linear response")
+            return correct(_noted(result, BEFORE_CORRECTION))
     except (CorrectionWarning, ValueError) as fault:
         return _noted(result, f"none, since it is not to be trusted here: {fault}")
 
@@ -185,8 +189,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
             CorrectionWarning,
         )
     return LinearResponse(
-        **_shared(approximation, start),
-        method="linear_response",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean,
         variance=variance,
         shift=np.asarray(response.shift),
@@ -227,23 +231,6 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
     return False
 
 
-def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
-    """Fields that a corrected result copies from the uncorrected one."""
-    return {
-        "model": approximation.model,
-        "X": approximation.X,
-        "y": approximation.y,
-        "columns": approximation.columns,
-        "seconds": approximation.seconds + time.perf_counter() - start,
-        "posterior": approximation.posterior,
-        "elbo_trace": approximation.elbo_trace,
-        "converged": approximation.converged,
-        "tolerance": approximation.tolerance,
-        "objective": approximation.objective,
-        "fit": approximation.fit,
-    }
-
-
 def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
     """Mean and variance of a result of the derived bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
 
@@ -277,8 +264,8 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         m, v = (pad_rows(part, size) for part in (approximation.mean, approximation.variance))
         mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     return PerturbativeApproximation(
-        **_shared(approximation, start),
-        method="perturbative",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean[:n],
         variance=variance[:n],
         shift=np.asarray(shift)[:n],

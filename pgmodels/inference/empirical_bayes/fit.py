@@ -21,7 +21,7 @@ from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
-from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -61,7 +61,7 @@ def fit(
     num_starts: int | None = None,
     correct: bool | str = "auto",
     progress: bool | None = None,
-) -> Approximation:
+) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
     ``objective`` is what is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of
@@ -153,9 +153,9 @@ def fit(
         converged=result.converged and maximum.converged,
         seconds=time.perf_counter() - begin,
     )
-    result = corrected_if(result, correct)
-    warn_narrow("fit", result)
-    return result
+    corrected = corrected_if(result, correct)
+    warn_narrow("fit", corrected)
+    return corrected
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
