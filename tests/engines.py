@@ -151,7 +151,7 @@ def perturbative(case):
     K, k = both[:5, :5], both[5, :5]
     for latent in range(case.num_latents):
         # Cov_q(f, f) = (K⁻¹ + W)⁻¹, and Cov_q(f_*, f) = k_* K⁻¹ Cov_q(f, f), with explicit inverses.
-        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.posterior.sites.precision[:, latent]))
+        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.sites.precision[:, latent]))
         for point in (0, 3):
             expected = second_order(vi, vi.mean[point, latent], C[point, point], C[point], H, latent)
             got = fixed.mean[point, latent], fixed.variance[point, latent]

@@ -12,7 +12,7 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.numerics.quadrature import slices
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
@@ -35,7 +35,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     """
     if isinstance(result, Draws):
         means = _average(result)
-    elif isinstance(result, Approximation):
+    elif isinstance(result, GaussianResult):
         # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
         means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:

@@ -15,7 +15,7 @@ from pgmodels.diagnostics.convergence import convergence, of_draws, standard_err
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.numerics.quadrature import slices
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
@@ -178,7 +178,7 @@ def compare(
             row |= measured
         if isinstance(result, Draws):
             row |= convergence(result)
-        elif isinstance(result, Approximation):
+        elif isinstance(result, GaussianResult):
             if not result.corrects_another:
                 row["elbo"] = result.elbo
             if result.has_density:

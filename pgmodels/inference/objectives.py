@@ -12,7 +12,7 @@ from pgmodels.likelihoods.symbols import Constant
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 
 
 def augmented_objective(model: Model) -> Objective:
@@ -79,7 +79,7 @@ def custom_objective(model: Model, objective: Objective) -> Objective | None:
     return None if by_name is not None and by_name(model) == objective else objective
 
 
-def objective_of_result(result: Approximation) -> Objective:
+def objective_of_result(result: GaussianResult) -> Objective:
     """The objective that a result is the optimum of.
 
     Raises ValueError for a loaded result of an objective of one's own that was not given to ``pgm.load``.

@@ -15,9 +15,10 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.blocks import choose_blocks
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import condition_predictors, push_covariance, push_moments, push_values
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -137,7 +138,7 @@ class Problem(Module):
             return push_values(Phi, mean), push_covariance(Phi, covariance)
         return push_moments(Phi, mean, covariance)
 
-    def condition(self, sites: Sites) -> IndependentPosterior | BlockPosterior:
+    def condition(self, sites: Sites) -> Posterior:
         """The posterior of the latents given sites on the predictors."""
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
@@ -236,7 +237,7 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
 
 def condition(
     predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
-) -> IndependentPosterior | BlockPosterior:
+) -> Posterior:
     """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
@@ -248,6 +249,6 @@ def couple(
 ) -> BlockPosterior:
     """The posterior of latents coupled by sites, directly or through predictors that combine latents."""
     if predictors is None:
-        return condition_blocks(prior, sites.potential, sites.precision, choose_blocks(prior))
+        return condition_blocks(prior, sites.as_coupled(), choose_blocks(prior))
     blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from pgmodels.numerics.quadrature import power_of_two
+from pgmodels.priors.base import Sites
+from pgmodels.runtime.x64 import as_array
 
 # Number of sizes between two powers of two, and the smallest step between sizes.
 _SIZES, _STEP = 8, 8
@@ -38,6 +40,11 @@ def pad_zeros(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndar
     """Truncate to ``size`` rows, or pad with zeros."""
     array = np.asarray(array)[:size]
     return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+
+
+def pad_sites(sites: Sites, size: int) -> Sites:
+    """The sites truncated to ``size`` rows, or padded with zero sites."""
+    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
 
 
 def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: float) -> np.ndarray:

@@ -14,7 +14,7 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.model import Model
 from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
@@ -64,7 +64,7 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("weights of rows", f"{result.weights.sum():.6g} in total"))
     if isinstance(result, Draws):
         facts += [("draws", _chains(result)), *_mixing(result)]
-    elif isinstance(result, Approximation):
+    elif isinstance(result, GaussianResult):
         facts += _iterations(result)
     elif isinstance(result, IntegratedApproximation):
         facts += _points(result)
@@ -73,7 +73,7 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 
 def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
-    if isinstance(result, Approximation) and result.fit is not None:
+    if isinstance(result, GaussianResult) and result.fit is not None:
         name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
 
@@ -115,7 +115,7 @@ def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
     return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
 
 
-def _iterations(result: Approximation) -> list[tuple[str, str]]:
+def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     state = "converged" if result.converged else "not converged"
     facts = [("ELBO", f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
     if isinstance(result, CorrectedApproximation):

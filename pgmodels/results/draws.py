@@ -17,7 +17,7 @@ from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import DataResult
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
@@ -25,7 +25,7 @@ from pgmodels.runtime.x64 import double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class Draws(Result):
+class Draws(DataResult):
     """Draws from the posterior.
 
     ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and

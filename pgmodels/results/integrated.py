@@ -17,7 +17,7 @@ from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
@@ -28,7 +28,7 @@ _LEAST, _LEFT_OUT = 1e-3, 5e-3
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class IntegratedApproximation(Result):
+class IntegratedApproximation(DataResult):
     """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
 
     ``vectors`` (K, d) are the points, unconstrained, and ``shares`` their weights. ``log_densities`` is log p(y, θ)

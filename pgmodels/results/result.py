@@ -16,7 +16,6 @@ from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
-@dataclass(eq=False, repr=False)
 class Result(Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
@@ -24,12 +23,35 @@ class Result(Picklable):
     ``model`` is then the weighted model.
     """
 
-    model: Model
-    X: np.ndarray
-    y: np.ndarray
-    seconds: float
-    method: str
-    columns: tuple[str, ...] | None = None
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+        @property
+        def X(self) -> np.ndarray:
+            """The inputs, (n, d)."""
+
+        @property
+        def y(self) -> np.ndarray:
+            """The observations, (n,) or (n, columns)."""
+
+        @property
+        def seconds(self) -> float:
+            """The time that it took."""
+
+        @property
+        def method(self) -> str:
+            """The name of the engine or correction."""
+
+        @property
+        def columns(self) -> tuple[str, ...] | None:
+            """The names of the columns of X."""
+
+        @property
+        def prior(self) -> PriorCollection:
+            """The prior of the latents at the data."""
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -59,12 +81,6 @@ class Result(Picklable):
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    if TYPE_CHECKING:
-
-        @property
-        def prior(self) -> PriorCollection:
-            """The prior of the latents at the data."""
-
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
         return hooks.arviz(self, **options)
@@ -91,6 +107,18 @@ class Result(Picklable):
     def jitter(self) -> tuple[float, ...]:
         """Jitter added to the diagonal of each group's covariance to factorise it; 0 where none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class DataResult(Result):
+    """A result that holds the model and the data itself: see Result."""
+
+    model: Model
+    X: np.ndarray
+    y: np.ndarray
+    seconds: float
+    method: str
+    columns: tuple[str, ...] | None = None
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:

@@ -11,8 +11,7 @@ from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
 from pgmodels.runtime import hooks
@@ -29,7 +28,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     """
 
     model: Model
-    posterior: IndependentPosterior | BlockPosterior
+    posterior: Posterior
     scaling: Scaling
     num_rows: int
     columns: tuple[str, ...] | None

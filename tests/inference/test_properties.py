@@ -13,7 +13,6 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.model import Data
-from pgmodels.priors.block_posterior import BlockPosterior
 from tests.programs import run
 from tests.random_models import KERNELS, LOG_CONCAVE, N, exact, random_model, referee
 from tests.registry import EVERY
@@ -28,14 +27,14 @@ HEAVY = ("negative_binomial", "zero_inflated", "log_poisson", "student_t", "hete
 
 def one_more_step(result):
     """The ELBO of a result's q, and that of the sites that are optimal at its marginals."""
-    data, posterior = Data(result.X, result.y), result.posterior.padded()
+    data, posterior = Data(result.X, result.y), result.posterior
     with jax.enable_x64(True):
         problem = variational_problem(result.model, data, objective_of_result(result), posterior.prior)
         return tuple(map(float, run(elbos, problem, posterior)))
 
 
 def elbos(problem, posterior):
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         mean, covariance = posterior.marginals()
         moments, divergence = problem.of_latents(mean, covariance), posterior.divergence(covariance)
     else:

@@ -191,7 +191,7 @@ def test_coupled_latents_are_passed_over_in_chunks(monkeypatch):
         prior = PriorCollection(
             (chunked_prior_at(kernel, jnp.zeros(()), X, InducingPoints(Z, jnp.ones(r), jnp.zeros(())), 2),)
         )
-        posterior = condition_blocks(prior, h, W, ((0, 1),))
+        posterior = condition_blocks(prior, Sites(h, W), ((0, 1),))
         return posterior.marginals(), posterior.log_normalizer()
 
     compiled = jax.jit(moments).lower(KERNEL, *shapes).compile()

@@ -166,7 +166,7 @@ def test_the_model_behind_inducing_inputs_shares_what_coordinates_leave():
         prior = apart(form=pgm.Inducing(Z)).prior(X).for_sampling()
         h = jnp.asarray(rng.normal(size=(20, 2)))
         root = rng.normal(size=(20, 2, 2))
-        posterior = run(condition_blocks, prior, h, jnp.asarray(root @ root.transpose(0, 2, 1)), ((0, 1),))
+        posterior = run(condition_blocks, prior, Sites(h, jnp.asarray(root @ root.transpose(0, 2, 1))), ((0, 1),))
         G = np.asarray(jax.vmap(lambda v: prior.latents(prior.unflatten(v)) - prior.means())(np.eye(sum(prior.ranks))))
         mean, V = (np.asarray(part) for part in run(posterior.marginals))
         spread = np.asarray(jax.vmap(posterior.deviation)(jnp.eye(sum(prior.ranks))))

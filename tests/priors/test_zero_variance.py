@@ -131,9 +131,9 @@ def test_a_step_that_fails_in_every_trial_is_no_convergence():
     """Its length is 0: it has converged where the sites are those that the marginals ask for, and only there."""
     result = fitted()
     data = result.model.prepare(X, Y, None)[1]
-    problem = variational_problem(result.model, data, expected_objective(result.model), result.prior.padded())
+    problem = variational_problem(result.model, data, expected_objective(result.model), result.posterior.prior)
     with jax.enable_x64(True):
-        state = vi.state_from(problem, result.posterior.padded().sites)._replace(length=jnp.zeros(()))
+        state = vi.state_from(problem, result.posterior.sites)._replace(length=jnp.zeros(()))
         assert not natural_gradient._is_stalled(problem, state)
         missed = jnp.where(state.variance > 0.0, 0.05 / jnp.sqrt(state.variance + 1e-300), 0.0)
         for change in (missed, jnp.nan):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -17,12 +16,14 @@ from pgmodels.inference.objectives import expected_objective, objective_of_resul
 from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
     Approximation,
     CorrectedApproximation,
+    GaussianResult,
     LinearResponse,
     PerturbativeApproximation,
 )
@@ -83,7 +84,9 @@ def joint_expansion(
 
 
 @double_precision
-def correct(approximation: Approximation, *, method: str | None = None) -> CorrectedApproximation:
+def correct(
+    approximation: Approximation | CorrectedApproximation, *, method: str | None = None
+) -> CorrectedApproximation:
     """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
     By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
@@ -97,7 +100,7 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
-    if not isinstance(approximation, Approximation):
+    if not isinstance(approximation, GaussianResult):
         raise ValueError(
             f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
         )
@@ -105,13 +108,13 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
         return approximation
     approximation, method = approximation.uncorrected, method or "linear_response"
     corrected = _METHODS[method](approximation)
-    prior = np.asarray(_prior_variances(approximation.posterior.padded().prior))[: len(approximation.y)]
+    prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
     return corrected
 
 
-def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
+def corrected_if(result: Approximation, choice: bool | str) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
 
     With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
@@ -120,7 +123,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
     if choice is False:
         return _noted(result, "none, with correct=False")
     if choice is True:
-        return _noted(correct(result), "by linear response")
+        return correct(_noted(result, BEFORE_CORRECTION))
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
@@ -128,7 +131,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     try:
         with raised(CorrectionWarning):
-            return _noted(correct(result), "by linear response")
+            return correct(_noted(result, BEFORE_CORRECTION))
     except (CorrectionWarning, ValueError) as fault:
         return _noted(result, f"none, since it is not to be trusted here: {fault}")
 
@@ -169,7 +172,7 @@ def check_against_prior(
 def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
-    model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
+    model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
     y, row_mask = _filled(approximation, posterior.prior.num_rows)
     Phi = mixing(model, y)
     objective = objective_of_result(approximation)
@@ -187,15 +190,14 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
             "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
-    priors = posterior.prior, approximation.posterior.prior
     return LinearResponse(
-        **_shared(approximation, start),
-        method="linear_response",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean,
         variance=variance,
-        shift=resize_coordinates(np.asarray(response.shift), *priors),
+        shift=np.asarray(response.shift),
         covariance=covariance,
-        response=resize_coordinates(np.asarray(response.covariance), *priors),
+        response=np.asarray(response.covariance),
         is_positive=positive,
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
@@ -204,8 +206,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
 
 def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
-    coupled = objective.signed and isinstance(approximation.posterior, BlockPosterior)
-    return coupled and is_affordable(approximation.prior)
+    posterior = approximation.posterior
+    return objective.signed and posterior.is_coupled and is_affordable(posterior.prior)
 
 
 def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
@@ -237,23 +239,6 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
     return False
 
 
-def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
-    """Fields that a corrected result copies from the uncorrected one."""
-    return {
-        "model": approximation.model,
-        "X": approximation.X,
-        "y": approximation.y,
-        "columns": approximation.columns,
-        "seconds": approximation.seconds + time.perf_counter() - start,
-        "posterior": approximation.posterior,
-        "elbo_trace": approximation.elbo_trace,
-        "converged": approximation.converged,
-        "tolerance": approximation.tolerance,
-        "objective": approximation.objective,
-        "fit": approximation.fit,
-    }
-
-
 def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
     """Mean and variance of a result of the derived bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
 
@@ -274,12 +259,12 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             "moments of one block only and the second-order formula does not hold. Use the default, "
             "method='linear_response', or gibbs."
         )
-    posterior, n = approximation.posterior.padded(), len(approximation.y)
+    posterior, n = approximation.posterior, len(approximation.y)
     size = posterior.prior.num_rows
     y, row_mask = _filled(approximation, size)
     Phi = mixing(model, y)
     shift, curvature = (np.asarray(masked(row_mask, part)) for part in _expansion(approximation, posterior, y, Phi))
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
         variance = np.diagonal(covariance, axis1=1, axis2=2)
@@ -287,8 +272,8 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         m, v = (pad_rows(part, size) for part in (approximation.mean, approximation.variance))
         mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     return PerturbativeApproximation(
-        **_shared(approximation, start),
-        method="perturbative",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean[:n],
         variance=variance[:n],
         shift=np.asarray(shift)[:n],
@@ -298,14 +283,14 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 
 
 def _expansion(
-    approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
+    approximation: Approximation, posterior: Posterior, y: np.ndarray, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
         beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
@@ -320,7 +305,7 @@ def _corrected(
     objective: Any,
     coupled: bool,
     moves: bool,
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     across: Any,
     y: Any,
     row_mask: Any,
@@ -339,13 +324,9 @@ _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = compiled(halves)
 
 
-def corrected_moments(posterior: IndependentPosterior | BlockPosterior, shift: Any, response: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
-    if isinstance(posterior, BlockPosterior):
-        mean, V = posterior.marginals()
-    else:
-        mean, variance = posterior.moments()
-        V = jax.vmap(jnp.diag)(variance)
+    mean, V = posterior.marginals()
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
@@ -356,12 +337,12 @@ def _prior_variances(prior: PriorCollection) -> Any:
 
 
 @compiled
-def _marginals(posterior: BlockPosterior) -> Any:
+def _marginals(posterior: Posterior) -> Any:
     return posterior.marginals()
 
 
 @compiled
-def _covariance(posterior: IndependentPosterior | BlockPosterior, *Phi: Any) -> Any:
+def _covariance(posterior: Posterior, *Phi: Any) -> Any:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -16,10 +16,11 @@ from jaxtyping import Array, Float
 from pgmodels.inference.corrections.response_products import by_products
 from pgmodels.inference.variational.natural_gradient import positive_part
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.block_posterior import BlockPosterior, together
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.block_posterior import together
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
 from pgmodels.priors.padding import masked
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.x64 import as_array
 
 # Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
@@ -102,7 +103,7 @@ class Response(NamedTuple):
 def linear_response(
     objective: Objective,
     coupled: bool,
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     Phi: Any,
     y: Any,
     row_mask: Any,
@@ -137,7 +138,7 @@ def linear_response(
 
 
 def halves(
-    posterior: IndependentPosterior | BlockPosterior, Phi: Any, prior: PriorCollection | None = None
+    posterior: Posterior, Phi: Any, prior: PriorCollection | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
     """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
 
@@ -151,13 +152,13 @@ def halves(
 
 
 def at_data(
-    posterior: IndependentPosterior | BlockPosterior, Phi: Any, coupled: bool
+    posterior: Posterior, Phi: Any, coupled: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
     """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
 
     The response involves only the latents' coordinates, but the objective depends on their full variance.
     """
-    if isinstance(posterior, IndependentPosterior):
+    if not posterior.is_coupled:
         return posterior.moments()
     mean, covariance = posterior.marginals()
     if Phi is None:

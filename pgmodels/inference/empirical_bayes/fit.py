@@ -26,7 +26,7 @@ from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
-from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -66,7 +66,7 @@ def fit(
     correct: bool | str = "auto",
     callback: Callback | None = None,
     progress: bool | None = None,
-) -> Approximation:
+) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
     ``objective`` is what is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of
@@ -161,9 +161,9 @@ def fit(
         converged=result.converged and maximum.converged,
         seconds=time.perf_counter() - begin,
     )
-    result = corrected_if(result, correct)
-    warn_narrow("fit", result)
-    return result
+    corrected = corrected_if(result, correct)
+    warn_narrow("fit", corrected)
+    return corrected
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:

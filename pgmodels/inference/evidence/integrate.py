@@ -40,7 +40,6 @@ from pgmodels.numerics.psis import smoothed
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import move
 from pgmodels.priors.distinct_inputs import DistinctInputs
@@ -204,11 +203,7 @@ def _predict(
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
     posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
-    if isinstance(posterior, BlockPosterior):
-        mean, covariance = posterior.marginals_at(X_new)
-    else:
-        mean, variance = posterior.predict(X_new)
-        covariance = jax.vmap(jnp.diag)(variance)
+    mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
 
 

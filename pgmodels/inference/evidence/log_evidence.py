@@ -14,7 +14,7 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
-from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -69,7 +69,7 @@ def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, A
 
 
 @double_precision
-def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
+def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
 
     By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
@@ -79,14 +79,14 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     that none was near enough. The formula is taken as it stands: what it leaves out is missing here too. Raises
     ValueError for draws.
     """
-    if not isinstance(result, Approximation):
+    if not isinstance(result, GaussianResult):
         raise ValueError(
             f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
     seed = as_seed(seed)
-    corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
+    corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(smoothed(weigh(corrected, share, num_draws, seed)[1]))

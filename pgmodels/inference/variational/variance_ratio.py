@@ -15,7 +15,7 @@ from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.priors.base import Sites
 from pgmodels.priors.padding import pad_rows, pad_zeros
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import warn
@@ -44,7 +44,7 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     objective = objective_of_result(approximation)
     if not objective.has_auxiliaries or objective.is_exact:
         return ratio
-    problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
+    problem = problem_of(model, Data(approximation.X, approximation.y), approximation.posterior.prior)
     size = problem.prior.num_rows
     rows = (pad_rows(part, max(size, _ROWS)) for part in (approximation.y, *approximation.predictor_moments()))
     curvature_sites = _sites_by_curvature(model.augmentation, *rows, model.parameters)
@@ -76,12 +76,12 @@ def _sites_by_curvature(
     return h, W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
 
 
-def warn_narrow(engine: str, approximation: Approximation) -> None:
+def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
 
     Only for converged results without a correction: otherwise non-convergence has its own warning.
     """
-    if not approximation.converged or isinstance(approximation, CorrectedApproximation):
+    if not (approximation.converged and isinstance(approximation, Approximation)):
         return
     ratio = variance_ratio(approximation)
     typical = np.median(ratio, axis=0)

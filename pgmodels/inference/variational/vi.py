@@ -324,7 +324,7 @@ def conclude(
         X=data.X,
         y=data.y,
         columns=data.columns,
-        posterior=posterior.resized(rows),
+        posterior=posterior,
         mean=mean,
         variance=variance,
         elbo_trace=trace,

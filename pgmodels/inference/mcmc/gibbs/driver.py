@@ -22,11 +22,12 @@ from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
-from pgmodels.inference.mcmc.gibbs.target import Chain, Target
+from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.model import Data, Model
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
+from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
@@ -82,7 +83,7 @@ class GibbsRun(Picklable):
             augmentation=model.augmentation,
             unknowns=self.unknowns,
             groups=tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
-            fixed_reference=None if self._sampled else self.prior,
+            fixed_reference=None if self._sampled else Reference(self.prior),
             row_mask=row_mask,
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
@@ -141,7 +142,8 @@ class GibbsRun(Picklable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, fixed_reference=_to_draw_from(fit.surrogate).completed(fit.surrogate))
+        surrogate = _to_draw_from(fit.surrogate).completed(fit.surrogate)
+        self.target = replace(self.target, fixed_reference=Reference(surrogate=surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -324,7 +326,7 @@ class GibbsRun(Picklable):
         """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
         path, fault = fit_again(self.target, vectors, self._preconditioned)
         if fault:
-            self.failed_fits.append(f"iteration {self.number}{':' if response is None else ','} {fault}")
+            self.failed_fits.append(f"iteration {self.number}{':' if path is None else ','} {fault}")
         if path is not None:
             self.target = replace(self.target, fitted=path)
             self.state = renew_surrogates(self.target, self.state)
@@ -352,7 +354,7 @@ class GibbsRun(Picklable):
 
 def _largest_precision(fit: Fit) -> float:
     surrogate = fit.surrogate
-    return float(np.asarray(surrogate.prior.total(surrogate.precision)).max())
+    return float(np.asarray(surrogate.prior.total(surrogate.sites.precision)).max())
 
 
 def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
@@ -392,7 +394,7 @@ def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
     spans = surrogate.prior.spans()
     residual = surrogate.prior.marginals()[1] - spans.marginals()[1]
     W = precisions_of(surrogate)
-    moved = condition_blocks(spans, surrogate.potential, W, surrogate.blocks)
+    moved = condition_blocks(spans, Sites(surrogate.sites.potential, W), surrogate.blocks)
     return residual, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + residual
 
 

@@ -3,8 +3,6 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from pgmodels.inference.loop import run_block
@@ -14,10 +12,11 @@ from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, GaussianState, positive_part, pull
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior, Marginals
+from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
+from pgmodels.priors.posterior import Marginals
 from pgmodels.runtime.jit import compiled
 
 # The surrogate is only a reference distribution: a loose tolerance suffices.
@@ -63,7 +62,7 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     if problem.coupled and not start.coupled:
         if sum(problem.prior.ranks) >= _DEAR:
             start = _ascend_apart(problem.with_independent_sites(), start)
-        start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
+        start = start.as_coupled()
     return _ascend(problem, start).completed(problem.prior)
 
 
@@ -100,7 +99,7 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
 
 def precisions_of(surrogate: BlockPosterior) -> Any:
     """The precisions of the data's sites, (n, latents, latents), of which a surrogate has a share."""
-    return surrogate.precision / _SHARE
+    return surrogate.sites.precision / _SHARE
 
 
 def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
@@ -110,7 +109,4 @@ def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
 
 def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
     """The posterior given sites, with all latents of a datum factorised together where that is affordable."""
-    predictors = problem.objective.predictors
-    if predictors is None and not sites.coupled:
-        sites = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision))
-    return couple(predictors, problem.prior, sites, problem.y, problem.parameters)
+    return couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
