@@ -156,7 +156,7 @@ def simulate_calibration(
     succeed.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
-    if model.is_weighted:
+    if approximation.weights is not None:
         raise ValueError("rows have weights, and data simulated from the model have none.")
     f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
     support = model.likelihood.support(model.num_latents)

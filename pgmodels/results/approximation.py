@@ -204,7 +204,7 @@ class CorrectedApproximation(Approximation):
                 "or with draws."
             )
         plain = self.uncorrected._marginals_at(X_new)
-        mean, variance, rows = averaging(self.model.unweighted, self.observations, (mean, variance), plain, covariates)
+        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
         warn_skewed(rows, "X_new")
         return mean, variance
 
@@ -212,8 +212,8 @@ class CorrectedApproximation(Approximation):
     def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
-        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
-        *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, covariates)
+        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
+        *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
         warn_skewed(rows, "the data")
         return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
 

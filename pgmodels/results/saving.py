@@ -55,7 +55,7 @@ _PRIORS: dict[str, type[LatentPrior]] = {
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
 # Fields stored elsewhere in the file or rebuilt, and the state of Gibbs chains, which is not saved.
-_OTHER_FIELDS = ("model", "prior", "posterior", "run")
+_OTHER_FIELDS = ("model", "prior", "posterior", "run", "weights")
 
 Arrays = dict[str, np.ndarray]
 Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
@@ -74,11 +74,15 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
     if _RESULTS.get(kind) is not type(result):
         raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
+    weights = result.weights if isinstance(result, Result) else None
+    if isinstance(result, Result) and weights is not None:
+        # Files have weights as the last column of y.
+        result = replace(result, y=np.column_stack([result.y, weights]))
     document = {
         "format": _FORMAT,
         "version": version("pgmodels"),
         "kind": kind,
-        "model": describe(result.model),
+        "model": describe(result.model) | {"weighted": weights is not None},
         "prior": _encode_prior(result, arrays) if isinstance(result, Approximation | Draws) else None,
         "fields": {
             field.name: _encode(getattr(result, field.name), field.name, arrays)
@@ -117,6 +121,9 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     model = build(document["model"], likelihood)
     stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
     stored = _renamed(stored, model)
+    if document["model"].get("weighted", False) and "y" in stored:
+        y, stored["weights"] = stored["y"][:, :-1], stored["y"][:, -1]
+        stored["y"] = y[:, 0] if y.shape[1] == 1 else y
     cls: Any = _RESULTS[document["kind"]]
     if cls is IntegratedApproximation:
         return cls(model=model, **stored)

@@ -17,7 +17,7 @@ from pgmodels.inference.variational.gaussian_vi import has_coupled_sites, quadra
 from pgmodels.model import Model
 from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
-from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.padding import pad_rows, weighted
 from pgmodels.results.approximation import (
     Approximation,
     CorrectedApproximation,
@@ -168,14 +168,14 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
     model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
-    y, row_mask = _filled(approximation, posterior.prior.num_rows)
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     Phi = mixing(model, y)
     objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
     coupled, across = has_coupled_sites(approximation), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
     moves = approximation.objective == "augmented" and objective.size == 1
     respond = _respond if approximation.objective == "augmented" else _respond_by_quadrature
-    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
+    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
@@ -198,11 +198,6 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
     )
-
-
-def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
-    """Observations padded to ``size`` rows, and the row mask."""
-    return pad_rows(approximation.y, size), as_array(row_mask_of(len(approximation.y), size))
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
@@ -236,6 +231,7 @@ def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
         "X": approximation.X,
         "y": approximation.y,
         "columns": approximation.columns,
+        "weights": approximation.weights,
         "seconds": approximation.seconds + time.perf_counter() - start,
         "posterior": approximation.posterior,
         "elbo_trace": approximation.elbo_trace,
@@ -268,9 +264,10 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         )
     posterior, n = approximation.posterior.padded(), len(approximation.y)
     size = posterior.prior.num_rows
-    y, row_mask = _filled(approximation, size)
+    y, row_weights = approximation.data.padded(size)
     Phi = mixing(model, y)
-    shift, curvature = (np.asarray(masked(row_mask, part)) for part in _expansion(approximation, posterior, y, Phi))
+    expanded = _expansion(approximation, posterior, y, Phi)
+    shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
     if isinstance(posterior, BlockPosterior):
         f, V = _marginals(posterior)
         mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
@@ -290,9 +287,9 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 
 
 def _expansion(
-    approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
+    approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: Array, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, without weights, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
@@ -315,11 +312,11 @@ def _corrected(
     posterior: IndependentPosterior | BlockPosterior,
     across: Any,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
     """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
-    response = linear_response(objective, coupled, posterior, across, y, row_mask, parameters)
+    response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)
 

@@ -223,6 +223,7 @@ def conclude(
         X=data.X,
         y=data.y,
         columns=data.columns,
+        weights=data.weights,
         posterior=posterior.resized(rows),
         mean=mean,
         variance=variance,

@@ -50,7 +50,7 @@ def test_the_mean_is_best(name, monkeypatch):
     model, data = sparse(name)
     problem = problem_of(model, data)
     assert can_ascend(problem)
-    assert problem.row_mask is not None
+    assert problem.row_weights is not None
     state = engine.state_of(problem, engine.init(problem).sites)
     mean, sites = jax.jit(at_best_mean)(problem, *state[:3])
     rows = len(data.y)
