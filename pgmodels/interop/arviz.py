@@ -178,6 +178,7 @@ def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
     return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f
 
 
+@double_precision
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
     flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]

@@ -51,11 +51,11 @@ class RowSharding(NamedTuple):
             return DataBatch(*map(as_array, batches))
         X, y, *weights = batches
         padding, sharding = -self.size % self.devices, NamedSharding(_mesh(), _SHARDED)
-        parts = [_filled(part, padding) for part in (X, y)]
+        arrays = [_filled(part, padding) for part in (X, y)]
         if weights or padding:
-            known = weights[0] if weights else np.ones(X.shape[:2])
-            parts.append(np.pad(known, ((0, 0), (0, padding))))
-        return DataBatch(*(jax.make_array_from_callback(part.shape, sharding, part.__getitem__) for part in parts))
+            row_weights = weights[0] if weights else np.ones(X.shape[:2])
+            arrays.append(np.pad(row_weights, ((0, 0), (0, padding))))
+        return DataBatch(*(jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in arrays))
 
     def count(self, rows: Array) -> int:
         """The rows of a batch, of which some are here."""
