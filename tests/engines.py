@@ -124,8 +124,7 @@ def check_response(problem, sites):
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     posterior = run(problem.condition, sites)
-    row_mask = np.ones(len(problem.y)) if problem.row_mask is None else problem.row_mask
-    arguments = posterior, Phi, problem.y, row_mask, problem.parameters
+    arguments = posterior, Phi, problem.y, problem.row_weights, problem.parameters
     response = run(linear_response, problem.objective, problem.coupled, *arguments)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))

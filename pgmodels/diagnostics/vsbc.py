@@ -154,7 +154,7 @@ def simulate_calibration(
     succeed.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
-    if model.is_weighted:
+    if approximation.weights is not None:
         raise ValueError("rows have weights, and data simulated from the model have none.")
     prior = approximation.posterior.prior
     f = draw_latents(prior, num_replicates, seed, 0)[0][:, : len(y)]

@@ -37,7 +37,7 @@ def prior_predictive(
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    model = require_model(model).unweighted
+    model = require_model(model)
     inputs = model.check_inputs(X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)

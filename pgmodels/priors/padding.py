@@ -1,6 +1,6 @@
 """Padding of data to one of few sizes, so that data sets of similar length share compiled programs.
 
-Padding rows follow the data, repeat the first row and have zero sites.
+Padding rows follow the data, repeat the first row and have weight 0: no term in a sum over the data, and zero sites.
 """
 
 import jax.numpy as jnp
@@ -63,7 +63,14 @@ def row_mask_of(count: int, size: int) -> np.ndarray:
 
 
 def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row, zero for padding; ``row_mask`` None means no padding."""
+    """Terms of each row, zero where ``row_mask`` is; None means no padding."""
     if row_mask is None:
         return terms
     return jnp.where(row_mask.reshape(-1, *[1] * (terms.ndim - 1)) > 0, terms, 0.0)
+
+
+def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    """Terms of each row times its weight, zero for padding whatever they are; None means weights of 1."""
+    if row_weights is None:
+        return terms
+    return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

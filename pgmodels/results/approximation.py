@@ -254,8 +254,13 @@ class CorrectedApproximation(GaussianResult):
 
     @property
     def y(self) -> np.ndarray:
-        """The observations, with row weights, if any, as the last column."""
+        """The observations, (n,) or (n, columns)."""
         return self.uncorrected.y
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The powers of the rows' likelihoods, (n,); None if all are 1."""
+        return self.uncorrected.weights
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -351,7 +356,7 @@ class CorrectedApproximation(GaussianResult):
                 "or with draws."
             )
         plain = self.uncorrected._marginals_at(X_new)
-        mean, variance, rows = averaging(self.model.unweighted, self.observations, (mean, variance), plain, covariates)
+        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
         warn_skewed(rows, "X_new")
         return mean, variance
 
@@ -359,8 +364,8 @@ class CorrectedApproximation(GaussianResult):
     def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
-        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
-        *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, covariates)
+        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
+        *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
         warn_skewed(rows, "the data")
         return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
 

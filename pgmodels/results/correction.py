@@ -116,7 +116,7 @@ def correct_at(
     return mean[:m], spread[:m]
 
 
-def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
+def mixing(model: Model, y: np.ndarray | Array) -> tuple[Any, ...]:
     """Φ at the data, nothing where no factor combines latents."""
     predictors = model.predictors
     return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)

@@ -176,7 +176,7 @@ class Draws(DataResult):
             leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             padded = [_pad_rank(v, group.rank) for group, v in pairs]
-            at_data = self.model.padded(self.X)[0], self._fixed_groups(prior)
+            at_data = self.model.inputs(self.X, padded=True), self._fixed_groups(prior)
             projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         conditionals = [_at(group, inputs, _pad_draws(v, group.rank)) for group, v in pairs]

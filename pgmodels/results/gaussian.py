@@ -61,7 +61,7 @@ class GaussianPredictions(ABC):
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
         mean, variance = self._averaging(X_new, mean, variance, covariates)
-        nodes = nodes_at(self.model.unweighted, mean, variance, covariates)
+        nodes = nodes_at(self.model, mean, variance, covariates)
         return Predictive(self.likelihood, nodes, covariates)
 
     def _averaging(

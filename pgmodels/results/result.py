@@ -9,7 +9,7 @@ import numpy as np
 
 from pgmodels.data.arrays import check_column_names
 from pgmodels.likelihoods.likelihood import Likelihood
-from pgmodels.model import Model
+from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime import hooks
@@ -19,8 +19,8 @@ from pgmodels.runtime.pickling import Picklable
 class Result(Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns if it was a data frame. Row weights, if any, are the last column of y, and
-    ``model`` is then the weighted model.
+    ``columns`` are the names of X's columns if it was a data frame. ``weights`` (n,) are the powers of the rows'
+    likelihoods, None if all are 1; rows of weight 0 are left out.
     """
 
     if TYPE_CHECKING:
@@ -53,22 +53,20 @@ class Result(Picklable):
         def prior(self) -> PriorCollection:
             """The prior of the latents at the data."""
 
-    @property
-    def weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), None without weights."""
-        return self.y[:, -1] if self.model.is_weighted else None
+        @property
+        def weights(self) -> np.ndarray | None:
+            """The powers of the rows' likelihoods, (n,); None if all are 1."""
+
 
     @property
-    def observations(self) -> np.ndarray:
-        """y as passed by the user, without weights."""
-        if not self.model.is_weighted:
-            return self.y
-        return self.y[:, 0] if self.y.shape[1] == 2 else self.y[:, :-1]
+    def data(self) -> Data:
+        """X, y, and the rows' weights."""
+        return Data(self.X, self.y, self.columns, self.weights)
 
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood.unweighted
+        return self.model.likelihood
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
@@ -119,6 +117,7 @@ class DataResult(Result):
     seconds: float
     method: str
     columns: tuple[str, ...] | None = None
+    weights: np.ndarray | None = None
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:

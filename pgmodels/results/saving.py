@@ -66,7 +66,7 @@ _PRIORS: dict[str, type[LatentPrior]] = {
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
 # Fields stored elsewhere in the file or rebuilt, and what is not saved: the state of chains, and custom objectives.
-_OTHER_FIELDS = ("model", "prior", "posterior", "uncorrected", "run", "custom_objective")
+_OTHER_FIELDS = ("model", "prior", "posterior", "uncorrected", "run", "weights", "custom_objective")
 
 Arrays = dict[str, np.ndarray]
 Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
@@ -85,11 +85,12 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
     if _RESULTS.get(kind) is not type(result):
         raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
+    weights = result.weights if isinstance(result, Result) else None
     document = {
         "format": _FORMAT,
         "version": version("pgmodels"),
         "kind": kind,
-        "model": describe(result.model),
+        "model": describe(result.model) | {"weighted": weights is not None},
         "prior": _encode_prior(result, arrays) if isinstance(result, GaussianResult | Draws) else None,
         "fields": {name: _encode(value, name, arrays) for name, value in _values(result).items()},
     }
@@ -106,6 +107,9 @@ def _values(result: Any) -> dict[str, Any]:
     """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
     known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
     values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
+    if isinstance(result, Result) and result.weights is not None:
+        # Files have weights as the last column of y.
+        values["y"] = np.column_stack([result.y, result.weights])
     if isinstance(result, LinearResponse):
         values |= _coordinates(values, result.posterior.prior, result.prior)
     return values
@@ -158,6 +162,9 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     model = build(document["model"], likelihood)
     stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
     stored = _renamed(stored, model)
+    if document["model"].get("weighted", False) and "y" in stored:
+        y, stored["weights"] = stored["y"][:, :-1], stored["y"][:, -1]
+        stored["y"] = y[:, 0] if y.shape[1] == 1 else y
     cls: Any = _RESULTS[document["kind"]]
     if cls is IntegratedApproximation:
         return cls(model=model, **stored)

@@ -44,7 +44,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood.unweighted
+        return self.model.likelihood
 
     @property
     def elbo(self) -> float:

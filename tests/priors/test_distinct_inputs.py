@@ -123,8 +123,8 @@ def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together()
         problem = problem_of(apart().resolve(X), Data(X, y))
         first, second = problem.prior.groups
         coarse = PriorCollection((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
-        rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_mask[:, None]
-        state = run(state_of, problem, Sites(rows / NOISE, problem.row_mask[:, None] / NOISE))
+        rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_weights[:, None]
+        state = run(state_of, problem, Sites(rows / NOISE, problem.row_weights[:, None] / NOISE))
         neglect = replace(problem, prior=coarse).neglect(*state[:3])
     pull = np.linalg.solve(covariance(X, X) + NOISE * np.eye(20), y - MEAN)
     squares = [pull @ np.equal.outer(column, column) @ pull for column in X.T]

@@ -19,6 +19,7 @@ from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
 )
 from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
 from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.model import Data
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
@@ -98,7 +99,7 @@ def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
         problem = problem_of(model, model.check(X, y))
         assert len(problem.y) == 48
         wild = jnp.array(problem.y).at[41:44].set(jnp.array([np.nan, 1e300, -np.inf]))
-        other = Problem(problem.objective, problem.prior, wild, problem.parameters, row_mask=problem.row_mask)
+        other = Problem(problem.objective, problem.prior, wild, problem.parameters, row_weights=problem.row_weights)
         mean, variance = problem.marginals()
         sites = problem.sites(mean, variance)
         assert not np.asarray(sites.precision)[41:].any()
@@ -187,12 +188,17 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
         can_pad = False
 
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=Own()))
-    inputs, row_mask = model.padded(X)
+    data = Data(X, np.sin(X[:, 0]))
+    with jax.enable_x64(True):
+        padded, unpadded = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(data), model.padded(data)
+    inputs, y, row_weights = unpadded
     np.testing.assert_array_equal(inputs.X[0], X)
-    assert row_mask is None
-    padded, row_mask = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(X)
-    np.testing.assert_array_equal(padded.X[0], pad_rows(X, 48))
-    np.testing.assert_array_equal(row_mask, row_mask_of(41, 48))
+    np.testing.assert_array_equal(y, data.y)
+    np.testing.assert_array_equal(row_weights, np.ones(41))
+    inputs, y, row_weights = padded
+    np.testing.assert_array_equal(inputs.X[0], pad_rows(X, 48))
+    np.testing.assert_array_equal(y, pad_rows(data.y, 48))
+    np.testing.assert_array_equal(row_weights, row_mask_of(41, 48))
 
 
 class Plain(Representation):

@@ -17,7 +17,7 @@ from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.padding import pad_rows, weighted
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
     BEFORE_CORRECTION,
@@ -173,14 +173,14 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
     model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
-    y, row_mask = _filled(approximation, posterior.prior.num_rows)
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     Phi = mixing(model, y)
     objective = objective_of_result(approximation)
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
     moves = objective.has_auxiliaries and objective.size == 1
     respond = _respond if objective.num_nodes == 1 else _respond_by_quadrature
-    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
+    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
@@ -208,11 +208,6 @@ def has_coupled_sites(approximation: Approximation, objective: Objective) -> boo
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
     posterior = approximation.posterior
     return objective.signed and posterior.is_coupled and is_affordable(posterior.prior)
-
-
-def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
-    """Observations padded to ``size`` rows, and the row mask."""
-    return pad_rows(approximation.y, size), as_array(row_mask_of(len(approximation.y), size))
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
@@ -261,9 +256,10 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         )
     posterior, n = approximation.posterior, len(approximation.y)
     size = posterior.prior.num_rows
-    y, row_mask = _filled(approximation, size)
+    y, row_weights = approximation.data.padded(size)
     Phi = mixing(model, y)
-    shift, curvature = (np.asarray(masked(row_mask, part)) for part in _expansion(approximation, posterior, y, Phi))
+    expanded = _expansion(approximation, posterior, y, Phi)
+    shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
     if posterior.is_coupled:
         f, V = _marginals(posterior)
         mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
@@ -283,9 +279,9 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 
 
 def _expansion(
-    approximation: Approximation, posterior: Posterior, y: np.ndarray, Phi: tuple[Any, ...]
+    approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, without weights, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
@@ -308,11 +304,11 @@ def _corrected(
     posterior: Posterior,
     across: Any,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
     """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
-    response = linear_response(objective, coupled, posterior, across, y, row_mask, parameters)
+    response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)
 

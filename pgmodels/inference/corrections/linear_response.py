@@ -19,7 +19,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import together
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
-from pgmodels.priors.padding import masked
+from pgmodels.priors.padding import weighted
 from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.x64 import as_array
 
@@ -106,12 +106,12 @@ def linear_response(
     posterior: Posterior,
     Phi: Any,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     parameters: Any,
 ) -> Response:
     """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M from the dependence of the sites on the marginals (math: section 5b).
 
-    ``row_mask`` is 0 at padding rows, which do not contribute to M.
+    ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
     """
     mean, spread = at_data(posterior, Phi, coupled)
     size = mean.shape[1]
@@ -120,7 +120,7 @@ def linear_response(
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if coupled else positive_part(precision)
     derivatives = sensitivity(objective, mean, spread, precision, y, parameters, not coupled)
-    derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
+    derivatives = Sensitivity(*(weighted(row_weights, part) for part in derivatives))
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))

@@ -43,7 +43,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
 from pgmodels.priors.low_rank import InducingPoints, low_rank_at
-from pgmodels.priors.padding import masked, pad_rows
+from pgmodels.priors.padding import masked
 from pgmodels.priors.representation import TOLERANCE, Auto
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
@@ -139,7 +139,7 @@ def _problem(
     model: Model,
     inputs: DistinctInputs,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     pivots: tuple[Pivots, ...],
     floor: float,
 ) -> Problem:
@@ -163,7 +163,7 @@ def _problem(
         for gp, points, X, _ in group_inputs
     ]
     coupled = couples(objective) and prior.factored and sum(widths) <= MAX_BLOCK
-    return Problem(objective, prior, y, model.parameters, coupled, row_mask, floor)
+    return Problem(objective, prior, y, model.parameters, coupled, row_weights, floor)
 
 
 class _ProblemFamily(Module):
@@ -174,13 +174,13 @@ class _ProblemFamily(Module):
     model: Model
     inputs: DistinctInputs
     y: Array
-    row_mask: Array | None
+    row_weights: Array
     floor: float = eqx.field(static=True)
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.leaf_indices, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.inputs, self.y, self.row_mask, pivots, self.floor)
+        return _problem(self.objective, model, self.inputs, self.y, self.row_weights, pivots, self.floor)
 
 
 def _many_rows(family: _ProblemFamily, *_: Any) -> bool:
@@ -229,7 +229,7 @@ def _left_out(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...],
         residual = family.problem(vector, pivots).prior.residual_variances()
         if residual is None:
             return jnp.zeros(())
-        return 0.5 * jnp.sum(masked(family.row_mask, jnp.maximum(weights, 0.0) * residual))
+        return 0.5 * jnp.sum(masked(family.row_weights, jnp.maximum(weights, 0.0) * residual))
 
     return jax.grad(nats)(vector)
 
@@ -248,11 +248,10 @@ class MarginalBound:
         self.inputs = choose_inputs(model, data.X)
         self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
-        distinct, row_mask = model.padded(data.X)
-        y = as_array(data.y if row_mask is None else pad_rows(data.y, len(row_mask)))
+        distinct, y, row_weights = model.padded(data)
         self.distinct = distinct.masked()
         floor = _floor(learnable, self.distinct)
-        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_mask, floor=floor)
+        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_weights, floor)
         self.state: Any = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0

@@ -41,7 +41,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
-    before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
+    before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
         inverse_hessian_at(before, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian
     )

@@ -44,7 +44,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import move
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.low_rank import low_rank_at
-from pgmodels.priors.padding import masked, pad_rows, pad_zeros, padded_size
+from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime import hooks
@@ -86,7 +86,7 @@ class _ProblemFamily(Module):
     model: Model
     inputs: DistinctInputs
     y: Array
-    row_mask: Array | None
+    row_weights: Array
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at unconstrained hyperparameters, in low-rank form if the groups have pivots."""
@@ -101,7 +101,7 @@ class _ProblemFamily(Module):
                 if points
             )
             prior = PriorCollection(tuple(groups), inputs.copies)
-        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_mask)
+        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_weights)
 
     def at(self, vector: Array) -> Model:
         """The model at unconstrained hyperparameters."""
@@ -165,7 +165,7 @@ def _evaluate(
         noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
         f, log_ratio = proposal.place(keys, noise)
         terms = formula.log_evaluate(Environment(family.y, f, problem.parameters))[..., 0]
-        return log_ratio + jnp.sum(masked(family.row_mask, terms.T), axis=0)
+        return log_ratio + jnp.sum(weighted(family.row_weights, terms.T), axis=0)
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
@@ -178,7 +178,7 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     response = linear_response(
-        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_mask, problem.parameters
+        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_weights, problem.parameters
     )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
     return posterior, jnp.where(is_positive, response.covariance, 0.0), is_positive
@@ -284,7 +284,7 @@ class _Integration:
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
-        self.family = problem_family(model, data.X, data.y, unknowns, problem.coupled)
+        self.family = problem_family(model, data, unknowns, problem.coupled)
         self.first = ascent.state.sites
         count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
         self.keys = jax.random.split(jax.random.key(seed), count)
@@ -323,6 +323,7 @@ class _Integration:
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
+            weights=self.data.weights,
             seconds=time.perf_counter() - begin,
             method="integrate",
             vectors=self._vectors(design.points[kept]),
@@ -445,14 +446,9 @@ class _Integration:
             )
 
 
-def problem_family(
-    model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool
-) -> _ProblemFamily:
+def problem_family(model: Model, data: Data, unknowns: ParameterVector, joint: bool) -> _ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    objective = expected_objective(model)
-    inputs, row_mask = model.padded(X)
-    observed = as_array(y if row_mask is None else pad_rows(y, len(row_mask)))
-    return _ProblemFamily(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)
+    return _ProblemFamily(expected_objective(model), unknowns, joint, model.bare(), *model.padded(data))
 
 
 @hooks.moments_at.register(IntegratedApproximation)
@@ -478,7 +474,7 @@ def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: 
 
 def _family_of_result(result: IntegratedApproximation) -> _ProblemFamily:
     """The problem family of a result."""
-    return problem_family(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
+    return problem_family(result.model, result.data, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
 def _place(

@@ -101,6 +101,7 @@ def nuts(
         X=data.X,
         y=data.y,
         columns=data.columns,
+        weights=data.weights,
         prior=model.compiled_prior(data.X, program.fixed_groups),
         whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(samples["f"]),

@@ -15,7 +15,7 @@ from pgmodels.inference.empirical_bayes.initial_values import initial_models
 from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.sharding import shard_rows
+from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows
 from pgmodels.inference.stochastic.step import Rates, StochasticProblem, SviState, WindowAverage, first_state, step
 from pgmodels.model import Data
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
@@ -146,10 +146,10 @@ def make_settings(
 
 @partial(compiled, optimise=False)
 @shard_rows
-def _first(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+def _first(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
     if problem.sample is not None:
-        return latent_subsampling.first_state(problem, problem.sample, vector, X, y)
-    return first_state(problem, vector, X, y)
+        return latent_subsampling.first_state(problem, problem.sample, vector, rows)
+    return first_state(problem, vector, rows)
 
 
 @compiled
@@ -157,18 +157,17 @@ def _first(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d
 def advance(
     problem: StochasticProblem,
     state: SviState,
-    X: Float[Array, "most b d"],
-    y: Array,
+    rows: DataBatch,
     rates: Rates,
     first: Any,
     last: Any,
 ) -> tuple[SviState, WindowAverage]:
     """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
     if problem.sample is not None:
-        return latent_subsampling.advance(problem, problem.sample, state, X, y, rates, first, last)
+        return latent_subsampling.advance(problem, problem.sample, state, rows, rates, first, last)
 
     def body(index: Array, carry: tuple[SviState, WindowAverage]) -> tuple[SviState, WindowAverage]:
-        state, info = step(problem, carry[0], X[index % len(X)], y[index % len(y)], rates)
+        state, info = step(problem, carry[0], rows.number(index), rates)
         vector, remaining = state.values.vector, carry[1].share
         now = WindowAverage(state.naturals, vector, vector**2, info.centre, info.bound, -state.rate * remaining)
         return state, jax.tree.map(jnp.add, carry[1], now)
@@ -189,24 +188,23 @@ def initial_ascent(
 
     The bounds with it.
     """
-    X, y = next(stream(0))
-    first, rows = problem.sharding.shard((X[:_RATE_BATCHES], y[:_RATE_BATCHES])), problem.sharding.shard((X, y))
+    block = next(stream(0))
+    first, rows = (problem.sharding.shard(part) for part in (tuple(a[:_RATE_BATCHES] for a in block), block))
 
     def started(vector: np.ndarray) -> SviState:
-        return problem.sharding.to_host(_first(problem, as_array(vector), *first))
+        return problem.sharding.to_host(_first(problem, as_array(vector), first))
 
     learning = float(settings.rates.learning)
     if not problem.learnable.leaf_indices:
         return Ascent(started(problem.start()), learning, 0, None, None, 0, (), False), {}
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
-    few = Data(sample.X[places], sample.y[places])
-    begun = initial_models(problem.learnable.model, few, _constant_objective(problem))
+    begun = initial_models(problem.learnable.model, sample.at(places), _constant_objective(problem))
     models = {name: start.model for name, start in begun.items() if start.kind == "level"}
     states = {name: started(problem.start(model)) for name, model in models.items()}
     fixed_rates = settings.rates._replace(learning=as_array(np.float64(0.0)))
     count = settings.sweep * _TRIAL_STEPS
-    tried = {name: advance(problem, state, *rows, fixed_rates, 0, count) for name, state in states.items()}
+    tried = {name: advance(problem, state, rows, fixed_rates, 0, count) for name, state in states.items()}
     bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
@@ -228,9 +226,9 @@ def _constant_objective(problem: StochasticProblem) -> Objective | None:
 
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
     """Shapes of a state and a window, without computation."""
-    X, y = problem.sharding.shard(next(stream(0)))
-    first = _first.shapes(problem, as_array(problem.start()), X[:_RATE_BATCHES], y[:_RATE_BATCHES])
-    return advance.shapes(problem, first, X, y, settings.rates, 0, settings.window)
+    rows = problem.sharding.shard(next(stream(0)))
+    first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
+    return advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
 
 
 def maximise(
@@ -265,11 +263,11 @@ def maximise(
 
 
 def _advanced(
-    problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings, first: int, last: int
+    problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings, first: int, last: int
 ) -> tuple[SviState, WindowAverage]:
     """Steps on some of the batches. Raises ValueError if the bound or the means are not finite."""
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = problem.sharding.to_host(advance(problem, ascent.state, *rows, rates, first, last))
+    state, window = problem.sharding.to_host(advance(problem, ascent.state, rows, rates, first, last))
     if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
@@ -278,7 +276,7 @@ def _advanced(
     return state, window
 
 
-def _last(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
     """The steps that fill no window: their average and that of the pool before, of the later half where there is none.
 
     They are not used to judge convergence.
@@ -294,7 +292,7 @@ def _last(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array],
     return ascent._replace(state=state, window=window, trace=trace)
 
 
-def _next(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+def _next(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
     state, window = _advanced(problem, ascent, rows, settings, 0, settings.window)
     bound, learning = float(window.bound), ascent.learning
     windows_at_rate, trace = ascent.windows_at_rate + 1, (*ascent.trace, bound)

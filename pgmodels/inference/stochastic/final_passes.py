@@ -16,7 +16,7 @@ from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source
-from pgmodels.inference.stochastic.sharding import row_sharding, shard_rows
+from pgmodels.inference.stochastic.sharding import DataBatch, row_sharding, shard_rows
 from pgmodels.inference.stochastic.step import StochasticProblem, block_indices, penalised_bound
 from pgmodels.model import Model
 from pgmodels.numerics.anderson import History, empty_history
@@ -151,7 +151,7 @@ def _pass(
     total = None
     for batches, count, size in _chunks(source, settings):
         here = problem if size == settings.batch_size else replace(problem, sharding=row_sharding(size))
-        statistics = here.sharding.to_host(_means(here, (naturals, vector), *here.sharding.shard(batches), count))
+        statistics = here.sharding.to_host(_means(here, (naturals, vector), here.sharding.shard(batches), count))
         statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
         total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
     if total is None:
@@ -169,8 +169,8 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
     def stacked(most: int) -> tuple[Block, int, int]:
         count = len(several)
         padded = several + [several[-1]] * (most - count)
-        X, y = (np.stack(arrays) for arrays in zip(*padded, strict=True))
-        return (X, y), count, X.shape[1]
+        block = tuple(np.stack(arrays) for arrays in zip(*padded, strict=True))
+        return block, count, block[0].shape[1]
 
     most = min(settings.window, settings.batches)
     for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
@@ -187,15 +187,14 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
 def _means(
     problem: StochasticProblem,
     at: tuple[tuple[NaturalParameters, ...], Array],
-    X: Float[Array, "most b d"],
-    y: Array,
+    rows: DataBatch,
     count: Array,
 ) -> _PassStatistics:
     """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at
 
     def add(index: Array, total: _PassStatistics) -> _PassStatistics:
-        bound, (batch, moments) = penalised_bound(problem, naturals, vector, X[index], y[index])
+        bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
         targets = problem.targets(batch, moments.mean, moments.variance)
         statistics = _PassStatistics(problem.sharding.psum(bound), targets, problem.inducing_loss(batch, moments))
         return jax.tree.map(jnp.add, total, statistics)

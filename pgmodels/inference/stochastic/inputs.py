@@ -26,14 +26,11 @@ def inputs_for_steps(
         return choose_inputs(model, sample.X)
     order = np.random.default_rng(0).permutation(len(sample.X))
     if train_hyperparameters:
-        few = np.sort(order[:_FEW])
+        few = sample.at(np.sort(order[:_FEW]))
         # The steps learn on all rows, and say what is to be said of that.
         with suppress_warnings(PgmodelsWarning):
-            y, weights = sample.y[few], None
-            if model.is_weighted:
-                y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
             fitted = fit(
-                model.unweighted, sample.X[few], y, weights=weights, objective=objective, correct=False, progress=False
+                model, few.X, few.y, weights=few.weights, objective=objective, correct=False, progress=False
             ).model
         pairs = zip(model.gps, fitted.gps, strict=True)
         gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
@@ -44,5 +41,5 @@ def inputs_for_steps(
         elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
         return elbo, num_rows / len(rows) * precisions
 
-    chosen = select_inducing_inputs(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)
+    chosen = select_inducing_inputs(model, sample.at(rows), optimum)
     return tuple(np.asarray(gp.form.inputs) if isinstance(gp.form, Inducing) else None for gp in chosen.gps)

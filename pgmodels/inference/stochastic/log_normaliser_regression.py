@@ -7,6 +7,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from pgmodels.inference.stochastic.sharding import RowSharding
+from pgmodels.priors.padding import masked
 
 
 class LogSum(NamedTuple):
@@ -24,19 +25,27 @@ def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 
-def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, sharding: RowSharding) -> LogSum:
+def fit_log_sum(
+    A: Float[Array, "M b"], sums: Float[Array, " b"], row_mask: Array | None, num_rows: Array, sharding: RowSharding
+) -> LogSum:
     """Least squares on the logarithms of sums that are known; weights have the prior N(0, 1)."""
-    phi = sharding.mask_padding(features(A))
+    phi = masked(row_mask, features(A))
     size = sharding.count(sums)
     curvature, slope = sharding.psum((phi.T @ phi / size, phi.T @ jnp.log(sums) / size))
     return LogSum(_solve(curvature, slope, num_rows), curvature)
 
 
 def newton_update(
-    now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, sharding: RowSharding, rate: Array
+    now: LogSum,
+    A: Float[Array, "M b"],
+    sums: Float[Array, " b"],
+    row_mask: Array | None,
+    num_rows: Array,
+    sharding: RowSharding,
+    rate: Array,
 ) -> LogSum:
     """A step, so long at most, of Newton's towards what loses least at unbiased estimates of the sums at some rows."""
-    phi = sharding.mask_padding(features(A))
+    phi = masked(row_mask, features(A))
     size = sharding.count(sums)
     # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S.
     excess = sums * jnp.exp(-(features(A) @ now.weights)) - 1.0

@@ -30,6 +30,19 @@ class Source(NamedTuple):
     digest: str
 
 
+class _WeightedRows(ArrayRows):
+    """Rows of arrays with their weights."""
+
+    def __init__(self, data: Data):
+        super().__init__(data.X, data.y)
+        self.weights = data.row_weights
+
+    def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
+        """See Rows."""
+        for rows in self.slices(rng):
+            yield self.X[rows], self.y[rows], self.weights[rows]
+
+
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
     """X and y, which may be given as a pair; ValueError where y is missing."""
     if y is not None or isinstance(X, Rows):
@@ -47,13 +60,14 @@ def source_of(
 ) -> tuple[Model, Data, Source]:
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
-        _check_rows(model, y, weights)
+        _check_rows(y, weights)
     if train_hyperparameters or isinstance(X, Rows) or not objective.is_monotone:
         _require_inducing(model, objective)
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-        return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
+        rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
+        return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
     surveyed = survey(X, check)
     model.warn_unseen(check.unseen)
@@ -72,12 +86,10 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
     return stream
 
 
-def _check_rows(model: Model, y: Any, weights: Any) -> None:
+def _check_rows(y: Any, weights: Any) -> None:
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
         raise ValueError(f"{extra[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
-    if model.is_weighted:
-        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
 
 
 def _require_inducing(model: Model, objective: Objective) -> None:

@@ -7,13 +7,11 @@ from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
-from pgmodels.priors.padding import masked
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -22,25 +20,42 @@ _ROWS = "rows"
 _SHARDED, _REPLICATED = PartitionSpec(None, _ROWS), PartitionSpec()
 
 
+class DataBatch(NamedTuple):
+    """Rows of data, or batches of rows along a first axis; ``weights`` are None if all are 1."""
+
+    X: Float[Array, "*batches b d"]
+    y: Array
+    weights: Float[Array, "*batches b"] | None = None
+
+    def number(self, index: Any) -> "DataBatch":
+        """One of the batches; after the last comes the first."""
+        return jax.tree.map(lambda part: part[index % len(part)], self)
+
+    def first(self, count: int) -> "DataBatch":
+        """The first of the batches."""
+        return jax.tree.map(lambda part: part[:count], self)
+
+
 class RowSharding(NamedTuple):
     """How rows are shared: ``devices`` have as many each of the ``size`` of a batch.
 
-    Where these do not come out even, the first row again fills up the last devices, and counts for nothing.
+    Where these do not come out even, the first row again fills up the last devices, with weight 0.
     """
 
     devices: int = 1
     size: int = 0
 
-    def shard(self, batches: Block) -> tuple[Array, Array]:
+    def shard(self, batches: Block) -> DataBatch:
         """Batches, along a first axis, with their rows on the devices; a process copies those of its own."""
         if self.devices == 1:
-            return as_array(batches[0]), as_array(batches[1])
-        X, y = (_filled(part, -self.size % self.devices) for part in batches)
-        sharding = NamedSharding(_mesh(), _SHARDED)
-        return (
-            jax.make_array_from_callback(X.shape, sharding, X.__getitem__),
-            jax.make_array_from_callback(y.shape, sharding, y.__getitem__),
-        )
+            return DataBatch(*map(as_array, batches))
+        X, y, *weights = batches
+        padding, sharding = -self.size % self.devices, NamedSharding(_mesh(), _SHARDED)
+        arrays = [_filled(part, padding) for part in (X, y)]
+        if weights or padding:
+            row_weights = weights[0] if weights else np.ones(X.shape[:2])
+            arrays.append(np.pad(row_weights, ((0, 0), (0, padding))))
+        return DataBatch(*(jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in arrays))
 
     def count(self, rows: Array) -> int:
         """The rows of a batch, of which some are here."""
@@ -49,12 +64,6 @@ class RowSharding(NamedTuple):
     def first_index(self, rows: Array) -> Any:
         """The place in the batch of the first of the rows here."""
         return 0 if self.devices == 1 else jax.lax.axis_index(_ROWS) * len(rows)
-
-    def mask_padding(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
-        """Terms of each row here, zero where it fills up."""
-        if self.size % self.devices == 0:
-            return terms
-        return masked(jnp.where(self.first_index(terms) + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
 
     def psum(self, sums: Any) -> Any:
         """Sums over the rows of a batch, from those over the rows here."""
@@ -75,7 +84,7 @@ def row_sharding(size: int) -> RowSharding:
 
 
 def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(whole, start, X, y, *others)``, to be compiled, on each device with its rows of the batches X and y.
+    """``function(problem, start, rows, *others)``, to be compiled, on each device with its part of the rows.
 
     ``problem.sharding`` says how they are shared. All else is the same everywhere, and so is what it returns.
     """
@@ -89,7 +98,7 @@ def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             # Machines may round differently, and have to decide alike.
             return problem.sharding.pmean(function(*local_arguments))
 
-        specs = (_REPLICATED, _REPLICATED, _SHARDED, _SHARDED, *[_REPLICATED] * (len(arguments) - 3))
+        specs = (_REPLICATED, _REPLICATED, _SHARDED, *[_REPLICATED] * (len(arguments) - 2))
         return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_REPLICATED, check_vma=False)(
             problem, *arguments
         )

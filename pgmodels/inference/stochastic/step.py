@@ -22,7 +22,7 @@ from pgmodels.inference.stochastic.natural_parameters import (
     retraction_step,
     to_moments,
 )
-from pgmodels.inference.stochastic.sharding import RowSharding
+from pgmodels.inference.stochastic.sharding import DataBatch, RowSharding
 from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
@@ -33,6 +33,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.factored import FactoredPrior
 from pgmodels.priors.inducing.representation import InducingPrior, inducing_by_root
 from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
+from pgmodels.priors.padding import masked, weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -106,7 +107,10 @@ class LatentSample(Module):
 
 
 class Batch(NamedTuple):
-    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters."""
+    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters.
+
+    ``weights`` (b,) are those of rows, None if all are 1.
+    """
 
     y: Array
     means: Float[Array, " L"]
@@ -114,6 +118,7 @@ class Batch(NamedTuple):
     residuals: list[Array]
     parameters: dict[str, Any]
     Phi: Array | None
+    weights: Float[Array, " b"] | None
 
 
 class Moments(NamedTuple):
@@ -195,19 +200,21 @@ class StochasticProblem(Module):
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
         )
 
-    def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
+    def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
         """Some rows."""
         parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
         prior, factors = self.prior, []
         if self.learns:
-            prior = self.prior_at(vector, X)
+            prior = self.prior_at(vector, rows.X)
         for group in prior.groups:
             if isinstance(group, InducingPrior) and self.learns:
                 factors += [(group.factor, group.residual)] * group.size
             elif isinstance(group, FactoredPrior):
-                factors += [group.factor_at(X)] * group.size
-        Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(y, parameters)
-        return Batch(y, prior.means(), [A for A, _ in factors], [residual for _, residual in factors], parameters, Phi)
+                factors += [group.factor_at(rows.X)] * group.size
+        predictors, y = self.objective.predictors, rows.y
+        Phi = None if predictors is None else predictors.matrix(y, parameters)
+        A, residuals = [A for A, _ in factors], [residual for _, residual in factors]
+        return Batch(y, prior.means(), A, residuals, parameters, Phi, rows.weights)
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
@@ -247,7 +254,8 @@ class StochasticProblem(Module):
             residual = push_values(batch.Phi**2, residual)
         w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
         share = jnp.mean(residual / moments.variance, axis=1)
-        sums = [jnp.sum(self.sharding.mask_padding(part)) for part in (jnp.sum(0.5 * w * residual, axis=1), share)]
+        loss = weighted(batch.weights, jnp.sum(0.5 * w * residual, axis=1))
+        sums = [jnp.sum(loss), jnp.sum(masked(batch.weights, share))]
         return (
             self.sharding.psum(jnp.stack(sums))
             / self.sharding.count(batch.y)
@@ -259,12 +267,12 @@ class StochasticProblem(Module):
         return self.natural_target(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))
 
     def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
-        """The q of sites on the predictors of a batch, which stand for all rows."""
+        """The q of sites of rows of weight 1 on the predictors of a batch, which stand for all rows."""
         if batch.Phi is None:
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
             h, w = pull_sites(batch.Phi, sites)
-        h, w = map(self.sharding.mask_padding, (h - w @ batch.means, w))
+        h, w = (weighted(batch.weights, part) for part in (h - w @ batch.means, w))
         share, A, targets = self.num_rows / self.sharding.count(batch.y), batch.factors, []
         for block in self.blocks:
             products = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
@@ -280,12 +288,12 @@ def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Ar
     return jnp.concatenate(factors)
 
 
-def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
     """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
     See ``pgmodels.inference.variational.cavi.CoordinateAscent.init``. Precisions below zero are left out.
     """
-    batch = problem.batch(vector, X[0], y[0])
+    batch = problem.batch(vector, rows.number(0))
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
     prior = jnp.stack([jnp.sum(A**2, axis=0) + residual for A, residual in pairs], axis=1)
@@ -298,17 +306,17 @@ def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "coun
     if not problem.adaptive:
         return begun
 
-    def gradients(rows: tuple[Array, Array]) -> Any:
-        one = problem.batch(vector, *rows)
+    def gradients(rows: DataBatch) -> Any:
+        one = problem.batch(vector, rows)
         return difference(problem.targets(one, *problem.moments(one, naturals)[:2]), naturals)
 
-    every = jax.lax.map(gradients, (X, y))
+    every, count = jax.lax.map(gradients, rows), len(rows.X)
     averages = []
     for index in range(len(problem.objective.blocks)):
         indices = block_indices(problem, index)
         means = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in indices]
-        squares = sum(jnp.sum(leaf**2) for place in indices for leaf in every[place]) / len(X)
-        averages.append(GradientStatistics(means, as_array(squares), as_array(np.float64(len(X)))))
+        squares = sum(jnp.sum(leaf**2) for place in indices for leaf in every[place]) / count
+        averages.append(GradientStatistics(means, as_array(squares), as_array(np.float64(count))))
     return begun._replace(averages=tuple(averages))
 
 
@@ -326,34 +334,32 @@ class StepInfo(NamedTuple):
 
 
 def penalised_bound(
-    problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
+    problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, rows: DataBatch
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
     """Minibatch estimate of Σ B - KL(q || prior) + log prior of the values, with its Batch and Moments.
 
     If devices share rows, the term of one device.
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
-    batch = problem.batch(vector, X, y)
+    batch, sharding = problem.batch(vector, rows), problem.sharding
     moments = problem.moments(batch, naturals)
-    terms = problem.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
-    log_prior, sharding = problem.learnable.log_prior(problem.values_at(vector)), problem.sharding
-    likely = problem.num_rows / sharding.count(y) * jnp.sum(sharding.mask_padding(terms))
+    terms = problem.objective.local_bound(moments.mean, moments.variance, batch.y, batch.parameters)
+    log_prior = problem.learnable.log_prior(problem.values_at(vector))
+    likely = problem.num_rows / sharding.count(batch.y) * jnp.sum(weighted(batch.weights, terms))
     return likely - moments.divergence / sharding.devices + log_prior / sharding.devices, (batch, moments)
 
 
-def step(
-    problem: StochasticProblem, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
-) -> tuple[SviState, StepInfo]:
+def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
     """For each block of the objective a step of its natural parameters towards the optimum for some rows, and Adam's.
 
     Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
     of CAVI.
     """
-    rows_before = state.taken * problem.sharding.count(y) + problem.sharding.first_index(y)
+    rows_before = state.taken * problem.sharding.count(rows.y) + problem.sharding.first_index(rows.y)
     problem = replace(problem, objective=problem.objective.for_batch(rows_before))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
-        return penalised_bound(problem, state.naturals, vector, X, y)
+        return penalised_bound(problem, state.naturals, vector, rows)
 
     (value, (batch, initial_moments)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     value, slope = problem.sharding.psum((value, slope))

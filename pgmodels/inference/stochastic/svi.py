@@ -28,12 +28,17 @@ from pgmodels.inference.stochastic.latent_subsampling import latent_sample_of
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.posterior import posterior
 from pgmodels.inference.stochastic.rows import Source, paired, shuffled, source_of
-from pgmodels.inference.stochastic.sharding import explain_lost_process, require_same_inputs, row_sharding
+from pgmodels.inference.stochastic.sharding import (
+    DataBatch,
+    explain_lost_process,
+    require_same_inputs,
+    row_sharding,
+)
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
 from pgmodels.inference.variational.cavi import CAVI, start_at
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.inference.variational.vi import conclude, couples, is_affordable
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
@@ -63,7 +68,7 @@ def _many_rows(problem: StochasticProblem, naturals: Any, vector: Array, X: Arra
 def _moments(
     problem: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
 ) -> tuple[Array, Array]:
-    moments = problem.moments(problem.batch(vector, X, y), naturals)
+    moments = problem.moments(problem.batch(vector, DataBatch(X, y)), naturals)
     return moments.mean, moments.variance
 
 
@@ -174,7 +179,7 @@ def svi(
     model = model.resolve(data.X)
     if train_hyperparameters:
         model = hold_unnormalised(model, "svi")
-    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
+    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
     settings = make_settings(
         count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
@@ -330,6 +335,7 @@ def _fingerprint(
     model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
 ) -> dict[str, str]:
     """Digests of everything that determines the steps, the same in every process."""
+    model, sample = with_powers(model, sample)
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
     objective = objective_of(model, options.objective).name

@@ -324,6 +324,7 @@ def conclude(
         X=data.X,
         y=data.y,
         columns=data.columns,
+        weights=data.weights,
         posterior=posterior,
         mean=mean,
         variance=variance,

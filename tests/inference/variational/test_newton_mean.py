@@ -51,7 +51,7 @@ def test_the_mean_is_best(name, monkeypatch):
     model, data = sparse(name)
     problem = problem_of(model, data)
     assert can_ascend(problem)
-    assert problem.row_mask is not None
+    assert problem.row_weights is not None
     state = CAVI.state_of(problem, CAVI.init(problem).sites)
     mean, sites = jax.jit(at_best_mean)(problem, *state[:3])
     rows = len(data.y)

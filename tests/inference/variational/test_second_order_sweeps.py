@@ -107,10 +107,10 @@ def test_the_gradient_is_that_of_the_collapsed_bound(name):
     def at(shifts):
         group = problem.prior.groups[0]
         kernel = jax.tree.map(lambda leaf: leaf * jnp.exp(shifts["kernel"]), group.kernel)
-        moved = covariance_prior(kernel, group.mean + shifts["mean"], group.X, group.size, problem.row_mask)
+        moved = covariance_prior(kernel, group.mean + shifts["mean"], group.X, group.size, problem.row_weights)
         parameters = {name: value * jnp.exp(shifts["parameters"]) for name, value in problem.parameters.items()}
         prior = PriorCollection((moved,))
-        return type(problem)(problem.objective, prior, problem.y, parameters, row_mask=problem.row_mask)
+        return type(problem)(problem.objective, prior, problem.y, parameters, row_weights=problem.row_weights)
 
     zero = {name: jnp.zeros(()) for name in ("kernel", "mean", "parameters")}
     ours = jax.grad(lambda shifts: expanded_bound(at(shifts), expanded.state, expanded.expansions))(zero)

@@ -25,13 +25,12 @@ from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
 from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.interop.numpyro_model import checked_unknowns
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
-from pgmodels.priors.padding import pad_rows, row_mask_of
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
@@ -72,19 +71,20 @@ class GibbsRun(Picklable):
         groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
         bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
-        row_mask = None
-        if model.can_pad and self.prior.can_pad:
-            self.prior = self.prior.padded()
-            row_mask = as_array(row_mask_of(len(data.y), self.prior.num_rows))
+        pads = model.can_pad and self.prior.can_pad
+        self.prior = self.prior.padded() if pads else self.prior
+        # Auxiliary variables are drawn given the formula to the power of the weights: they are no factors here.
+        self.powers = with_powers(model, data)
+        y, row_mask = self.powers[1].padded(self.prior.num_rows)
         self.target = Target(
-            model=model.bare(),
-            inputs=model.inputs(data.X, padded=row_mask is not None),
-            y=as_array(pad_rows(data.y, self.prior.num_rows)),
-            augmentation=model.augmentation,
+            model=self.powers[0].bare(),
+            inputs=model.inputs(data.X, padded=pads),
+            y=y,
+            augmentation=self.powers[0].augmentation,
             unknowns=self.unknowns,
             groups=tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
             fixed_reference=None if self._sampled else Reference(self.prior),
-            row_mask=row_mask,
+            row_mask=row_mask if pads else None,
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
         self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
@@ -154,9 +154,10 @@ class GibbsRun(Picklable):
     def fingerprint(self) -> dict[str, str]:
         """Digests of everything that determines the draws, the same in every process."""
         num_warmup, num_chains, key, keep = self.settings
+        model, data = self.powers
         return {
-            "model": self.model.signature,
-            "data": digest((self.data.X, self.data.y)),
+            "model": model.signature,
+            "data": digest((data.X, data.y)),
             "seed": digest(key),
             "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
         }
@@ -257,6 +258,7 @@ class GibbsRun(Picklable):
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
+            weights=self.data.weights,
             prior=prior,
             whitened=whitened,
             log_likelihood_trace=records.log_likelihood,

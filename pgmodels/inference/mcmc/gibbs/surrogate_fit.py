@@ -43,13 +43,13 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
     ``row_mask`` says which rows are data, None where all are; the others get no factors.
     """
     objective = expected_objective(model, coarse=True)
-    problem = Problem(objective, prior, y, model.parameters, row_mask=row_mask)
+    problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
 def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
     """Where the fit starts: at the first sites of ``cavi``, whose bound nothing makes overflow."""
-    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_mask=row_mask))
+    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
 
 
 @partial(compiled, optimise=False)
