@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.data.options import check_whole_number
@@ -20,6 +19,7 @@ from pgmodels.priors.factored import FactoredPosterior, with_residual
 from pgmodels.priors.inducing.chunked import chunked_prior_at
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.selection import SELECTIONS, distinct_rows
+from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.low_rank import (
     InducingPointPrior,
     InducingPoints,
@@ -147,7 +147,7 @@ def inducing_by_root(
     The jitter is fixed at 1e-8 of the mean variance at Z.
     """
     root, jitter = whitened_root(kernel, Z)
-    A, ones = solve_triangular(root, kernel(Z, X), lower=True), jnp.ones(len(Z))
+    A, ones = solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     return _with_residual(
         LowRankPrior(
             kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
