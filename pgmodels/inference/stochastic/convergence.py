@@ -249,7 +249,8 @@ def maximise(
             start, done = time.perf_counter(), len(ascent.trace)
             count = settings.num_steps(done + 1) - settings.num_steps(done)
             following = _next if count == settings.window else _last
-            ascent = following(problem, ascent, tuple(map(as_array, next(rows))), settings)
+            X, y = map(as_array, next(rows))
+            ascent = following(problem, ascent, (X, y), settings)
             speed = count * settings.batch_size / (time.perf_counter() - start)
             if count == settings.window:
                 save(ascent, ascent.converged or settings.num_steps(done + 2) < (done + 2) * settings.window)
