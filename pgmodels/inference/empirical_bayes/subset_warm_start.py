@@ -15,14 +15,11 @@ from pgmodels.inference.empirical_bayes.search import (
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
-from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.priors.representation import Auto, Dense
 from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
 
-# Each subset has 1 / _GROWTH of the rows, but at least _LEAST, or _FEW with inducing inputs only: below these,
-# compilation takes longer than the search.
-_GROWTH, _LEAST, _FEW = 4, 512, 5_000
+# Each subset has 1 / _GROWTH of the rows.
+_GROWTH = 4
 # A subset's optimum is not used if some value is more than a factor of _FAR_OUT from the starts and the curvature of
 # the bound gives it a standard deviation above _FLAT, in factors of e: steps from a flat region may not lead back.
 _FAR_OUT, _FLAT = 1e3, 2.0
@@ -76,10 +73,11 @@ def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box
 
 def _num_subset_rows(model: Model, num_rows: int) -> int | None:
     """The number of rows of the subset to start from; None if no subset is used."""
-    forms = [gp.form for gp in model.gps]
-    least = _LEAST if any(isinstance(form, (Dense, Auto)) for form in forms) else _FEW
-    known = all(isinstance(form, (Dense, Auto, Inducing)) for form in forms)
-    return max(least, num_rows // _GROWTH) if known and num_rows >= 2 * least else None
+    sizes = [gp.form.least_subset for gp in model.gps if gp.form.least_subset is not None]
+    if len(sizes) < len(model.gps):
+        return None
+    least = min(sizes)
+    return max(least, num_rows // _GROWTH) if num_rows >= 2 * least else None
 
 
 def _scaled_to_rows(inverse_hessian: np.ndarray, growth: float) -> np.ndarray:

@@ -6,7 +6,6 @@ from pgmodels.inference.empirical_bayes.bound import engine_of, objective_of
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
 from pgmodels.model import GP, Data, Model
-from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
@@ -41,4 +40,4 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
         return elbo, num_rows / len(rows) * precisions
 
     chosen = select_inducing_inputs(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)
-    return tuple(np.asarray(gp.form.inputs) if isinstance(gp.form, Inducing) else None for gp in chosen.gps)
+    return choose_inputs(chosen, sample.X)

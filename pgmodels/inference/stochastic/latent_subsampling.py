@@ -13,7 +13,6 @@ from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, 
 from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
-from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
 from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.linalg import solve_columns
 
@@ -25,7 +24,7 @@ def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
     if count > size:
         raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
     form = model.gps[0].form
-    if len(model.gps) > 1 or not isinstance(form, Inducing) or form.select == AUTOMATIC:
+    if len(model.gps) > 1 or not form.num_inputs or form.is_automatic:
         raise ValueError(
             f"class_batch_size takes one GP of size={size} by a given number of inducing inputs, whose kernel all "
             f"latents share; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."

@@ -13,7 +13,6 @@ from pgmodels.data.sources.survey import survey
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.stochastic.convergence import Settings, Stream
 from pgmodels.model import Data, Model
-from pgmodels.priors.inducing.representation import Inducing
 
 
 class Source(NamedTuple):
@@ -81,7 +80,7 @@ def _check_rows(model: Model, y: Any, weights: Any) -> None:
 
 def _require_inducing(model: Model) -> None:
     for gp in model.gps:
-        if not isinstance(gp.form, Inducing):
+        if not gp.form.num_inputs:
             raise ValueError(
                 "svi learns hyperparameters, goes by objective='expected', and works from rows that it does not "
                 f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."

@@ -28,8 +28,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable, with_values
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.factored import FactoredPrior
-from pgmodels.priors.inducing.representation import InducingPrior, inducing_by_root
+from pgmodels.priors.inducing.representation import inducing_by_root
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
 from pgmodels.runtime.pickling import Module
@@ -196,14 +195,11 @@ class StochasticProblem(Module):
     def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
         """Some rows."""
         parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
-        prior, factors = self.prior, []
-        if self.learns:
-            prior = self.prior_at(vector, X)
-        for group in prior.groups:
-            if isinstance(group, InducingPrior) and self.learns:
-                factors += [(group.factor, group.residual)] * group.size
-            elif isinstance(group, FactoredPrior):
-                factors += [group.factor_at(X)] * group.size
+        prior = self.prior_at(vector, X) if self.learns else self.prior
+        factors: list[tuple[Array, Any]] = []
+        for group in prior.require_factors():
+            at_rows = (group.factor, group.residual_variance()) if self.learns else group.factor_at(X)
+            factors += [at_rows] * group.size
         Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(y, parameters)
         return Batch(y, prior.means(), [A for A, _ in factors], [residual for _, residual in factors], parameters, Phi)
 

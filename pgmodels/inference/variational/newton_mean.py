@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmodels.inference.problem import Problem
 from pgmodels.priors.base import Sites
 from pgmodels.priors.chunking import HELD
-from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.linear_predictor import push_values
 
 # Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
@@ -54,7 +53,7 @@ class _Solution(NamedTuple):
 def can_ascend(problem: Problem) -> bool:
     """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
     rows, size = problem.prior.num_rows, problem.objective.size
-    thin = all(isinstance(group, InducingPrior) for group in problem.prior.groups)
+    thin = all(group.has_cheap_products for group in problem.prior.groups)
     return thin and not problem.coupled and rows * size**2 <= HELD
 
 
