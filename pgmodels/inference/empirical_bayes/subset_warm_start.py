@@ -13,6 +13,7 @@ from pgmodels.inference.empirical_bayes.search import (
     within,
 )
 from pgmodels.model import Data, Model
+from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
 from pgmodels.runtime.progress import ProgressBar
@@ -23,8 +24,8 @@ _GROWTH = 4
 # A subset's optimum is not used if some value is more than a factor of _FAR_OUT from the starts and the curvature of
 # the bound gives it a standard deviation above _FLAT, in factors of e: steps from a flat region may not lead back.
 _FAR_OUT, _FLAT = 1e3, 2.0
-# Step of the finite differences of a Hessian, and its smallest curvature.
-_STEP, _LEAST_CURVATURE = 0.05, 0.1
+# Smallest curvature.
+_LEAST_CURVATURE = 0.1
 # Curvature at which half of the growth with the number of rows is applied.
 _SATURATED = 20.0
 _SEED = 0
@@ -94,11 +95,9 @@ def _scaled_to_rows(inverse_hessian: np.ndarray, growth: float) -> np.ndarray:
 
 def inverse_hessian_at(maximum: Maximum, least: float) -> np.ndarray | None:
     """An inverse Hessian by finite differences of gradients, curvatures at least ``least``; None if not finite."""
-    bound, vector = maximum.bound, maximum.bound.vector
-    at = bound(vector)[1]
-    slopes = np.array([bound(vector + step)[1] - at for step in _STEP * np.eye(len(vector))])
-    if not np.isfinite(slopes).all():
+    H = hessian(lambda vector: maximum.bound(vector)[1], maximum.bound.vector, central=False)
+    if not np.isfinite(H).all():
         return None
-    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
+    values, vectors = np.linalg.eigh(H)
     inverse_hessian = (vectors / np.maximum(values, least)) @ vectors.T
     return 0.5 * (inverse_hessian + inverse_hessian.T)
