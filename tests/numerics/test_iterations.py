@@ -17,7 +17,7 @@ M, B = ROOT @ ROOT.T + np.eye(6), RNG.normal(size=6)
 def solved(matrix, Q):
     product = lambda direction, raw: matrix @ direction  # noqa: E731
     with jax.enable_x64(True):
-        return conjugate_gradients(product, jnp.asarray(B), lambda r: Q @ r, 1e-10, 50)
+        return jax.tree.map(np.asarray, conjugate_gradients(product, jnp.asarray(B), lambda r: Q @ r, 1e-10, 50))
 
 
 @pytest.mark.parametrize("Q", [np.eye(6), np.diag(1.0 / np.diag(M))], ids=["plain", "preconditioned"])
