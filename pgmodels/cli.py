@@ -2,13 +2,12 @@
 
 import argparse
 import inspect
-import io
 import math
 import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.runtime import installation
 from pgmodels.runtime.interruption import INTERRUPTED
-from pgmodels.runtime.processes import run_in_processes
-from pgmodels.runtime.progress import progress_board, redirect_progress, shows_progress
 from pgmodels.runtime.seeds import NUM_SEEDS
-from pgmodels.runtime.threads import num_cores
 from pgmodels.study import DEFAULT_STUDIES, Study, validate
 
 NAMED = tuple(
@@ -171,36 +167,9 @@ def _run_validate(options: argparse.Namespace) -> int:
         "command": shlex.join(["pgmodels", *options.arguments]),
     }
     console = Console(width=100 if not Console().is_terminal else None)
-    if len(studies) == 1 or num_cores() == 1:
-        for study in studies:
-            validate(study, console=console, **settings)
-    else:
-        _validate_in_parallel(studies, settings, console)
+    for study in studies:
+        validate(study, console=console, **settings)
     return 0
-
-
-def _validate_in_parallel(studies: Sequence[Study], settings: Mapping[str, Any], console: Console) -> None:
-    """Run each study in its own process; their outputs are printed in order, each when it is complete."""
-    names = [study.data for study in studies]
-    console.print(f"{' and '.join(names)}, in parallel", markup=False, highlight=False)
-    # This process shows all progress bars; the others send theirs if they are shown.
-    shown = shows_progress(settings["progress"])
-    child_settings = {**settings, "progress": shown}
-    jobs = [(study, child_settings, console.width, console.is_terminal) for study in studies]
-    with progress_board(names, shown) as board:
-        for index, printed in enumerate(run_in_processes(_validated, jobs, board.update)):
-            with board.closing(index):
-                console.file.write(printed)
-
-
-def _validated(
-    send: Callable[..., None], study: Study, settings: Mapping[str, Any], width: int, is_terminal: bool
-) -> str:
-    """The output of ``validate`` for a console of this width and kind."""
-    printed = io.StringIO()
-    with redirect_progress(send):
-        validate(study, console=Console(file=printed, width=width, force_terminal=is_terminal), **settings)
-    return printed.getvalue()
 
 
 def _run_derive(options: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ def validate(
     not look complete, and does not replace the files of an earlier one. Raises ValueError, before any work, if the
     folder is not writable.
     """
-    # Imported here: a process that only starts others needs neither tables nor figures.
+    # Imported here: other commands need neither tables nor figures.
     from pgmodels.datasets import load, split
     from pgmodels.report.report import write_report
 

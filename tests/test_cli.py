@@ -102,31 +102,18 @@ def test_validate_writes_files_that_open_again(table, tmp_path, capsys):
     assert "lengthscale=Fixed(1.0)" in settings["model"]
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_the_studies_are_printed_in_order_however_they_run(cores, monkeypatch, capsys):
-    together = []
-
+def test_the_studies_are_printed_in_order(monkeypatch, capsys):
     def validate(study, *, console, seed, progress, **settings):
         console.print(f"{study.data} from {seed}", f"{settings['kernel'].__name__} {progress}")
 
-    def run_in_processes(work, jobs, on_message):
-        together.extend(jobs)
-        return (work(on_message, *job) for job in jobs)
-
     monkeypatch.setattr(cli, "validate", validate)
-    monkeypatch.setattr(cli, "run_in_processes", run_in_processes)
-    monkeypatch.setattr(cli, "num_cores", lambda: cores)
     assert main(["validate", "--seed", "4", "--kernel", "Matern52", "--quiet"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-2:] == ["breast-cancer from 4 Matern52 False", "wine from 4 Matern52 False"]
-    assert len(together) == (0 if cores == 1 else 2)
-    assert main(["validate", "--data", "wine", "--quiet"]) == 0
-    assert len(together) == (0 if cores == 1 else 2)
+    assert printed == ["breast-cancer from 4 Matern52 False", "wine from 4 Matern52 False"]
 
 
 @pytest.mark.slow
-def test_a_mistake_that_a_process_of_its_own_finds_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "num_cores", lambda: 2)
+def test_a_mistake_that_a_study_finds_is_told(capsys):
     assert main(["validate", "--num-chains", "0"]) == 2
     assert "num_chains" in capsys.readouterr().err
 

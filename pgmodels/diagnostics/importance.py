@@ -1,19 +1,13 @@
 """Importance sampling from an approximation to the posterior."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from pgmodels.inference.evidence.log_evidence import weigh
-from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.numerics.psis import SmoothedWeights, smoothed
-from pgmodels.priors.drawing import draw_latents
-from pgmodels.priors.posterior import Posterior
-from pgmodels.results.approximation import Approximation, GaussianResult, LinearResponse
-from pgmodels.runtime.jit import compiled
+from pgmodels.inference.evidence.importance import WeightedDraws, weigh
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.runtime.seeds import NUM_SEEDS
-from pgmodels.runtime.x64 import double_precision
 
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
 # tails. Candidates are compared with _PILOT draws each.
@@ -55,17 +49,17 @@ class ImportanceEstimate:
 
 def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    return _weigh(approximation, 1.0, num_draws, seed).weights.k
+    return weigh(approximation, 1.0, num_draws, seed).weights.k
 
 
 def importance_estimate(approximation: GaussianResult, num_draws: int, seed: int = 0) -> ImportanceEstimate:
     """Estimate the posterior from ``num_draws`` weighted draws, generated from ``seed``."""
-    from_q = _weigh(approximation, 1.0, num_draws, seed)
+    from_q = weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
     # New draws for the chosen proposal, unless it is q.
     from_proposal = from_q
     if widening != 1.0:
-        from_proposal = _weigh(approximation, widening, num_draws, (seed + 2) % NUM_SEEDS)
+        from_proposal = weigh(approximation, widening, num_draws, (seed + 2) % NUM_SEEDS)
     limit, size = from_proposal.weights.limit, from_proposal.weights.effective_size
     about = (from_q.weights.k, from_proposal.weights.k, limit, widening, num_draws, size)
     if not from_proposal.weights.k <= limit:
@@ -92,34 +86,7 @@ def importance_estimate(approximation: GaussianResult, num_draws: int, seed: int
     )
 
 
-class _Weighted(NamedTuple):
-    """Draws (draws, n, latents), and their importance weights p(y, f) / density."""
-
-    f: np.ndarray
-    weights: SmoothedWeights
-
-
-@double_precision
-def _weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int) -> _Weighted:
-    """Weighted draws of the Gaussian with the approximation's mean and the precisions of its sites times ``share``."""
-    if isinstance(approximation, LinearResponse):
-        f, log_ratios = weigh(approximation, share, num_draws, seed)
-        return _Weighted(f, smoothed(log_ratios))
-    q = approximation.uncorrected
-    proposal = q if share == 1.0 else _widened(q, share)
-    f, coordinates = draw_latents(proposal.posterior, num_draws, seed)
-    # The proposal is p(f) times the sites over their normaliser; adding it gives the ratios of p(y, f) to the proposal.
-    log_ratios = _log_ratios(proposal, f, coordinates) + float(_log_normalizer(proposal.posterior))
-    return _Weighted(f[:, : len(approximation.y)], smoothed(log_ratios))
-
-
-@double_precision
-def _widened(approximation: Approximation, share: float) -> Approximation:
-    """An approximation with the precisions of its sites times ``share``; only its posterior is valid."""
-    return replace(approximation, posterior=_tempered(approximation.posterior, share))
-
-
-def _divergence_error(from_q: _Weighted, from_proposal: _Weighted, log_evidence_error: float) -> float:
+def _divergence_error(from_q: WeightedDraws, from_proposal: WeightedDraws, log_evidence_error: float) -> float:
     """The standard error of log p(y) minus the average log ratio, from the same draws if q was not widened."""
     log_ratios, count = from_q.weights.log_ratios, len(from_q.f)
     if from_proposal is from_q:
@@ -129,33 +96,5 @@ def _divergence_error(from_q: _Weighted, from_proposal: _Weighted, log_evidence_
 
 def _best_widening(approximation: GaussianResult, seed: int) -> float:
     """The smallest widening whose effective sample size, from _PILOT draws, is within 5 % of the largest."""
-    sizes = [_weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
+    sizes = [weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
-
-
-@compiled
-def _tempered(posterior: Posterior, share: Any) -> Posterior:
-    return posterior.tempered(share)
-
-
-@compiled
-def _log_normalizer(posterior: Posterior) -> Any:
-    return posterior.log_normalizer()
-
-
-@compiled
-def _log_factor(posterior: Posterior, f: Any, coordinates: Any) -> Any:
-    # Sites act on the part of f in the coordinates; the rest has its prior distribution in the proposal.
-    projected = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)
-    return posterior.log_factor(projected)
-
-
-@double_precision
-def _log_ratios(approximation: Approximation, f: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> np.ndarray:
-    """sum log p(y | f) - sum (h f - w f^2 / 2) of draws f at the posterior's rows: log p(f | y) / q(f) and a constant.
-
-    q(f) is p(f) times the sites exp(h f - w f^2 / 2), normalised, so that p(f) drops out.
-    """
-    log_factor = np.asarray(_log_factor(approximation.posterior, f, coordinates))
-    at_data = f[:, : len(approximation.y)]
-    return pointwise_log_likelihood(approximation, at_data).sum(axis=-1) - log_factor

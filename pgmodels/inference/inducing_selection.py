@@ -6,7 +6,7 @@ import numpy as np
 
 from pgmodels.model import GP, Data, Model
 from pgmodels.priors.collection import columns
-from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
+from pgmodels.priors.inducing.representation import AUTOMATIC
 from pgmodels.priors.inducing.selection import greedy
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
@@ -45,7 +45,7 @@ def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = N
     inputs: list[np.ndarray | None] = []
     for gp, part in _groups(model):
         weights = None if precisions is None else _site_precisions(precisions, X, part)
-        inputs.append(gp.form.choose(gp.kernel, X, weights) if isinstance(gp.form, Inducing) else None)
+        inputs.append(gp.form.choose(gp.kernel, X, weights))
     return tuple(inputs)
 
 
@@ -61,19 +61,19 @@ def _site_precisions(precisions: np.ndarray, X: np.ndarray, part: slice) -> np.n
 def with_inputs(model: Model, inputs: Inputs) -> Model:
     """The model with inducing inputs given."""
     pairs = zip(model.gps, inputs, strict=True)
-    gps = [gp if Z is None else GP(gp.kernel, gp.mean, gp.size, Inducing(Z)) for gp, Z in pairs]
+    gps = [gp if Z is None else GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(Z)) for gp, Z in pairs]
     return Model(model.likelihood, gps)
 
 
 def without_inputs(model: Model) -> Model:
     """The model without its inducing inputs, for compiled code that takes them as an argument."""
-    gps = [GP(gp.kernel, gp.mean, gp.size, Inducing(1)) if isinstance(gp.form, Inducing) else gp for gp in model.gps]
+    gps = [GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(1)) for gp in model.gps]
     return Model(model.likelihood, gps)
 
 
 def is_automatic(model: Model) -> bool:
     """Whether the number of inducing inputs of some group is chosen from the data."""
-    return any(isinstance(gp.form, Inducing) and gp.form.select == AUTOMATIC for gp in model.gps)
+    return any(gp.form.is_automatic for gp in model.gps)
 
 
 def count_inputs(inputs: Inputs) -> int:
@@ -90,13 +90,10 @@ def same_inputs(one: Inputs, other: Inputs) -> bool:
 def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
     """Warn where a choice by precisions has as many inducing inputs as may be, and one more would be taken."""
     for Z, (gp, part) in zip(inputs, _groups(model), strict=True):
-        form = gp.form
-        if not isinstance(form, Inducing) or form.select != AUTOMATIC or Z is None or len(Z) != form.inputs:
-            continue
-        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, _site_precisions(precisions, X, part))) > len(Z):
+        if Z is not None and gp.form.asks_for_more(gp.kernel, X, _site_precisions(precisions, X, part), len(Z)):
             warn(
-                f"{form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: see "
-                f"what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
+                f"{gp.form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: "
+                f"see what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
                 InducingWarning,
             )
 
@@ -132,7 +129,7 @@ def warn_costly(
     ``effect`` says what that does; ``how_many`` in words how many would do.
     """
     if nats > _NATS and share > _SHARE:
-        count = sum(_num_inputs(gp) for gp in model.gps)
+        count = sum(gp.form.num_inputs for gp in model.gps)
         needed = f"More than {count} are needed" if how_many is None else how_many()
         warn(
             f"the inducing inputs, {count} in all, are too few: of the latents' variance at the data {share:.0%} is "
@@ -142,16 +139,10 @@ def warn_costly(
         )
 
 
-def _num_inputs(gp: GP) -> int:
-    """How many inducing inputs a group has."""
-    chosen = gp.form.inputs if isinstance(gp.form, Inducing) else 0
-    return chosen if isinstance(chosen, int) else len(chosen)
-
-
 def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
     """In words, how many rows chosen one by one leave few nats; twice as many as there are, at most."""
-    groups = [(gp, part) for gp, part in _groups(model.bare()) if isinstance(gp.form, Inducing)]
-    limits = [2 * _num_inputs(gp) for gp, _ in groups]
+    groups = [(gp, part) for gp, part in _groups(model.bare()) if gp.form.num_inputs]
+    limits = [2 * gp.form.num_inputs for gp, _ in groups]
     counts = [
         len(greedy(gp.kernel, X, most, _site_precisions(precisions, X, part), _NATS / len(groups)))
         for (gp, part), most in zip(groups, limits, strict=True)
@@ -172,7 +163,7 @@ def select_inducing_inputs(
     """
     model.check_memory(data.X)
     best = choose_inputs(model, data.X)
-    if not any(isinstance(gp.form, Inducing) and gp.form.adapts for gp in model.gps):
+    if not any(gp.form.adapts for gp in model.gps):
         return with_inputs(model, best)
     elbo, precisions = optimum(with_inputs(model, best), data)
     automatic, sharpness, tried = is_automatic(model), 1.0, best

@@ -11,7 +11,8 @@ from jax import Array
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
-from pgmodels.kernels.kernel import Kernel, as_kernel
+from pgmodels.kernels.kernel import Change, Kernel, as_kernel
+from pgmodels.parameters.parameter import is_parameter
 from pgmodels.runtime.x64 import as_array
 
 
@@ -23,6 +24,10 @@ class Restricted(Kernel):
     @abstractmethod
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """The inputs of the inner kernel, from which its default lengthscales are computed."""
+
+    def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
+        inner = change(self.kernel, self.inputs(X))
+        return eqx.tree_at(lambda restricted: restricted.kernel, self, inner, is_leaf=is_parameter)
 
 
 @final
@@ -54,10 +59,6 @@ class On(Restricted):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         inner = self.kernel.terms(len(self.columns))
         return tuple(tuple(sorted(self.columns[position] for position in term)) for term in inner)
-
-    def resolve(self, X: Float[Inputs, "n d"]) -> "On":
-        inner = self.kernel.resolve(self.inputs(X))
-        return self if inner is self.kernel else On(inner, self.columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted."""
@@ -109,10 +110,6 @@ class Difference(Restricted):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         indices = self.kernel.reads(len(self.left))
         return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
-
-    def resolve(self, X: Float[Inputs, "n d"]) -> "Difference":
-        inner = self.kernel.resolve(self.inputs(X))
-        return self if inner is self.kernel else Difference(inner, self.left, self.right)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted: both items of each row."""

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
-from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare, is_parameter
+from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.jit import compiled, double_outside_jit
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
@@ -82,14 +82,44 @@ class Kernel(Module):
             return self
 
         def resolve_node(node: Any) -> Any:
-            if isinstance(node, Kernel):
-                return node.resolve(X)
             return node.with_value(median_distance(X)) if is_parameter(node) and node.value is None else node
 
-        def is_leaf(node: Any) -> bool:
-            return is_parameter(node) or (isinstance(node, Kernel) and node is not self)
+        inner = self.map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
+        return jax.tree.map(resolve_node, inner, is_leaf=is_parameter)
 
-        return jax.tree.map(resolve_node, self, is_leaf=is_leaf)
+    def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
+        """The kernel with ``change(kernel, inputs)`` for each kernel that it is made of, ``inputs`` what that reads."""
+
+        def is_component(node: Any) -> bool:
+            return isinstance(node, Kernel) and node is not self
+
+        return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
+
+    def scaled(self, factor: float) -> "Kernel":
+        """The kernel times a factor, for start values; itself if nothing that is learned, without a prior, scales it.
+
+        By the hyperparameter ``variance``, if there is one: to be overridden where another one scales a kernel.
+        """
+        variance = getattr(self, "variance", None)
+        if not isinstance(variance, Parameter) or not variance.is_free:
+            return self
+        return self.with_parameter("variance", variance.value * factor)
+
+    def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> "Kernel":
+        """The kernel with the value ``length(lengthscale, X)`` for each lengthscale that is learned, without a prior.
+
+        Those of the kernels that it is made of: to be overridden by kernels of a distance.
+        """
+        return self.map_components(lambda kernel, inputs: kernel.stretched(inputs, length), X)
+
+    def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> "Kernel":
+        """The kernel with the value ``period(X)`` for each period that is learned, without a prior, unless None."""
+        return self.map_components(lambda kernel, inputs: kernel.with_period(inputs, period), X)
+
+    def with_parameter(self, name: str, value: Any) -> "Kernel":
+        """The kernel with another value of a hyperparameter."""
+        parameter = getattr(self, name).with_value(value)
+        return eqx.tree_at(lambda kernel: getattr(kernel, name), self, parameter, is_leaf=is_parameter)
 
     def check(self, num_columns: int) -> None:
         """Raise ValueError if a field holds numbers but is not declared as a Parameter or static.
@@ -135,6 +165,9 @@ class Kernel(Module):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+Change = Callable[[Kernel, Any], Kernel]
+
+
 @final
 class Sum(Kernel):
     """The sum of two kernels: the kernel of a sum of independent processes."""
@@ -152,6 +185,9 @@ class Sum(Kernel):
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
+
+    def scaled(self, factor: float) -> "Sum":
+        return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
@@ -177,6 +213,11 @@ class Product(Kernel):
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
+
+    def scaled(self, factor: float) -> "Product":
+        if not eqx.tree_equal(lhs := self.left.scaled(factor), self.left):
+            return Product(lhs, self.right)
+        return Product(self.left, self.right.scaled(factor))
 
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
@@ -266,10 +307,11 @@ def as_kernel(obj: Any) -> Kernel:
 
 def _arrays(kernel: Any) -> Any:
     """The kernel with its hyperparameters as arrays; values of None are set to 1."""
-    resolved = jax.tree.map(
-        lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
+    return bare_arrays(
+        jax.tree.map(
+            lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
+        )
     )
-    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(resolved))
 
 
 def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:

@@ -1,8 +1,10 @@
 """Non-stationary and other kernels: periodic, linear, constant and white noise."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -38,6 +40,11 @@ class Periodic(Kernel):
     def check(self, num_columns: int) -> None:
         super().check(num_columns)
         self.check_by_column("lengthscale", num_columns)
+
+    def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
+        if not self.period.is_free or X.shape[1] > 1 or (value := period(np.asarray(X)[:, 0])) is None:
+            return self
+        return self.with_parameter("period", value)
 
     def _circles(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2*d"]:
         angles = 2.0 * jnp.pi * as_array(X) / as_array(self.period.value)

@@ -1,9 +1,11 @@
 """Stationary kernels, functions of the distance between inputs."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -31,6 +33,11 @@ class Stationary(Kernel):
     def check(self, num_columns: int) -> None:
         super().check(num_columns)
         self.check_by_column("lengthscale", num_columns)
+
+    def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> Kernel:
+        if not self.lengthscale.is_free:
+            return self
+        return self.with_parameter("lengthscale", length(self.lengthscale, np.asarray(X)))
 
     @abstractmethod
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:

@@ -21,6 +21,7 @@ from pgmodels.runtime.formatting import write_constraint, write_distribution, wr
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module, Picklable
+from pgmodels.runtime.x64 import as_array
 
 
 class Fixed:
@@ -117,6 +118,11 @@ class Parameter(Module):
         return None if self.hashable_prior is None else self.hashable_prior.distribution
 
     @property
+    def is_free(self) -> bool:
+        """Whether it is learned and has no prior."""
+        return self.learned and self.prior is None
+
+    @property
     def declared_prior(self) -> Any:
         """The prior as the user declared it, not restricted to the constraint."""
         return self.prior.base if isinstance(self.prior, Within) else self.prior
@@ -182,6 +188,11 @@ def is_parameter(node: Any) -> bool:
 def bare(tree: Any) -> Any:
     """Replace every Parameter of a pytree by its value-only copy."""
     return jax.tree.map(lambda p: p.bare() if is_parameter(p) else p, tree, is_leaf=is_parameter)
+
+
+def bare_arrays(tree: Any) -> Any:
+    """``bare``, with numbers and arrays as JAX arrays."""
+    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(tree))
 
 
 def as_parameter(

@@ -11,8 +11,7 @@ from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
 from pgmodels.likelihoods.notation import Indexed, Tree, split_name
 from pgmodels.likelihoods.printers.text import to_text
-from pgmodels.plots.geometry import Box
-from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
+from pgmodels.plots.layout import DOT, RADIUS, Box, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle
 
 _INCHES = 0.62
@@ -53,10 +52,8 @@ def plot_graph(model: Any) -> Figure:
 def _extent(graph: AugmentedGraph, layout: Layout) -> Box:
     """The rectangle around the drawing, with a margin."""
     boxes = [*layout.plates.values(), *(node_box(node, *layout.nodes[node.id]) for node in graph.nodes)]
-    extent = boxes[0]
-    for box in boxes[1:]:
-        extent = extent.union(box)
-    return extent.grow(0.15, 0.15)
+    x_min, y_min, x_max, y_max = zip(*boxes, strict=True)
+    return Box(min(x_min) - 0.15, min(y_min) - 0.15, max(x_max) + 0.15, max(y_max) + 0.15)
 
 
 def _draw_plate(axes: Axes, plate: Plate, box: Box) -> None:

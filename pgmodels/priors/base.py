@@ -91,6 +91,8 @@ class LatentPrior(Module):
     size: eqx.AbstractVar[int]
     # Whether it has ``resized``.
     can_pad: ClassVar[bool] = False
+    # Whether products with the factor cost a small share of conditioning.
+    has_cheap_products: ClassVar[bool] = False
 
     def resized(self, size: int) -> "LatentPrior":
         """The prior truncated or padded to ``size`` rows; outside ``jit``.
@@ -110,6 +112,13 @@ class LatentPrior(Module):
     def residual_variance(self) -> Float[Array, " n"] | None:
         """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None
+
+    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> GroupPosterior:
+        """The posterior without sites, of coordinates with these roots of their precisions and these means.
+
+        Raises ValueError except by inducing inputs.
+        """
+        raise no_factor(self)
 
     def with_mean(self, mean: Array) -> "LatentPrior":
         """The prior with another mean."""

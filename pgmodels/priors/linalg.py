@@ -10,6 +10,7 @@ A constant mean is subtracted first. Only B and P are factorised: their eigenval
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.lax.linalg import cholesky, triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
@@ -207,6 +208,13 @@ def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) ->
 def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[Array, " r"]:
     """R^-T noise: turns standard normals into a draw of v about its mean."""
     return solve_triangular(root, noise, trans="T", lower=True)
+
+
+def solve_columns(root: Float[Array, "r r"], columns: Float[Array, "r m"]) -> Float[Array, "r m"]:
+    """R^-1 columns. Several devices can share the columns of a product, but not those of a solve."""
+    if jax.device_count() == 1:
+        return solve_triangular(root, columns, lower=True)
+    return inverse_root(root) @ columns
 
 
 def inverse_root(root: Float[Array, "r r"]) -> Float[Array, "r r"]:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
@@ -14,7 +12,7 @@ from jaxtyping import Array, Float
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dpstrf
 
-from pgmodels.parameters.parameter import bare
+from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
 from pgmodels.priors.low_rank import LowRankPrior
@@ -29,6 +27,7 @@ RANK_MULTIPLE = 16
 _MADE = 24.0
 # Rows per strip of blocked matrix operations.
 _STRIP = 128
+_LEAST_SUBSET = 512
 # Pivots below this fraction of the largest variance are rounding error.
 ROUNDING = 4e-15
 
@@ -47,6 +46,26 @@ class Representation(ABC):
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
+    # Minimum number of rows of a subset from whose optimum hyperparameters are learned: with fewer, compilation takes
+    # longer than the search. None for no such subset.
+    least_subset: ClassVar[int | None] = None
+    # Whether a choice of inducing inputs depends on the site precisions, and whether their number does.
+    adapts: ClassVar[bool] = False
+    is_automatic: ClassVar[bool] = False
+    # The number of inducing inputs, or the most that may be chosen; 0 without any.
+    num_inputs: ClassVar[int] = 0
+
+    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
+        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None without any."""
+        return None
+
+    def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
+        """Whether ``count`` inducing inputs are the most that may be chosen, and the data ask for another."""
+        return False
+
+    def with_inputs(self, Z: Any) -> "Representation":
+        """The representation by given inducing inputs, if it is by some."""
+        return self
 
     def memory(self, count: int) -> float:
         """Lower bound of the bytes needed to bind the prior at ``count`` distinct inputs, for large counts."""
@@ -81,6 +100,7 @@ class Dense(Representation):
     """
 
     can_pad: ClassVar[bool] = True
+    least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
     def memory(self, count: int) -> float:
         """See Representation."""
@@ -105,6 +125,7 @@ class Auto(Representation):
 
     can_pad: ClassVar[bool] = True
     spans: ClassVar[bool] = True
+    least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
     def memory(self, count: int) -> float:
         """See Representation."""
@@ -161,7 +182,7 @@ class Auto(Representation):
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
     """Kernel, mean and inputs as arrays, and the checked kernel matrix as a writable copy."""
-    kernel = jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
+    kernel = bare_arrays(kernel)
     X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
     padded = pad_rows(X, padded_size(len(X)))
     K = np.asarray(gram(kernel, as_array(padded)))

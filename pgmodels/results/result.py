@@ -57,7 +57,6 @@ class Result(Picklable):
         def weights(self) -> np.ndarray | None:
             """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
-
     @property
     def data(self) -> Data:
         """X, y, and the rows' weights."""

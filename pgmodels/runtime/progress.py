@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-# Receives the bars instead of the screen: description, total (None when a bar ends), steps and note.
-_listener: ContextVar[Callable[[str, int | None, int, str], None] | None] = ContextVar("listener", default=None)
+    from rich.progress import Progress
 
 
 class ProgressBar:
@@ -32,40 +27,6 @@ class ProgressBar:
         """Move on by some steps."""
         if self._move is not None:
             self._move(steps, note)
-
-
-class ProgressBoard:
-    """One row for each of several processes, which report their bars by ``update``."""
-
-    def __init__(self, names: Sequence[str], progress: Progress | None):
-        self._names, self._progress = names, progress
-        # Two tasks a row, of which one is visible: idle, and the current bar.
-        self._rows = [] if progress is None else [(_idle(name, progress), _hidden(name, progress)) for name in names]
-
-    def update(self, index: int, description: str, total: int | None, steps: int, note: str) -> None:
-        """Show a message of a process: 0 steps begin a bar, and a total of None ends it."""
-        if self._progress is None:
-            return
-        idle, bar = self._rows[index]
-        if steps:
-            self._progress.update(bar, advance=steps, note=note)
-            return
-        if total is not None:
-            self._progress.reset(bar, total=total, description=f"{self._names[index]}: {description}", note=note)
-        self._progress.update(bar, visible=total is not None)
-        self._progress.update(idle, visible=total is None)
-
-    @contextmanager
-    def closing(self, index: int) -> Iterator[None]:
-        """Remove a row; within the context the bars are hidden, so that text can be printed."""
-        if self._progress is None:
-            yield
-            return
-        for task in self._rows[index]:
-            self._progress.remove_task(task)
-        self._progress.stop()
-        yield
-        self._progress.start()
 
 
 def shows_progress(enabled: bool | None) -> bool:
@@ -86,42 +47,12 @@ def shows_progress(enabled: bool | None) -> bool:
 @contextmanager
 def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
     """A bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
-    listener = _listener.get()
-    if listener is not None and enabled is not False:
-        listener(description, total, 0, "")
-        yield ProgressBar(partial(listener, description, total))
-        listener("", None, 0, "")
-    elif not shows_progress(enabled):
+    if not shows_progress(enabled):
         yield ProgressBar(None)
     else:
         with _display() as progress:
             task = progress.add_task(description, total=total, note="")
             yield ProgressBar(lambda steps, note: progress.update(task, advance=steps, note=note))
-
-
-@contextmanager
-def redirect_progress(listener: Callable[[str, int | None, int, str], None]) -> Iterator[None]:
-    """Within the context bars are reported to ``listener`` instead of being shown."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-@contextmanager
-def progress_board(names: Sequence[str], enabled: bool | None) -> Iterator[ProgressBoard]:
-    """A board for processes of these names, shown if ``shows_progress(enabled)``."""
-    with _display() if shows_progress(enabled) else nullcontext() as progress:
-        yield ProgressBoard(names, progress)
-
-
-def _idle(name: str, progress: Progress) -> TaskID:
-    return progress.add_task(name, total=None, note="")
-
-
-def _hidden(name: str, progress: Progress) -> TaskID:
-    return progress.add_task(name, total=1, note="", visible=False)
 
 
 def _display() -> Progress:

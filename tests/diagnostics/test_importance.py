@@ -11,7 +11,8 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.diagnostics.importance import _weigh, _widened, importance_estimate, pareto_k
+from pgmodels.diagnostics.importance import importance_estimate, pareto_k
+from pgmodels.inference.evidence.importance import _widened, weigh
 from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian, LogisticSoftmax
@@ -63,7 +64,7 @@ def test_a_shifted_gaussian_is_moved_back():
     assert abs(estimate.log_evidence - log_evidence) < 4 * estimate.log_evidence_error
     assert abs(estimate.divergence - 0.5 * squared) < 4 * estimate.divergence_error
     # Weights exp(d u - d^2 / 2) of a standard normal u, d^2 the squared shift: E w^2 = exp(d^2). Widening adds to that.
-    from_q = _weigh(moved, 1.0, 20_000, seed=1)
+    from_q = weigh(moved, 1.0, 20_000, seed=1)
     np.testing.assert_allclose(from_q.weights.effective_size, 20_000 * np.exp(-squared), rtol=0.1)
     assert estimate.effective_size > 0.95 * from_q.weights.effective_size
 

@@ -6,8 +6,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 import pgmodels as pgm
-from pgmodels.plots.geometry import Box, Segment, enters
-from pgmodels.plots.layout import RADIUS, is_dot, label_box, lay_out
+from pgmodels.plots.layout import RADIUS, Box, is_dot, lay_out
 from tests.covering import some
 from tests.plots.test_plots import boxes
 
@@ -15,6 +14,10 @@ from tests.plots.test_plots import boxes
 @pgm.likelihood
 def weighted(y, f, observation_scale):
     return pgm.sigmoid(f[0]) ** y * pgm.sigmoid(f[1]) ** observation_scale / pgm.sum(pgm.sigmoid(f))
+
+
+def overlap(one, other):
+    return one.x_min < other.x_max and other.x_min < one.x_max and one.y_min < other.y_max and other.y_min < one.y_max
 
 
 def gps(count):
@@ -84,14 +87,14 @@ def test_plates_hold_their_own_nodes_and_no_others(name):
                 assert box.x_min < x - RADIUS / 2 < x + RADIUS / 2 < box.x_max
                 assert box.y_min < y - RADIUS / 2 < y + RADIUS / 2 < box.y_max
             else:
-                assert not box.overlaps(Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS))
+                assert not overlap(box, Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS))
         for other in graph.plates:
             second = layout.plates[other.id]
             if other.parent == plate.id:
                 assert box.x_min <= second.x_min < second.x_max <= box.x_max
                 assert box.y_min <= second.y_min < second.y_max <= box.y_max
             elif other.parent == plate.parent and other is not plate:
-                assert not box.overlaps(second)
+                assert not overlap(box, second)
     # Arrows point down.
     assert all(layout.nodes[edge.source][1] > layout.nodes[edge.target][1] for edge in graph.edges)
 
@@ -117,22 +120,6 @@ def test_indices_are_subscripts_and_names_are_as_they_are():
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"$f_{c}$", "$k_{c}$", r"$\omega_{2}$", r"$\omega_{3,c}$", "observation_scale"} <= texts
     assert r"$f_{1}$" in {text.get_text() for text in pgm.plot_graph(MODELS["two GPs"]).axes[0].texts}
-
-
-def test_geometry():
-    box = Box(0.0, 0.0, 2.0, 1.0)
-    entering = [(-1.0, 0.5, 3.0, 0.5), (1.0, 2.0, 1.0, 0.9), (0.5, 0.5, 0.5, 0.5)]
-    passing = [(-1.0, 0.5, 0.5, 3.0), (-1.0, 2.0, 3.0, 2.0), (-1.0, 0.5, -0.2, 0.5), (2.5, -1.0, 2.5, 3.0)]
-    assert enters(Segment(*np.array(entering).T), box).all()
-    assert not enters(Segment(*np.array(passing).T), box).any()
-    rising = Segment(0.0, 0.0, 2.0, 2.0)
-    assert rising.crosses(Segment(0.0, 2.0, 2.0, 0.0))
-    assert not rising.crosses(Segment(3.0, 0.0, 3.0, 2.0))
-    assert not rising.crosses(Segment(0.0, 2.0, 0.5, 1.5))
-    assert box.overlaps(Box(1.9, 0.9, 5.0, 5.0))
-    assert not box.overlaps(Box(2.0, 0.0, 5.0, 5.0))
-    plate = pgm.derive(pgm.Bernoulli()).graph.plates[0]
-    assert label_box(plate, box).x_max == box.x_max
 
 
 def test_what_is_no_model_is_refused():

@@ -1,7 +1,6 @@
 """What a process does while the package computes: forks, threads, interruptions."""
 
 import _thread
-import multiprocessing
 import os
 import signal
 import threading
@@ -14,7 +13,6 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pgmodels as pgm
-from pgmodels.runtime.processes import run_in_processes
 from pgmodels.runtime.threads import SMALL, one_thread_up_to
 
 RNG = np.random.default_rng(2)
@@ -123,25 +121,3 @@ def test_an_interruption_is_obeyed_and_leaves_nothing_behind():
     # Ten million samples take minutes; the stretch that runs is finished first.
     assert time.perf_counter() - begin < 30.0
     np.testing.assert_array_equal(pgm.gibbs(model(1.0), X, Y, num_samples=2, **sizes).mean, first.mean)
-
-
-def work(tell, what):
-    """A job that tells of itself and returns, one that ends without a result, or one that goes on."""
-    if what == "die":
-        os._exit(3)
-    if what == "sleep":
-        time.sleep(600.0)
-    tell(what, os.getpid())
-    return what.upper()
-
-
-def test_jobs_run_in_processes_that_end_with_the_first_failure():
-    heard = []
-    outputs = run_in_processes(work, [("a",), ("die",), ("sleep",)], lambda *message: heard.append(message))
-    assert next(outputs) == "A"
-    [(place, what, process)] = heard
-    assert (place, what) == (0, "a")
-    assert process != os.getpid()
-    with pytest.raises(RuntimeError, match="ended with status 3 and without a result"):
-        next(outputs)
-    assert not multiprocessing.active_children()

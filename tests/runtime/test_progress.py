@@ -1,4 +1,4 @@
-"""Progress bars: sent by one process, shown by another."""
+"""Progress bars: where they are shown."""
 
 import importlib.machinery
 import io
@@ -6,40 +6,8 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
-from pgmodels.runtime.progress import ProgressBoard, progress_bar, progress_board, redirect_progress, shows_progress
-
-
-def shown(progress):
-    return [(task.description, task.completed, task.total) for task in progress.tasks if task.visible]
-
-
-def test_bars_that_are_told_of_are_rows_of_a_board():
-    progress = Progress(console=Console(file=io.StringIO()))
-    board = ProgressBoard(["one", "other"], progress)
-    assert shown(progress) == [("one", 0, None), ("other", 0, None)]
-    with redirect_progress(lambda *message: board.update(1, *message)):
-        for title, length in (("fit", 5), ("gibbs", 7)):
-            with progress_bar(title, length, True) as bar:
-                assert bar.visible
-                bar.advance(2, "a note")
-                bar.advance()
-                assert shown(progress) == [("one", 0, None), (f"other: {title}", 3, length)]
-            assert shown(progress) == [("one", 0, None), ("other", 0, None)]
-        with progress_bar("silent", 5, False) as bar:
-            assert not bar.visible
-    with board.closing(1):
-        assert shown(progress) == [("one", 0, None)]
-
-
-def test_a_board_that_nobody_sees_is_silent(capsys):
-    with progress_board(["one"], False) as board:
-        board.update(0, "fit", 5, 0, "")
-        with board.closing(0):
-            print("said")
-    assert capsys.readouterr() == ("said\n", "")
+from pgmodels.runtime.progress import progress_bar, shows_progress
 
 
 class Screen(io.StringIO):

@@ -278,9 +278,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     )
 
 
-def _expansion(
-    approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]
-) -> tuple[Any, Any]:
+def _expansion(approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
     """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, without weights, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))

@@ -1,30 +1,16 @@
 """The equations of linear response solved by products with the data's factor, without an n x n matrix."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
+
+from pgmodels.numerics.conjugate_gradients import conjugate_gradients
 
 # Relative error in the norm of Q, and maximum iterations; a stable optimum needs about ten.
 _TOLERANCE, _ITERATIONS = 1e-8, 200
-
-
-class _Solution(NamedTuple):
-    """State of conjugate gradients: Q w, the residual r, the direction p and Q p; (n, R) each.
-
-    ``size`` is r^T Q r; ``positive`` says whether the equations have been positive definite so far.
-    """
-
-    moved: Array
-    residual: Array
-    direction: Array
-    response: Array
-    size: Float[Array, ""]
-    taken: Int[Array, ""]
-    positive: Bool[Array, ""]
 
 
 def by_products(
@@ -50,40 +36,12 @@ def by_products(
         turned = (H @ flat).reshape(U.shape)
         return jnp.sum(U[:, :, rows] * turned[:, :, columns], axis=0)
 
-    def solved(b: Float[Array, "n R"]) -> tuple[Float[Array, "n R"], Float[Array, ""]]:
-        first = covariances(b)
-        size = jnp.sum(b * first)
-        enough = _TOLERANCE**2 * size
-
-        def unfinished(now: _Solution) -> Bool[Array, ""]:
-            return (now.size > enough) & (now.taken < _ITERATIONS) & now.positive
-
-        def step(now: _Solution) -> _Solution:
-            image = now.direction - jnp.einsum("irs,is->ir", curved, now.response)
-            length = jnp.sum(now.response * image)
-            share = jnp.where(length > 0.0, now.size / length, 0.0)
-            residual = now.residual - share * image
-            response = covariances(residual)
-            new_size = jnp.sum(residual * response)
-            turn = new_size / now.size
-            return _Solution(
-                now.moved + share * now.response,
-                residual,
-                residual + turn * now.direction,
-                response + turn * now.response,
-                new_size,
-                now.taken + 1,
-                length > 0.0,
-            )
-
-        start = _Solution(jnp.zeros_like(b), b, b, first, size, jnp.zeros((), int), jnp.ones((), bool))
-        end = jax.lax.while_loop(unfinished, step, start)
-        relative = jnp.sqrt(jnp.maximum(end.size, 0.0) / jnp.where(size > 0.0, size, 1.0))
-        return end.moved, jnp.where(end.positive, relative, jnp.inf)
+    def image(moved: Float[Array, "n R"], x: Float[Array, "n R"]) -> Float[Array, "n R"]:
+        return x - jnp.einsum("irs,is->ir", curved, moved)
 
     def row(b: Float[Array, "n R"]) -> tuple[Float[Array, " D"], Float[Array, ""]]:
-        moved, residual = solved(b)
-        return jnp.einsum("dir,ir->d", right, moved), residual
+        solution = conjugate_gradients(image, b, covariances, _TOLERANCE, _ITERATIONS)
+        return jnp.einsum("dir,ir->d", right, solution.x), jnp.where(solution.positive, solution.residual, jnp.inf)
 
     responses, residuals = jax.lax.map(row, right)
     return responses, jnp.max(residuals)

@@ -35,6 +35,7 @@ from pgmodels.inference.variational.second_order_sweeps import (
 )
 from pgmodels.inference.variational.vi import couples, engine_of
 from pgmodels.model import GP, Data, Model
+from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.base import LatentPrior
@@ -367,8 +368,4 @@ class MarginalBound:
 
     def barrier(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """A value above the best and its gradient, which sends a line search back to the best vector."""
-        away = vector - self.vector
-        if not np.isfinite(self.best) or not away.any():
-            return np.inf, np.zeros_like(vector)
-        height = 1.0 + abs(self.best)
-        return self.best + height, 2.0 * height * away / (away @ away)
+        return barrier(vector, self.vector, self.best)

@@ -12,7 +12,6 @@ import numpy as np
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.initial_values import is_free
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar, names_of, within
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
 from pgmodels.inference.engine import MANY, ConvergenceWarning
@@ -246,7 +245,7 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
     vector, learnable = bound.vector, bound.learnable
     owners = np.repeat(np.arange(len(learnable.names)), [int(np.prod(shape)) for shape in learnable.free_shapes])
     # Locations within a constraint, such as the first of several cut-points, diverge additively, not by factors.
-    constrained = np.array([p.constraint is not None and is_free(p) for p in learnable.parameters], bool)[owners]
+    constrained = np.array([p.constraint is not None and p.is_free for p in learnable.parameters], bool)[owners]
     runs = constrained & ~np.isfinite(low) & (np.abs(vector - learnable.start()) > _SUSPECT)
     at_floor = np.array([name in _at_floor(bound) for name in learnable.names], bool)[owners]
     far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~at_floor)

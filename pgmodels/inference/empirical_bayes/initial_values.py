@@ -7,7 +7,8 @@ with a prior are not.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,11 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.kernels.columns import Restricted
 from pgmodels.kernels.distance import median_distance
-from pgmodels.kernels.kernel import Kernel, Product, Sum
-from pgmodels.kernels.others import Periodic
-from pgmodels.kernels.stationary import Stationary
+from pgmodels.kernels.kernel import Kernel
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Parameter, is_parameter
@@ -29,8 +27,6 @@ from pgmodels.priors.linear_predictor import push_values
 from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
-
-ModelOrKernel = TypeVar("ModelOrKernel", Model, Kernel)
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}
@@ -80,14 +76,20 @@ def initial_models(
     starts = {"values given": Start(model, "level")}
     level = None if objective is None else constant_latents(model, data, objective)
     levelled = model if level is None else _levelled(model, data.X, level)
-    unit = _stretched(levelled, data.X)
-    moved = {name: Start(_lengthened(unit, length), "level") for name, length in LENGTHS.items()}
-    count = _num_stretched(model)
+    lengthscales: list[Parameter] = []
+
+    def median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
+        lengthscales.append(lengthscale)
+        return _median_length(lengthscale, X)
+
+    unit = _stretched(levelled, data.X, median_length)
+    moved = {name: Start(_lengthened(unit, data.X, repeat(length)), "level") for name, length in LENGTHS.items()}
+    count = len(lengthscales)
     if count > 1:
         for short, spread in SPREADS.items():
             lengths, kind = np.geomspace(*spread, count), f"{short} lengthscales"
-            moved[f"lengthscales from long to {short}"] = Start(_lengthened(unit, lengths), kind)
-            moved[f"lengthscales from {short} to long"] = Start(_lengthened(unit, lengths[::-1]), kind)
+            moved[f"lengthscales from long to {short}"] = Start(_lengthened(unit, data.X, iter(lengths)), kind)
+            moved[f"lengthscales from {short} to long"] = Start(_lengthened(unit, data.X, iter(lengths[::-1])), kind)
     if level is not None and len(model.gps) > 1:
         for name in ("median distance", "median distance / 4"):
             moved[f"variances given, {name}"] = Start(_at_least(moved[name].model, model, data.X), "variances")
@@ -106,14 +108,9 @@ def initial_models(
 
 def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
     """The model with random values of the parameters without a prior, with steps of a factor of e or a unit."""
-    free = ParameterVector(model, is_free)
+    free = ParameterVector(model, lambda parameter: parameter.is_free)
     vector = free.start()
     return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
-
-
-def is_free(parameter: Parameter) -> bool:
-    """Whether a parameter is learned and has no prior."""
-    return parameter.learned and parameter.prior is None
 
 
 def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
@@ -123,7 +120,7 @@ def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
         lambda p: p.with_value(np.ones(np.shape(p.value))) if is_parameter(p) else p, model, is_leaf=is_parameter
     )
     deviations = [np.sqrt(_mean_variance(gp.kernel, X)) for gp in model.gps]
-    means = [d if is_free(gp.mean) and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
+    means = [d if gp.mean.is_free and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
     pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
     return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
@@ -209,7 +206,7 @@ def _likeliest(
     variance: np.ndarray,
 ) -> tuple[dict[str, Any], float]:
     """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
-    free = {name: p for name, p in model.likelihood.parameters.items() if is_free(p)}
+    free = {name: p for name, p in model.likelihood.parameters.items() if p.is_free}
     if not free:
         return parameters, float(_local(objective, parameters, rows, location, variance)[0])
 
@@ -251,13 +248,13 @@ def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
     """The model with the means, amplitudes and likelihood parameters of a constant fit."""
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
-        mean = gp.mean.with_value(np.mean(level.location[part])) if is_free(gp.mean) else gp.mean
+        mean = gp.mean.with_value(np.mean(level.location[part])) if gp.mean.is_free else gp.mean
         amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
         now = _mean_variance(gp.kernel, X)
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
-        kernel = amplified(gp.kernel, amplitude / now) if usable else gp.kernel
+        kernel = gp.kernel.scaled(amplitude / now) if usable else gp.kernel
         gps.append(GP(kernel, mean, gp.size, gp.form))
-    free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if is_free(p)}
+    free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if p.is_free}
     return Model(model.likelihood.with_values(free), gps)
 
 
@@ -273,51 +270,22 @@ def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
     return float(np.sum(squares) / np.sum(w)) if informative.any() else np.nan
 
 
-def amplified(kernel: Kernel, factor: float) -> Kernel:
-    """The kernel times a factor, as far as its free variances allow."""
-    if isinstance(kernel, Sum):
-        return Sum(amplified(kernel.left, factor), amplified(kernel.right, factor))
-    if isinstance(kernel, Product):
-        if not eqx.tree_equal(lhs := amplified(kernel.left, factor), kernel.left):
-            return Product(lhs, kernel.right)
-        return Product(kernel.left, amplified(kernel.right, factor))
-    variance = getattr(kernel, "variance", None)
-    if not isinstance(variance, Parameter) or not is_free(variance):
-        return kernel
-    return eqx.tree_at(lambda k: k.variance, kernel, variance.with_value(variance.value * factor), is_leaf=is_parameter)
+def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndarray], Any]) -> Model:
+    """The model with the value ``length(lengthscale, X)`` for each free lengthscale, X the columns of its kernel."""
+    gps = [GP(gp.kernel.stretched(X, length), gp.mean, gp.size, gp.form) for gp in model.gps]
+    return Model(model.likelihood, gps)
 
 
-def _stretched(model: ModelOrKernel, X: np.ndarray) -> ModelOrKernel:
-    """The model with its free lengthscales at the median distance, by column where they are arrays."""
-
-    def move(node: Any) -> Any:
-        if isinstance(node, Restricted):
-            inner = _stretched(node.kernel, node.inputs(X))
-            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
-        if not isinstance(node, Stationary) or not is_free(node.lengthscale):
-            return node
-        by_column = np.ndim(node.lengthscale.value) > 0
-        return _of_lengthscale(node, _distances(X) if by_column else median_distance(X))
-
-    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, (Stationary, Restricted)))
+def _median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
+    """The median distance, in each column for an array: in units of that over all of them where columns are alike."""
+    if not np.ndim(lengthscale.value):
+        return median_distance(X)
+    return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
 
 
-def _lengthened(model: Model, factors: float | np.ndarray) -> Model:
-    """The model with its free lengthscales times a factor, or times one for each kernel that has some."""
-    each = iter(np.broadcast_to(factors, _num_stretched(model)))
-
-    def move(node: Any) -> Any:
-        return _of_lengthscale(node, next(each) * np.asarray(node.lengthscale.value)) if _is_stretched(node) else node
-
-    return jax.tree.map(move, model, is_leaf=lambda node: isinstance(node, Stationary))
-
-
-def _is_stretched(node: Any) -> bool:
-    return isinstance(node, Stationary) and is_free(node.lengthscale)
-
-
-def _num_stretched(model: Model) -> int:
-    return sum(map(_is_stretched, jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, Stationary))))
+def _lengthened(model: Model, X: np.ndarray, factors: Any) -> Model:
+    """The model with its free lengthscales times the next of the factors."""
+    return _stretched(model, X, lambda lengthscale, _: next(factors) * np.asarray(lengthscale.value))
 
 
 def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
@@ -325,7 +293,7 @@ def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
     gps = []
     for gp, other in zip(model.gps, reference.gps, strict=True):
         now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)
-        kernel = amplified(gp.kernel, least / now) if 0.0 < now < least else gp.kernel
+        kernel = gp.kernel.scaled(least / now) if 0.0 < now < least else gp.kernel
         gps.append(GP(kernel, gp.mean, gp.size, gp.form))
     return Model(model.likelihood, gps)
 
@@ -335,26 +303,14 @@ def _with_period(model: Model, X: np.ndarray, level: ConstantFit, number: int) -
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         h, w = (np.sum(sites[: len(X), part], axis=1) for sites in (level.potential, level.precision))
-        gps.append(GP(_of_period(gp.kernel, X, h, w, number), gp.mean, gp.size, gp.form))
-    return Model(model.likelihood, gps)
 
-
-def _of_period(kernel: ModelOrKernel, X: np.ndarray, h: np.ndarray, w: np.ndarray, number: int) -> ModelOrKernel:
-    def move(node: Any) -> Any:
-        if isinstance(node, Restricted):
-            inputs = node.inputs(X)
+        def period(x: np.ndarray, h: np.ndarray = h, w: np.ndarray = w) -> float | None:
             # Pairs of items have no order in time.
-            inner = _of_period(node.kernel, inputs, h, w, number) if len(inputs) == len(X) else node.kernel
-            return eqx.tree_at(lambda k: k.kernel, node, inner, is_leaf=is_parameter)
-        if not isinstance(node, Periodic) or not is_free(node.period) or X.shape[1] > 1:
-            return node
-        periods = spectral_periods(X[:, 0], h, w)
-        if number >= len(periods):
-            return node
-        value = node.period.with_value(periods[number])
-        return eqx.tree_at(lambda k: k.period, node, value, is_leaf=is_parameter)
+            periods = spectral_periods(x, h, w) if len(x) == len(h) else np.zeros(0)
+            return periods[number] if number < len(periods) else None
 
-    return jax.tree.map(move, kernel, is_leaf=lambda node: isinstance(node, (Periodic, Restricted)))
+        gps.append(GP(gp.kernel.with_period(X, period), gp.mean, gp.size, gp.form))
+    return Model(model.likelihood, gps)
 
 
 def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -385,12 +341,3 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
         basis = np.column_stack([basis, U[best]])
         y = y - basis @ (basis.T @ y)
     return np.array(periods)
-
-
-def _of_lengthscale(kernel: Stationary, value: np.ndarray) -> Stationary:
-    return eqx.tree_at(lambda k: k.lengthscale, kernel, kernel.lengthscale.with_value(value), is_leaf=is_parameter)
-
-
-def _distances(X: np.ndarray) -> np.ndarray:
-    """The median distance in each column, in units of that over all of them where columns are alike."""
-    return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])

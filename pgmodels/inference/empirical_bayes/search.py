@@ -8,7 +8,7 @@ import numpy as np
 from numpyro.distributions.constraints import real
 
 from pgmodels.inference.empirical_bayes.bound import TIGHT, MarginalBound
-from pgmodels.inference.empirical_bayes.initial_values import Start, is_free, steps
+from pgmodels.inference.empirical_bayes.initial_values import Start, steps
 from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
@@ -358,7 +358,7 @@ def box_of(initial: dict[str, Start]) -> np.ndarray:
 def _are_scales(parameter: Parameter) -> np.ndarray:
     """Which unconstrained entries are scales (such as logarithms), not locations, and have no prior."""
     begin = np.ravel(parameter.transform.inv(as_array(parameter.value)))
-    if not is_free(parameter) or parameter.support is real:
+    if not parameter.is_free or parameter.support is real:
         return np.zeros(len(begin), bool)
     if parameter.constraint is None:
         return np.ones(len(begin), bool)

@@ -14,20 +14,18 @@ from pgmodels.inference.empirical_bayes.search import (
     within,
 )
 from pgmodels.model import Data, Model
+from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
-from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.priors.representation import Auto, Dense
 from pgmodels.runtime.x64 import as_array
 
-# Each subset has 1 / _GROWTH of the rows, but at least _LEAST, or _FEW with inducing inputs only: below these,
-# compilation takes longer than the search.
-_GROWTH, _LEAST, _FEW = 4, 512, 5_000
+# Each subset has 1 / _GROWTH of the rows.
+_GROWTH = 4
 # A subset's optimum is not used if some value is more than a factor of _FAR_OUT from the starts and the curvature of
 # the bound gives it a standard deviation above _FLAT, in factors of e: steps from a flat region may not lead back.
 _FAR_OUT, _FLAT = 1e3, 2.0
-# Step of the finite differences of a Hessian, and its smallest curvature.
-_STEP, _LEAST_CURVATURE = 0.05, 0.1
+# Smallest curvature.
+_LEAST_CURVATURE = 0.1
 # Curvature at which half of the growth with the number of rows is applied.
 _SATURATED = 20.0
 _SEED = 0
@@ -76,10 +74,11 @@ def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box
 
 def _num_subset_rows(model: Model, num_rows: int) -> int | None:
     """The number of rows of the subset to start from; None if no subset is used."""
-    forms = [gp.form for gp in model.gps]
-    least = _LEAST if any(isinstance(form, (Dense, Auto)) for form in forms) else _FEW
-    known = all(isinstance(form, (Dense, Auto, Inducing)) for form in forms)
-    return max(least, num_rows // _GROWTH) if known and num_rows >= 2 * least else None
+    sizes = [gp.form.least_subset for gp in model.gps if gp.form.least_subset is not None]
+    if len(sizes) < len(model.gps):
+        return None
+    least = min(sizes)
+    return max(least, num_rows // _GROWTH) if num_rows >= 2 * least else None
 
 
 def _scaled_to_rows(inverse_hessian: np.ndarray, growth: float) -> np.ndarray:
@@ -96,11 +95,9 @@ def _scaled_to_rows(inverse_hessian: np.ndarray, growth: float) -> np.ndarray:
 
 def inverse_hessian_at(maximum: Maximum, least: float) -> np.ndarray | None:
     """An inverse Hessian by finite differences of gradients, curvatures at least ``least``; None if not finite."""
-    bound, vector = maximum.bound, maximum.bound.vector
-    at = bound(vector)[1]
-    slopes = np.array([bound(vector + step)[1] - at for step in _STEP * np.eye(len(vector))])
-    if not np.isfinite(slopes).all():
+    H = hessian(lambda vector: maximum.bound(vector)[1], maximum.bound.vector, central=False)
+    if not np.isfinite(H).all():
         return None
-    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T) / _STEP)
+    values, vectors = np.linalg.eigh(H)
     inverse_hessian = (vectors / np.maximum(values, least)) @ vectors.T
     return 0.5 * (inverse_hessian + inverse_hessian.T)

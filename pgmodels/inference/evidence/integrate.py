@@ -27,6 +27,7 @@ from pgmodels.inference.variational.vi import nearly_converged, optimise, start_
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model
+from pgmodels.numerics.barrier import barrier
 from pgmodels.numerics.central_composite import (
     SPACINGS,
     Design,
@@ -36,6 +37,7 @@ from pgmodels.numerics.central_composite import (
     grid_support,
     refined,
 )
+from pgmodels.numerics.finite_differences import hessian
 from pgmodels.numerics.psis import smoothed
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_values
@@ -62,8 +64,6 @@ _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7
 _ITERATIONS, _MODE_STEPS = 500, 100
 # Gradient norm below which a search that SciPy stopped early counts as converged: close enough to centre the points.
 _NEAR = 0.1
-# Step of the finite differences of the gradient at the mode, in unconstrained hyperparameters.
-_STEP = 0.05
 # Smallest curvature: a standard deviation of at most about three in logarithms.
 _LEAST_CURVATURE = 0.1
 # Importance draws for the evidence at a point, and the number per batch.
@@ -228,9 +228,7 @@ class _Search:
         sites, bound, slope = _ascend(self.family, vector, self.family.pivots(vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            # A quadratic barrier about the best point sends a line search back.
-            away, height = vector - self.vector, 1.0 + abs(self.best)
-            return (self.best + height, 2.0 * height * away / (away @ away)) if away.any() else (math.inf, away)
+            return barrier(vector, self.vector, self.best)
         if value <= self.best:
             self.best, self.vector, self.slope, self.sites = value, np.array(vector), gradient, sites
         return value, gradient
@@ -357,10 +355,7 @@ class _Integration:
             raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give others.")
         converged = bool(solution.success) or float(np.max(np.abs(search.slope))) < _NEAR
         self.mode, self.first = search.vector, search.sites
-        steps = _STEP * np.eye(len(self.mode))
-        differences = [search(self.mode + step)[1] - search(self.mode - step)[1] for step in steps]
-        H = np.array(differences) / (2.0 * _STEP)
-        values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+        values, vectors = np.linalg.eigh(hessian(lambda vector: search(vector)[1], self.mode, central=True))
         self.axes = vectors / np.sqrt(np.maximum(values, _LEAST_CURVATURE))
         return converged
 

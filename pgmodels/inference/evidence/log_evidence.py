@@ -1,27 +1,17 @@
 """The log evidence of a model by importance sampling from a corrected Gaussian."""
 
 from dataclasses import dataclass
-from typing import Any
-
-import jax
-import numpy as np
-from jaxtyping import Array
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import correct_by_response
+from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.numerics.psis import SmoothedWeights, smoothed
-from pgmodels.numerics.quadrature import equal_chunks, power_of_two
-from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.numerics.psis import SmoothedWeights
 from pgmodels.results.approximation import GaussianResult, LinearResponse
-from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# Draws per batch, so that larger numbers share one program.
-_DRAWS = 512
 # Below this many draws k-hat is fitted to fewer than 20 of them.
 _FEWEST_DRAWS = 100
 # Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
@@ -62,12 +52,6 @@ class Evidence:
         )
 
 
-@compiled
-def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, Array]:
-    keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
-    return proposal.place(keys, jax.vmap(lambda k: jax.random.normal(k, proposal.centre.shape))(keys))
-
-
 @double_precision
 def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
@@ -89,7 +73,7 @@ def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
-        tried.append(smoothed(weigh(corrected, share, num_draws, seed)[1]))
+        tried.append(weigh(corrected, share, num_draws, seed).weights)
         if tried[-1].k <= tried[-1].limit:
             break
     best = min(tried, key=lambda weights: weights.k)
@@ -115,19 +99,3 @@ def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0
             EvidenceWarning,
         )
     return evidence
-
-
-@double_precision
-def weigh(result: LinearResponse, share: float, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (draws, n, latents) of a corrected Gaussian, and the logarithms of p(y, f) over their density.
-
-    It is wider with a ``share`` of the data's precisions below 1, and q itself where the response is no covariance.
-    Each draw has a key: that of the seed, folded with its number.
-    """
-    proposal, key, chunks = result.gaussian(share), jax.random.key(seed), []
-    for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
-        f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
-        f = f[:, : len(result.y)]
-        chunks.append((f, pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio))
-    latents, log_ratios = (np.concatenate(part)[:num_draws] for part in zip(*chunks, strict=True))
-    return latents, log_ratios

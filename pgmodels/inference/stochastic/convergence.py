@@ -15,7 +15,7 @@ from pgmodels.inference.empirical_bayes.initial_values import initial_models
 from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows
+from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows, to_host
 from pgmodels.inference.stochastic.step import Rates, StochasticProblem, SviState, WindowAverage, first_state, step
 from pgmodels.model import Data
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
@@ -188,11 +188,11 @@ def initial_ascent(
 
     The bounds with it.
     """
-    block = next(stream(0))
-    first, rows = (problem.sharding.shard(part) for part in (tuple(a[:_RATE_BATCHES] for a in block), block))
+    rows = DataBatch.of(next(stream(0)))
+    first = rows.first(_RATE_BATCHES)
 
     def started(vector: np.ndarray) -> SviState:
-        return problem.sharding.to_host(_first(problem, as_array(vector), first))
+        return to_host(_first(problem, as_array(vector), first))
 
     learning = float(settings.rates.learning)
     if not problem.learnable.leaf_indices:
@@ -209,7 +209,7 @@ def initial_ascent(
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
         raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
-    best = problem.sharding.to_host(tried[max(finite, key=lambda name: finite[name])][0])
+    best = to_host(tried[max(finite, key=lambda name: finite[name])][0])
     return Ascent(best, learning, 0, None, None, 0, (), False), finite
 
 
@@ -226,7 +226,7 @@ def _constant_objective(problem: StochasticProblem) -> Objective | None:
 
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
     """Shapes of a state and a window, without computation."""
-    rows = problem.sharding.shard(next(stream(0)))
+    rows = DataBatch.of(next(stream(0)))
     first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
     return advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
 
@@ -249,7 +249,7 @@ def maximise(
             start, done = time.perf_counter(), len(ascent.trace)
             count = settings.num_steps(done + 1) - settings.num_steps(done)
             following = _next if count == settings.window else _last
-            ascent = following(problem, ascent, problem.sharding.shard(next(rows)), settings)
+            ascent = following(problem, ascent, DataBatch.of(next(rows)), settings)
             speed = count * settings.batch_size / (time.perf_counter() - start)
             if count == settings.window:
                 save(ascent, ascent.converged or settings.num_steps(done + 2) < (done + 2) * settings.window)
@@ -267,7 +267,7 @@ def _advanced(
 ) -> tuple[SviState, WindowAverage]:
     """Steps on some of the batches. Raises ValueError if the bound or the means are not finite."""
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = problem.sharding.to_host(advance(problem, ascent.state, rows, rates, first, last))
+    state, window = to_host(advance(problem, ascent.state, rows, rates, first, last))
     if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "

@@ -1,7 +1,6 @@
 """Steps of svi on all rows, one epoch each, until the bound converges."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source
-from pgmodels.inference.stochastic.sharding import DataBatch, row_sharding, shard_rows
+from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows, to_host
 from pgmodels.inference.stochastic.step import StochasticProblem, block_indices, penalised_bound
 from pgmodels.model import Model
 from pgmodels.numerics.anderson import History, empty_history
@@ -150,8 +149,7 @@ def _pass(
     """A pass over all rows."""
     total = None
     for batches, count, size in _chunks(source, settings):
-        here = problem if size == settings.batch_size else replace(problem, sharding=row_sharding(size))
-        statistics = here.sharding.to_host(_means(here, (naturals, vector), here.sharding.shard(batches), count))
+        statistics = to_host(_means(problem, (naturals, vector), DataBatch.of(batches), count))
         statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
         total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
     if total is None:
@@ -196,7 +194,7 @@ def _means(
     def add(index: Array, total: _PassStatistics) -> _PassStatistics:
         bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
         targets = problem.targets(batch, moments.mean, moments.variance)
-        statistics = _PassStatistics(problem.sharding.psum(bound), targets, problem.inducing_loss(batch, moments))
+        statistics = _PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
         return jax.tree.map(jnp.add, total, statistics)
 
     nothing = _PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))

@@ -8,7 +8,6 @@ from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import GP, Data, Model
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
@@ -41,5 +40,4 @@ def inputs_for_steps(
         elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
         return elbo, num_rows / len(rows) * precisions
 
-    chosen = select_inducing_inputs(model, sample.at(rows), optimum)
-    return tuple(np.asarray(gp.form.inputs) if isinstance(gp.form, Inducing) else None for gp in chosen.gps)
+    return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)

@@ -14,8 +14,8 @@ from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
-from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
 from pgmodels.priors.lapack_loops import over_states
+from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.padding import weighted
 
 
@@ -26,7 +26,7 @@ def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
     if count > size:
         raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
     form = model.gps[0].form
-    if len(model.gps) > 1 or not isinstance(form, Inducing) or form.select == AUTOMATIC:
+    if len(model.gps) > 1 or not form.num_inputs or form.is_automatic:
         raise ValueError(
             f"class_batch_size takes one GP of size={size} by a given number of inducing inputs, whose kernel all "
             f"latents share; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
@@ -55,7 +55,7 @@ def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
 
     def one(q: NaturalParameters) -> tuple[Array, ...]:
         root, centre = to_moments(q)
-        variance = residual + jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
+        variance = residual + jnp.sum(solve_columns(root, A) ** 2, axis=0)
         return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
 
     mean, variance, centres, divergences = over_states(one, naturals)
@@ -96,10 +96,9 @@ def targets(
     """The optimal q of some latents where they have such marginals, and rows stand for all."""
     h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
     h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
-    share, A = problem.num_rows / problem.sharding.count(batch.y), batch.factors[0]
+    share, A = problem.num_rows / len(batch.y), batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
-    sums = problem.sharding.psum((precision, h.T @ A.T))
-    return NaturalParameters(*(share * part for part in sums))
+    return NaturalParameters(share * precision, share * (h - w * batch.means[0]).T @ A.T)
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
@@ -112,7 +111,7 @@ def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array,
     sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
     scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
     naturals = targets(problem, sample, batch, both, every, scale)
-    log_sum = fit_log_sum(batch.factors[0], scale, batch.weights, problem.num_rows, problem.sharding)
+    log_sum = fit_log_sum(batch.factors[0], scale, problem.num_rows)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
 
@@ -165,18 +164,14 @@ def estimated_bound(
     sampled: Sampled,
     latents: Int[Array, " k"],
 ) -> Float[Array, ""]:
-    """Σ of the tangents - KL(q || prior) from some rows and latents, in expectation that of all.
-
-    Where devices share rows, a part that adds up to it.
-    """
-    bound, share, sharding = sample.bound, sample.share, problem.sharding
-    data = (batch.y, batch.parameters)
+    """Σ of the tangents - KL(q || prior) from some rows and latents, in expectation that of all."""
+    bound, share, data = sample.bound, sample.share, (batch.y, batch.parameters)
     terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.scale)
     at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.scale)
     total = jnp.sum(inclusion_weights(latents, sampled.chosen, share) * terms, axis=1)
     total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.scale)
-    likely = problem.num_rows / sharding.count(batch.y) * jnp.sum(weighted(batch.weights, total))
-    return likely - jnp.sum(sampled.marginals.divergences) / share / sharding.devices
+    likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, total))
+    return likely - jnp.sum(sampled.marginals.divergences) / share
 
 
 class LatentStepInfo(NamedTuple):
@@ -208,11 +203,9 @@ def step(
         batch = problem.batch(vector, rows)
         sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
         log_prior = problem.learnable.log_prior(problem.values_at(vector))
-        value = estimated_bound(problem, sample, batch, sampled, latents)
-        return value + log_prior / problem.sharding.devices, (batch, sampled)
+        return estimated_bound(problem, sample, batch, sampled, latents) + log_prior, (batch, sampled)
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
-    value, slope = problem.sharding.psum((value, slope))
     moments = (sampled.marginals.mean, sampled.marginals.variance)
     toward = targets(problem, sample, batch, moments, latents, sampled.scale)
     rate = rates.length(state.taken[latents])
@@ -222,9 +215,7 @@ def step(
     )
     length = sample.share * rates.length(sample.share * state.values.taken)
     sums = estimated_sum(sample, batch, sampled, sampled.marginals, latents)
-    following = newton_update(
-        log_sum, batch.factors[0], sums, batch.weights, problem.num_rows, problem.sharding, length
-    )
+    following = newton_update(log_sum, batch.factors[0], sums, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)
     every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
     after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)

@@ -14,7 +14,6 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import scatter_blocks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.posterior import IndependentPosterior, Posterior
 from pgmodels.runtime.jit import compiled
@@ -35,7 +34,6 @@ def posterior(
     groups = [
         group.posterior(*jax.tree.map(itemgetter(latents), every))
         for group, latents in zip(prior.groups, prior.slices(), strict=True)
-        if isinstance(group, InducingPrior)
     ]
     return IndependentPosterior(prior, Sites(h, h), tuple(groups))
 

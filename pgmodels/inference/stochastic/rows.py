@@ -14,7 +14,6 @@ from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.stochastic.convergence import Settings, Stream
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.inducing.representation import Inducing
 
 
 class Source(NamedTuple):
@@ -94,7 +93,7 @@ def _check_rows(y: Any, weights: Any) -> None:
 
 def _require_inducing(model: Model, objective: Objective) -> None:
     for gp in model.gps:
-        if not isinstance(gp.form, Inducing):
+        if not gp.form.num_inputs:
             raise ValueError(
                 f"svi learns hyperparameters, goes by objective={objective.name!r}, and works from rows that it does "
                 f"not hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.tangent import TangentBound
@@ -22,7 +21,7 @@ from pgmodels.inference.stochastic.natural_parameters import (
     retraction_step,
     to_moments,
 )
-from pgmodels.inference.stochastic.sharding import DataBatch, RowSharding
+from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
@@ -30,10 +29,10 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable, with_values
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.factored import FactoredPrior
-from pgmodels.priors.inducing.representation import InducingPrior, inducing_by_root
+from pgmodels.priors.inducing.representation import inducing_by_root
+from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
-from pgmodels.priors.padding import masked, weighted
+from pgmodels.priors.padding import weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -138,9 +137,9 @@ class StochasticProblem(Module):
 
     ``prior`` has a factor in every group, and is used if nothing is learned; otherwise the prior is recomputed from the
     inducing ``inputs``, (M, d) for each group. A parameter vector holds the unconstrained hyperparameters, followed by
-    the inducing inputs if ``inputs_move``; ``units`` are the scales of its entries. ``sharding`` says how devices share
-    rows: arrays over rows hold those of one device. With a ``sample``, steps use a subset of the latents, which form
-    one group and have one q each. If ``coupled``, q couples all latents, and variances are covariances (n, p, p).
+    the inducing inputs if ``inputs_move``; ``units`` are the scales of its entries. With a ``sample``, steps use a
+    subset of the latents, which form one group and have one q each. If ``coupled``, q couples all latents, and
+    variances are covariances (n, p, p).
     """
 
     objective: Objective = eqx.field(static=True)
@@ -151,7 +150,6 @@ class StochasticProblem(Module):
     units: Float[Array, " values"]
     num_rows: Float[Array, ""]
     adaptive: bool = eqx.field(static=True)
-    sharding: RowSharding = eqx.field(static=True, default=RowSharding())
     sample: LatentSample | None = None
     inputs_move: bool = eqx.field(static=True, default=False)
     coupled: bool = eqx.field(static=True, default=False)
@@ -203,18 +201,14 @@ class StochasticProblem(Module):
     def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
         """Some rows."""
         parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
-        prior, factors = self.prior, []
-        if self.learns:
-            prior = self.prior_at(vector, rows.X)
-        for group in prior.groups:
-            if isinstance(group, InducingPrior) and self.learns:
-                factors += [(group.factor, group.residual)] * group.size
-            elif isinstance(group, FactoredPrior):
-                factors += [group.factor_at(rows.X)] * group.size
-        predictors, y = self.objective.predictors, rows.y
-        Phi = None if predictors is None else predictors.matrix(y, parameters)
+        prior = self.prior_at(vector, rows.X) if self.learns else self.prior
+        factors: list[tuple[Array, Any]] = []
+        for group in prior.require_factors():
+            at_rows = (group.factor, group.residual_variance()) if self.learns else group.factor_at(rows.X)
+            factors += [at_rows] * group.size
+        Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(rows.y, parameters)
         A, residuals = [A for A, _ in factors], [residual for _, residual in factors]
-        return Batch(y, prior.means(), A, residuals, parameters, Phi, rows.weights)
+        return Batch(rows.y, prior.means(), A, residuals, parameters, Phi, rows.weights)
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
@@ -227,7 +221,7 @@ class StochasticProblem(Module):
             divergence = divergence + divergence_of(root, centre)
             centre_by_latent = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
             # The covariance of a block's latents is U^T U.
-            U = [solve_triangular(root, _zero_padded_factor(batch, block, latent), lower=True) for latent in block]
+            U = [solve_columns(root, _zero_padded_factor(batch, block, latent)) for latent in block]
             for ours, latent_centre, our_root in zip(block, centre_by_latent, U, strict=True):
                 mean = mean.at[:, ours].add(batch.factors[ours].T @ latent_centre)
                 V = V.at[:, ours, ours].add(batch.residuals[ours])
@@ -255,12 +249,7 @@ class StochasticProblem(Module):
         w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
         share = jnp.mean(residual / moments.variance, axis=1)
         loss = weighted(batch.weights, jnp.sum(0.5 * w * residual, axis=1))
-        sums = [jnp.sum(loss), jnp.sum(masked(batch.weights, share))]
-        return (
-            self.sharding.psum(jnp.stack(sums))
-            / self.sharding.count(batch.y)
-            * jnp.stack([self.num_rows, jnp.ones(())])
-        )
+        return jnp.stack([self.num_rows * jnp.mean(loss), jnp.mean(share)])
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
@@ -273,12 +262,11 @@ class StochasticProblem(Module):
         else:
             h, w = pull_sites(batch.Phi, sites)
         h, w = (weighted(batch.weights, part) for part in (h - w @ batch.means, w))
-        share, A, targets = self.num_rows / self.sharding.count(batch.y), batch.factors, []
+        share, A, targets = self.num_rows / len(batch.y), batch.factors, []
         for block in self.blocks:
             products = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
             potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
-            sums = self.sharding.psum((jnp.block(products), potential))
-            targets.append(NaturalParameters(share * sums[0], share * sums[1]))
+            targets.append(NaturalParameters(share * jnp.block(products), share * potential))
         return tuple(targets)
 
 
@@ -338,15 +326,14 @@ def penalised_bound(
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
     """Minibatch estimate of Σ B - KL(q || prior) + log prior of the values, with its Batch and Moments.
 
-    If devices share rows, the term of one device.
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
-    batch, sharding = problem.batch(vector, rows), problem.sharding
+    batch = problem.batch(vector, rows)
     moments = problem.moments(batch, naturals)
     terms = problem.objective.local_bound(moments.mean, moments.variance, batch.y, batch.parameters)
     log_prior = problem.learnable.log_prior(problem.values_at(vector))
-    likely = problem.num_rows / sharding.count(batch.y) * jnp.sum(weighted(batch.weights, terms))
-    return likely - moments.divergence / sharding.devices + log_prior / sharding.devices, (batch, moments)
+    likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, terms))
+    return likely - moments.divergence + log_prior, (batch, moments)
 
 
 def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
@@ -355,14 +342,12 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
     Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
     of CAVI.
     """
-    rows_before = state.taken * problem.sharding.count(rows.y) + problem.sharding.first_index(rows.y)
-    problem = replace(problem, objective=problem.objective.for_batch(rows_before))
+    problem = replace(problem, objective=problem.objective.for_batch(state.taken * len(rows.y)))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
         return penalised_bound(problem, state.naturals, vector, rows)
 
     (value, (batch, initial_moments)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
-    value, slope = problem.sharding.psum((value, slope))
     naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), initial_moments
     for index in range(len(problem.objective.blocks)):
         if index > 0:

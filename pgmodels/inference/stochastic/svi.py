@@ -32,7 +32,6 @@ from pgmodels.inference.stochastic.sharding import (
     DataBatch,
     explain_lost_process,
     require_same_inputs,
-    row_sharding,
 )
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
 from pgmodels.inference.variational.cavi import CAVI, start_at
@@ -139,8 +138,8 @@ def svi(
     fewer steps, for arrays after one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in
     ``cavi``. Raises ValueError as ``cavi`` does, and for a GP whose form has no factor.
 
-    Where JAX has several devices (``jax.devices()``), they share the rows of each batch, padded to a multiple of their
-    number. The numbers are those of one device, but for rounding. After
+    Where JAX has several devices (``jax.devices()``), they share the rows of each batch. The
+    numbers are those of one device, but for rounding. After
     ``jax.distributed.initialize`` these are the devices of all its processes, each of which makes the same call, reads
     all rows and has the result. Raises RuntimeError in the others where one of them has ended.
 
@@ -291,7 +290,6 @@ def _learned(
         as_array(_units(unknowns, inputs if options.train_inducing else (), sample.X)),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
-        row_sharding(settings.batch_size),
         options.sample,
         options.train_inducing,
         coupled,

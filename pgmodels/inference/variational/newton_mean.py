@@ -4,7 +4,6 @@ A sweep's step in the mean is limited by the sites' precisions, which are far ab
 classes: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of a sweep.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -12,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.inference.problem import Problem
+from pgmodels.numerics.conjugate_gradients import conjugate_gradients
 from pgmodels.priors.base import Sites
 from pgmodels.priors.chunking import HELD
-from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.linear_predictor import push_values
 
 # Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
@@ -40,21 +39,10 @@ class _Trial(NamedTuple):
     value: Float[Array, ""]
 
 
-class _Solution(NamedTuple):
-    """State of conjugate gradients; ``bent`` is whether a direction without positive curvature occurred."""
-
-    step: Float[Array, " D"]
-    residual: Float[Array, " D"]
-    direction: Float[Array, " D"]
-    square: Float[Array, ""]
-    taken: Int[Array, ""]
-    bent: Bool[Array, ""]
-
-
 def can_ascend(problem: Problem) -> bool:
     """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
     rows, size = problem.prior.num_rows, problem.objective.size
-    thin = all(isinstance(group, InducingPrior) for group in problem.prior.groups)
+    thin = all(group.has_cheap_products for group in problem.prior.groups)
     return thin and not problem.coupled and rows * size**2 <= HELD
 
 
@@ -94,10 +82,13 @@ def at_best_mean(
         gradient = now.x - back(slope)[0]
         square = gradient @ gradient
 
-        def product(z: Float[Array, " D"]) -> Float[Array, " D"]:
+        def product(z: Float[Array, " D"], raw: Float[Array, " D"]) -> Float[Array, " D"]:
+            del raw
             return z - back(jnp.einsum("cip,ic->ip", curved, across(z)))[0]
 
-        way = _newton_step(product, gradient)
+        solution = conjugate_gradients(product, -gradient, lambda residual: residual, _LEFT, _PRODUCTS)
+        # Steepest descent if the first direction has no positive curvature.
+        way = jnp.where((solution.taken == 1) & ~solution.positive, -gradient, solution.x)
 
         def trial(share: Array) -> _Trial:
             return _Trial(share, value(now.x + share * way))
@@ -122,31 +113,3 @@ def at_best_mean(
     )
     moved = at(best.x)
     return moved, Sites(jax.grad(bound)(moved) + sites.precision * moved, sites.precision)
-
-
-def _newton_step(product: Callable[[Array], Array], gradient: Float[Array, " D"]) -> Float[Array, " D"]:
-    """The step to the minimum of a quadratic by truncated conjugate gradients, ended at non-positive curvature."""
-    first = gradient @ gradient
-
-    def unfinished(now: _Solution) -> Bool[Array, ""]:
-        return (now.taken < _PRODUCTS) & (now.square > _LEFT**2 * first) & ~now.bent
-
-    def turn(now: _Solution) -> _Solution:
-        image = product(now.direction)
-        curvature = now.direction @ image
-        bent = ~(curvature > 0.0)
-        # Steepest descent if the first direction has no positive curvature.
-        length = jnp.where(bent, jnp.where(now.taken == 0, 1.0, 0.0), now.square / jnp.where(bent, 1.0, curvature))
-        residual = now.residual - length * image
-        square = residual @ residual
-        return _Solution(
-            now.step + length * now.direction,
-            residual,
-            residual + square / now.square * now.direction,
-            square,
-            now.taken + 1,
-            bent,
-        )
-
-    start = _Solution(jnp.zeros_like(gradient), -gradient, -gradient, first, jnp.zeros((), int), jnp.zeros((), bool))
-    return jax.lax.while_loop(unfinished, turn, start).step

@@ -5,21 +5,19 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.parameters.parameter import bare
+from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.chunking import HELD
 from pgmodels.priors.dense import whitened_root
 from pgmodels.priors.factored import FactoredPosterior, with_residual
 from pgmodels.priors.inducing.chunked import chunked_prior_at
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.selection import SELECTIONS, distinct_rows
+from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.low_rank import (
     InducingPointPrior,
     InducingPoints,
@@ -71,10 +69,13 @@ class InducingPrior(LowRankPrior):
     Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
     """
 
+    # Products with A cost a small share of conditioning.
+    has_cheap_products: ClassVar[bool] = True
+
     residual: Float[Array, " n"]
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
-        """The posterior with given roots of the coordinates' precisions and means E v, without sites."""
+        """See LatentPrior."""
         nothing = jnp.zeros(self.size)
         states = InducingState(LowRankState(roots, centres), nothing)
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
@@ -147,7 +148,7 @@ def inducing_by_root(
     The jitter is fixed at 1e-8 of the mean variance at Z.
     """
     root, jitter = whitened_root(kernel, Z)
-    A, ones = solve_triangular(root, kernel(Z, X), lower=True), jnp.ones(len(Z))
+    A, ones = solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     return _with_residual(
         LowRankPrior(
             kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
@@ -198,6 +199,7 @@ class Inducing(Representation):
     can_pad: ClassVar[bool] = True
     # In the generative model, the residuals of rows are independent.
     shares: ClassVar[bool] = False
+    least_subset: ClassVar[int | None] = 5_000
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: str | None = None
@@ -227,12 +229,32 @@ class Inducing(Representation):
         return f"Inducing(<{len(self.inputs)} inputs>)"
 
     @property
-    def adapts(self) -> bool:
-        """Whether the selection depends on the site precisions."""
+    def adapts(self) -> bool:  # type: ignore[override]
+        """See Representation."""
         return self.select in ADAPTIVE
 
+    @property
+    def is_automatic(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select == AUTOMATIC
+
+    @property
+    def num_inputs(self) -> int:  # type: ignore[override]
+        """See Representation."""
+        return self.inputs if isinstance(self.inputs, int) else len(self.inputs)
+
+    def with_inputs(self, Z: Any) -> "Inducing":
+        """See Representation."""
+        return Inducing(Z)
+
+    def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
+        """See Representation."""
+        if not self.is_automatic or count != self.inputs:
+            return False
+        return len(Inducing(count + 1, AUTOMATIC).choose(kernel, X, weights)) > count
+
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
-        """Inducing inputs for a kernel and data, (M, d); ``weights`` (n,) are the site precisions."""
+        """See Representation."""
         X = np.asarray(X, dtype=np.float64)
         if not isinstance(self.inputs, int) or self.select is None:
             Z = np.asarray(self.inputs)
@@ -246,12 +268,12 @@ class Inducing(Representation):
         if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
         count = min(self.inputs, len(distinct))
-        return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
+        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
         """See Representation."""
         Z = self.choose(kernel, X)
-        kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
+        kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = inducing_points_at(kernel, Z, max_error)
         prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
         check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
@@ -287,11 +309,6 @@ def _bound(
     at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int
 ) -> InducingPointPrior:
     return at(kernel, mean, X, span, size)
-
-
-def _arrays(kernel: Any) -> Any:
-    """A kernel with its parameters as arrays."""
-    return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(kernel))
 
 
 def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:

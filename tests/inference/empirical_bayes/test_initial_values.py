@@ -9,7 +9,7 @@ from sklearn.datasets import load_diabetes
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.fit import FitWarning
-from pgmodels.inference.empirical_bayes.initial_values import amplified, constant_latents, initial_models
+from pgmodels.inference.empirical_bayes.initial_values import constant_latents, initial_models
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.model import Data
@@ -127,7 +127,7 @@ def test_fixed_values_and_priors_stay():
         assert [float(value) for value in values] == [0.3, 1.5, 2.0, 1.0]
 
 
-def test_amplified_kernel_is_the_kernel_times_a_factor():
+def test_a_scaled_kernel_is_the_kernel_times_a_factor():
     X = wave(6)[0]
     kernel = pgm.RBF(pgm.Fixed(2.0), 0.7) * pgm.Matern32(3.0, 1.0) + pgm.Constant(5.0) + pgm.Linear(np.array([0.4]))
-    np.testing.assert_allclose(amplified(kernel, 7.5)(X, X), 7.5 * kernel(X, X), rtol=1e-6)
+    np.testing.assert_allclose(kernel.scaled(7.5)(X, X), 7.5 * kernel(X, X), rtol=1e-6)

@@ -14,7 +14,7 @@ from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.sharding import DataBatch, RowSharding
+from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, penalised_bound
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.x64 import as_array
@@ -167,21 +167,18 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
 
 
 def test_the_sum_is_learned_from_estimates_of_it(doubles):
-    A, split = as_array(RNG.normal(size=(2, 50))), RowSharding()
+    A = as_array(RNG.normal(size=(2, 50)))
     weights = np.array([0.7, -1.1, 0.4])
     sums = np.exp(np.asarray(features(A)) @ weights)
     # The prior N(0, 1) of the weights has the say of one row among so many.
-    now = fit_log_sum(A, as_array(np.ones(50)), None, as_array(1e9), split)
+    now = fit_log_sum(A, as_array(np.ones(50)), as_array(1e9))
     np.testing.assert_allclose(now.weights, 0.0, atol=1e-12)
     for _ in range(40):
-        now = newton_update(now, A, as_array(sums), None, as_array(1e9), split, as_array(0.5))
+        now = newton_update(now, A, as_array(sums), as_array(1e9), as_array(0.5))
     np.testing.assert_allclose(now.weights, weights, atol=1e-6)
-    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), None, as_array(1e9), split).weights, weights, atol=1e-7)
+    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), as_array(1e9)).weights, weights, atol=1e-7)
     # Unbiased estimates of either half or one and a half of the sum leave it where it is, to first order.
-    ups = [
-        newton_update(now, A, as_array(share * sums), None, as_array(1e9), split, as_array(0.1)).weights
-        for share in (0.5, 1.5)
-    ]
+    ups = [newton_update(now, A, as_array(share * sums), as_array(1e9), as_array(0.1)).weights for share in (0.5, 1.5)]
     np.testing.assert_allclose(np.mean(ups, axis=0), weights, atol=1e-6)
 
 

@@ -107,7 +107,8 @@ def test_four_devices_give_the_numbers_of_one(alone, tmp_path):
     program = str(by_four["program"])
     assert "all-reduce" in program
     assert f"f64[{len(Z)},{FILLED // 4}]" in program
-    for unsharded in ("all-gather", f"f64[{len(Z)},{FILLED}]", f"f64[{FILLED},"):
+    sizes = [size for rows in (SIZE, FILLED) for size in (f"f64[{len(Z)},{rows}]", f"f64[{rows},")]
+    for unsharded in ("all-gather", *sizes):
         assert unsharded not in program
 
 

@@ -114,7 +114,7 @@ def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStat
     sweep = other = 0.0
     for move, move_schedule, sums in zip(schedule.moves, schedule.move_schedules, stats, strict=True):
         cost = move.cost(prior, move_schedule, sums)
-        if isinstance(move, DataAugmentation):
+        if move.is_sweep:
             sweep += cost
         else:
             other += int(move_schedule.repeats) * cost / int(move_schedule.every)

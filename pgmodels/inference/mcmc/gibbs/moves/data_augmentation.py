@@ -52,6 +52,7 @@ class DataAugmentation(Move):
 
     name: ClassVar[str] = "sweep"
     state: ClassVar[Literal["prior"]] = "prior"
+    is_sweep: ClassVar[bool] = True
 
     def no_info(self, chain: Chain) -> DataAugmentationInfo:
         """See Move."""

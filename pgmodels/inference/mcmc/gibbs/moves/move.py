@@ -67,6 +67,8 @@ class Move(ABC):
     name: ClassVar[str]
     requirements: ClassVar[frozenset[MoveRequirement]] = frozenset()
     state: ClassVar[Literal["prior", "surrogate"] | None] = None
+    # Whether it is a Gibbs sweep, whose spacing goes by the cost of the other moves.
+    is_sweep: ClassVar[bool] = False
 
     def init(self, target: Target, chain: Chain) -> Any:
         """Initial state of a move with ``state`` None: a pytree of arrays."""
