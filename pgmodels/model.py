@@ -25,6 +25,7 @@ from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, 
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
+from pgmodels.priors.low_rank import InducingPoints
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.runtime import hooks
@@ -36,8 +37,9 @@ from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
 
-# A prior for each group of latents, or none.
+# For each group of latents a prior, or the inducing points of one, or none.
 Groups = tuple[LatentPrior | None, ...]
+Points = tuple[InducingPoints | None, ...]
 
 
 class DataWarning(PgmodelsWarning):
@@ -307,17 +309,29 @@ class Model(Module):
         ]
         return find_distinct_inputs(X, groups, size)
 
-    def traced_prior(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
+    def traced_prior(
+        self, inputs: DistinctInputs, fixed_groups: Groups = (), *, points: Points = (), for_moments: bool = False
+    ) -> PriorCollection:
         """The prior at inputs as a traceable function of the hyperparameters.
 
-        ``fixed_groups`` has the groups that are known but for their means, and None for the others.
+        ``fixed_groups`` has the groups that are known but for their means, and ``points`` the inducing points of groups
+        that have some; both None for the others. ``for_moments`` is whether the prior need have no factors.
         """
-        groups, fixed_groups = [], fixed_groups or (None,) * len(self.gps)
-        columns = zip(self.gps, inputs.X, inputs.row_mask, inputs.spanning, fixed_groups, strict=True)
-        for gp, X, row_mask, spanning, fixed in columns:
-            optional, mean = {"row_mask": row_mask, "spanning": spanning}, as_array(gp.mean.value)
-            rows = {name: value for name, value in optional.items() if value is not None}
-            groups.append(fixed.with_mean(mean) if fixed else gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
+        none = (None,) * len(self.gps)
+        by_row = inputs.X, inputs.row_mask, inputs.spanning
+        columns = zip(self.gps, *by_row, fixed_groups or none, points or none, strict=True)
+        groups: list[LatentPrior] = []
+        for gp, X, row_mask, spanning, fixed, at in columns:
+            mean, rows = as_array(gp.mean.value), {} if row_mask is None else {"row_mask": row_mask}
+            if fixed is not None:
+                groups.append(fixed.with_mean(mean))
+            elif at is not None:
+                groups.append(gp.form.bind_at(gp.kernel, mean, X, at, gp.size))
+            elif for_moments:
+                groups.append(gp.form.bind_traced_for_moments(gp.kernel, mean, X, gp.size, **rows))
+            else:
+                rows |= {} if spanning is None else {"spanning": spanning}
+                groups.append(gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:

@@ -93,6 +93,10 @@ class ParameterVector(Picklable):
         """The model with other values."""
         return with_values(self.model, self.leaf_indices, values)
 
+    def apply(self, model: "Model", vector: Any) -> "Model":
+        """A model of the same structure, such as one without priors, at the values of an unconstrained vector."""
+        return with_values(model, self.leaf_indices, self.constrain(vector))
+
     def of(self, tree: Any) -> list[Any]:
         """The values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)

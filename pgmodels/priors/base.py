@@ -91,6 +91,8 @@ class LatentPrior(Module):
     size: eqx.AbstractVar[int]
     # Whether it has ``resized``.
     can_pad: ClassVar[bool] = False
+    # Whether it holds the covariance at X.
+    is_dense: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
 

@@ -41,6 +41,7 @@ class DensePrior(FactoredPrior):
     """
 
     can_pad: ClassVar[bool] = True
+    is_dense: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]

@@ -15,7 +15,7 @@ from scipy.linalg.lapack import dpstrf
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.low_rank import InducingPoints, LowRankPrior, low_rank_at
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
@@ -90,6 +90,16 @@ class Representation(ABC):
     ) -> LatentPrior:
         """``bind_traced`` for moments alone, without draws."""
         return covariance_prior(kernel, mean, X, size, row_mask)
+
+    def bind_at(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
+    ) -> LatentPrior:
+        """The prior by given points, which ``low_rank`` or a choice of inducing inputs gave; usable under ``jit``."""
+        return low_rank_at(kernel, mean, X, points, size)
+
+    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
+        """An exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
+        return None
 
 
 @dataclass(frozen=True)

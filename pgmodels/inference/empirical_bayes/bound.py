@@ -1,10 +1,10 @@
 """The objective of hyperparameter learning: the bound with q(f) at its optimum, as a function of their vector."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,6 @@ from pgmodels.inference.inducing_selection import (
     SHARPER,
     SHARPEST,
     TURNS,
-    Inputs,
     choose_inputs,
     count_inputs,
     is_automatic,
@@ -25,29 +24,22 @@ from pgmodels.inference.inducing_selection import (
     without_inputs,
 )
 from pgmodels.inference.loop import Ascent, LoopState, run_block
-from pgmodels.inference.problem import Problem, are_few_rows, precisions
+from pgmodels.inference.problem import Problem, precisions
+from pgmodels.inference.problem_family import MANY_ROWS, ProblemFamily, points_at
 from pgmodels.inference.variational.second_order_sweeps import (
     ascend_expanded,
     can_expand,
     expanded_bound,
     expansions_at,
-    is_simple,
 )
-from pgmodels.inference.variational.vi import couples, engine_of
-from pgmodels.model import GP, Data, Model
+from pgmodels.inference.variational.vi import engine_of
+from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.vector import ParameterVector, with_values
-from pgmodels.priors.base import LatentPrior
-from pgmodels.priors.blocks import MAX_BLOCK
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.distinct_inputs import DistinctInputs
-from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
-from pgmodels.priors.low_rank import InducingPoints, low_rank_at
+from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.padding import masked
-from pgmodels.priors.representation import TOLERANCE, Auto
+from pgmodels.priors.representation import TOLERANCE
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
 # The inner loop must be much closer to its optimum than the outer steps resolve, since the envelope theorem gives the
@@ -60,16 +52,6 @@ _CAREFUL = 1e-8
 _NO_BOUND = np.float64(-np.inf)
 # Within this distance of a vector where some group has no low-rank form, none is tried.
 _FAR = 0.5
-# From this many rows on (times latents, if coupled), compiling one program per rank is cheaper than hundreds of dense
-# factorisations.
-_MANY_ROWS = 600
-# Ranks below this cost the same, and compiling a program for each would take longer.
-_LEAST_RANK = 32
-# Above this share of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the rank is at
-# most _SMALL_RANK.
-_SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
-
-
 # Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters are
 # learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that variance. At
 # the optimum the noise variance is a few times this. With many rows it is the low-rank forms' tolerance.
@@ -79,7 +61,7 @@ _FLOOR = 1e-14
 def _floor(learnable: ParameterVector, distinct: Sequence[np.ndarray]) -> float:
     if not learnable.of_likelihood:
         return 0.0
-    return _FLOOR if max(map(len, distinct)) < _MANY_ROWS else TOLERANCE
+    return _FLOOR if max(map(len, distinct)) < MANY_ROWS else TOLERANCE
 
 
 # Rounding below this, in nats, is no reason to refuse a value.
@@ -95,106 +77,17 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
-# The inducing points that represent a group; None for a group in its traced form.
-Pivots = InducingPoints | None
-
-
-def _coupled(objective: Objective) -> bool:
-    """Whether predictors or sites couple the latents, whose priors then need factors."""
-    return objective.predictors is not None or couples(objective)
-
-
-def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
-    """The inducing inputs of groups that have some, else the pivots of the groups if all have a low-rank form.
-
-    Pivots are chosen at the given hyperparameters, and only if there are enough rows for a low-rank form to be faster.
-    """
-    none = (None,) * len(model.gps)
-    if any(Z is not None for Z in inputs):
-        pairs = zip(model.gps, inputs, strict=True)
-        return tuple(None if Z is None else inducing_points_at(gp.kernel, Z) for gp, Z in pairs)
-    counts = list(map(len, distinct))
-    many = sum(n * gp.size for n, gp in zip(counts, model.gps, strict=True)) if _coupled(objective) else max(counts)
-    if many < _MANY_ROWS:
-        return none
-    expands = objective.is_monotone and is_simple(objective)
-    pivots: list[Pivots] = []
-    for gp, X in zip(model.gps, distinct, strict=True):
-        most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
-        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Auto) else None
-        if group is None:
-            return none
-        # Round ranks up to powers of two: they change from step to step, and each compiles a program.
-        rank = max(_LEAST_RANK, 1 << (group.rank - 1).bit_length())
-        if rank > most:
-            return none
-        missing = rank - group.rank
-        Z = np.pad(np.asarray(group.Z), ((0, missing), (0, 0)), mode="edge")
-        active = np.pad(np.asarray(group.active), (0, missing))
-        pivots.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
-    return tuple(pivots)
-
-
-def _problem(
-    objective: Objective,
-    model: Model,
-    inputs: DistinctInputs,
-    y: Any,
-    row_weights: Any,
-    pivots: tuple[Pivots, ...],
-    floor: float,
-) -> Problem:
-    coupled = _coupled(objective)
-
-    def group(gp: GP, points: Pivots, X: Array, row_mask: Any) -> LatentPrior:
-        mean = as_array(gp.mean.value)
-        if points is not None:
-            at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
-            return at(gp.kernel, mean, X, points, gp.size)
-        rows = {} if row_mask is None else {"row_mask": row_mask}
-        return (gp.form.bind_traced if coupled else gp.form.bind_traced_for_moments)(
-            gp.kernel, mean, X, gp.size, **rows
-        )
-
-    group_inputs = list(zip(model.gps, pivots, inputs.X, inputs.row_mask, strict=True))
-    prior = PriorCollection(tuple(group(*part) for part in group_inputs), inputs.copies)
-    # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
-    widths = [
-        gp.size * (len(points.Z) if points and isinstance(gp.form, Inducing) else len(X))
-        for gp, points, X, _ in group_inputs
-    ]
-    coupled = couples(objective) and prior.factored and sum(widths) <= MAX_BLOCK
-    return Problem(objective, prior, y, model.parameters, coupled, row_weights, floor)
-
-
-class _ProblemFamily(Module):
-    """The problem as a function of the unconstrained vector: the model without priors, its trainable values, data."""
-
-    objective: Objective = eqx.field(static=True)
-    learnable: ParameterVector = eqx.field(static=True)
-    model: Model
-    inputs: DistinctInputs
-    y: Array
-    row_weights: Array
-    floor: float = eqx.field(static=True)
-
-    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
-        """The problem at the values of an unconstrained vector."""
-        model = with_values(self.model, self.learnable.leaf_indices, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.inputs, self.y, self.row_weights, pivots, self.floor)
-
-
-def _many_rows(family: _ProblemFamily, *_: Any) -> bool:
-    return not are_few_rows(len(family.y), couples(family.objective))
+def _many_rows(family: ProblemFamily, *_: Any) -> bool:
+    return not family.has_few_rows
 
 
 @partial(compiled, optimise=_many_rows)
 def _ascend(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: VariationalState, tolerance: Any
+    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
     """Optimise q(f): final loop state, bound plus log prior, its gradient, and the floor's loss (``floor_loss``)."""
-    problem = family.problem(vector, pivots)
-    if can_expand(problem):
+    problem = family.problem(vector, points)
+    if family.objective.is_monotone and not family.has_few_rows and can_expand(problem):
         ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
         bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
@@ -204,10 +97,10 @@ def _ascend(
             bound = partial(expanded_bound, state=ascent.state, expansions=expansions_at(problem, ascent.state.sites))
 
     def log_prior(vector: Array) -> Array:
-        return family.learnable.log_prior(family.learnable.constrain(vector))
+        return family.parameters.log_prior(family.parameters.constrain(vector))
 
     def penalised(vector: Array) -> Array:
-        return bound(family.problem(vector, pivots)) + log_prior(vector)
+        return bound(family.problem(vector, points)) + log_prior(vector)
 
     lost = problem.floor_loss(ascent.state.sites)
     return ascent, ascent.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
@@ -218,16 +111,16 @@ def _ascent_of(loop: LoopState) -> Ascent:
 
 
 @partial(compiled, optimise=False)
-def _start(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...]) -> VariationalState:
-    return engine_of(family.objective).init(family.problem(vector, pivots))
+def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalState:
+    return engine_of(family.objective).init(family.problem(vector, points))
 
 
 @partial(compiled, optimise=_many_rows)
-def _left_out(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], weights: Array) -> Array:
+def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Array) -> Array:
     """The slope of what inducing inputs leave out, in nats, at given precisions (n, latents) of the sites."""
 
     def nats(vector: Array) -> Array:
-        residual = family.problem(vector, pivots).prior.residual_variances()
+        residual = family.problem(vector, points).prior.residual_variances()
         if residual is None:
             return jnp.zeros(())
         return 0.5 * jnp.sum(masked(family.row_weights, jnp.maximum(weights, 0.0) * residual))
@@ -252,7 +145,10 @@ class MarginalBound:
         distinct, y, row_weights = model.padded(data)
         self.distinct = distinct.masked()
         floor = _floor(learnable, self.distinct)
-        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_weights, floor)
+        # Inputs that determine a latent everywhere are for draws.
+        distinct = replace(distinct, spanning=(None,) * len(model.gps))
+        bare = without_inputs(model).bare()
+        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, floor=floor)
         self.state: Any = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
@@ -286,16 +182,16 @@ class MarginalBound:
         """Final loop state of q(f), value, gradient, and loss by the lower limit on variances; None if not finite."""
         self.evaluations += 1
         try:
-            pivots = self._pivots(vector)
+            points = self._points(vector)
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
         if self.state is None:
-            self.state = _start(self.family, as_array(vector), pivots)
+            self.state = _start(self.family, as_array(vector), points)
         start = self.state
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        ascent, bound, gradient, lost = _ascend(self.family, vector, pivots, start, tolerance)
+        ascent, bound, gradient, lost = _ascend(self.family, vector, points, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return None
@@ -310,7 +206,7 @@ class MarginalBound:
         """q(f) at the best vector to a tolerance, continued from the last state unless that is already as exact."""
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
-        return _ascent_of(_ascend(self.family, self.vector, self._pivots(self.vector), self.state, tolerance)[0])
+        return _ascent_of(_ascend(self.family, self.vector, self._points(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """How what the inducing inputs leave out changes with the best vector, in nats; 0 where there are none."""
@@ -318,15 +214,15 @@ class MarginalBound:
             return np.zeros_like(self.vector)
         parameters = self.at(self.vector).parameters
         weights = precisions(self.family.objective.predictors, self.state.sites, self.family.y, parameters)
-        return np.asarray(_left_out(self.family, as_array(self.vector), self._pivots(self.vector), as_array(weights)))
+        return np.asarray(_left_out(self.family, as_array(self.vector), self._points(self.vector), as_array(weights)))
 
-    def _pivots(self, vector: np.ndarray) -> tuple[Pivots, ...]:
+    def _points(self, vector: np.ndarray) -> Points:
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
-        pivots = pivots_at(self.family.objective, self.at(vector).bare(), self.distinct, self.inputs)
-        if all(points is None for points in pivots):
+        points = points_at(self.family.objective, self.family.model_at(vector), self.distinct, self.inputs)
+        if all(at is None for at in points):
             self.dense = np.array(vector)
-        return pivots
+        return points
 
     def at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""

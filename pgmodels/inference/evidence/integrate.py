@@ -5,7 +5,6 @@ import time
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +13,7 @@ from jaxtyping import Array
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
 from pgmodels.inference.corrections.linear_response import linear_response
-from pgmodels.inference.empirical_bayes.bound import Pivots, collapsed_bound, pivots_at
+from pgmodels.inference.empirical_bayes.bound import collapsed_bound
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
 from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
@@ -22,11 +21,12 @@ from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, precisions
+from pgmodels.inference.problem_family import ProblemFamily, points_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
 from pgmodels.inference.variational.vi import nearly_converged, optimise, start_state, variational_problem
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import Data, Model, Points, require_model
 from pgmodels.numerics.barrier import barrier
 from pgmodels.numerics.central_composite import (
     SPACINGS,
@@ -39,19 +39,14 @@ from pgmodels.numerics.central_composite import (
 )
 from pgmodels.numerics.finite_differences import hessian
 from pgmodels.numerics.psis import smoothed
-from pgmodels.objectives.base import Objective
-from pgmodels.parameters.vector import ParameterVector, with_values
+from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import Sites
-from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import move
-from pgmodels.priors.distinct_inputs import DistinctInputs
-from pgmodels.priors.low_rank import low_rank_at
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.progress import ProgressBar, progress_bar
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.threads import one_thread_if_small
@@ -77,42 +72,6 @@ _MOST_ERROR = 0.5
 _BORNE = 0.05
 
 
-class _ProblemFamily(Module):
-    """The problem as a function of the unconstrained hyperparameters: the model without priors, and the data."""
-
-    objective: Objective = eqx.field(static=True)
-    unknowns: ParameterVector = eqx.field(static=True)
-    coupled: bool = eqx.field(static=True)
-    model: Model
-    inputs: DistinctInputs
-    y: Array
-    row_weights: Array
-
-    def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
-        """The problem at unconstrained hyperparameters, in low-rank form if the groups have pivots."""
-        model, inputs = self.at(vector), self.inputs
-        if None in pivots:
-            prior = model.traced_prior(inputs)
-        else:
-            triples = zip(model.gps, inputs.X, pivots, strict=True)
-            groups = (
-                low_rank_at(gp.kernel, as_array(gp.mean.value), X, points, gp.size)
-                for gp, X, points in triples
-                if points
-            )
-            prior = PriorCollection(tuple(groups), inputs.copies)
-        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_weights)
-
-    def at(self, vector: Array) -> Model:
-        """The model at unconstrained hyperparameters."""
-        return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
-
-    def pivots(self, vector: Any) -> tuple[Pivots, ...]:
-        """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
-        model = self.at(as_array(vector))
-        return pivots_at(self.objective, model, self.inputs.masked(), (None,) * len(model.gps))
-
-
 class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
@@ -130,16 +89,18 @@ class _PointFit(NamedTuple):
 
 @compiled
 def _ascend(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: Sites, tolerance: Any
+    family: ProblemFamily, vector: Array, points: Points, start: Sites, tolerance: Any
 ) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
-    problem = family.problem(vector, pivots)
+    problem = family.problem(vector, points)
     state = _optimum(problem, start, tolerance)
 
     def penalised(vector: Array) -> Array:
-        return collapsed_bound(family.problem(vector, pivots), state) + family.unknowns.log_prior_unconstrained(vector)
+        return collapsed_bound(family.problem(vector, points), state) + family.parameters.log_prior_unconstrained(
+            vector
+        )
 
-    value = state.elbo + family.unknowns.log_prior_unconstrained(vector)
+    value = state.elbo + family.parameters.log_prior_unconstrained(vector)
     return state.sites, value, jax.grad(penalised)(vector)
 
 
@@ -149,11 +110,9 @@ def _optimum(problem: Problem, start: Sites, tolerance: Any) -> VariationalState
 
 
 @compiled
-def _evaluate(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: Sites, keys: Array
-) -> _PointFit:
+def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites, keys: Array) -> _PointFit:
     """The corrected Gaussian at a point and the log weights of its draws, one per key."""
-    problem = family.problem(vector, pivots)
+    problem = family.problem(vector, points)
     state = _optimum(problem, start, _TOLERANCE)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
@@ -169,7 +128,7 @@ def _evaluate(
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
-    log_prior = family.unknowns.log_prior_unconstrained(vector)
+    log_prior = family.parameters.log_prior_unconstrained(vector)
     return _PointFit(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
 
 
@@ -186,22 +145,22 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
 
 @compiled
 def _marginals(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], mean: Array, covariance: Array
+    family: ProblemFamily, vector: Array, points: Points, mean: Array, covariance: Array
 ) -> tuple[Array, Array | None, tuple[Array, Array]]:
     """Prior variances (n, L) of the latents, their residuals under inducing inputs (None without any).
 
     And moments (n, P) of the predictors given the latents' means and covariances.
     """
-    problem = family.problem(vector, pivots).with_independent_sites()
+    problem = family.problem(vector, points).with_independent_sites()
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
 @compiled
 def _predict(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+    family: ProblemFamily, vector: Array, points: Points, sites: Sites, X_new: Array
 ) -> tuple[Array, Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
-    posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
+    posterior, response, _ = _corrected(family.problem(vector, points), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
@@ -209,23 +168,23 @@ def _predict(
 
 @compiled
 def _predict_jointly(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], sites: Sites, X_new: Array
+    family: ProblemFamily, vector: Array, points: Points, sites: Sites, X_new: Array
 ) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
+    posterior, response, _ = _corrected(family.problem(vector, points), sites)
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
 class _Search:
     """The negative bound with log prior, and its gradient; each evaluation starts from q of the best point."""
 
-    def __init__(self, family: _ProblemFamily, start: Sites):
+    def __init__(self, family: ProblemFamily, start: Sites):
         self.family, self.sites = family, start
-        self.best, self.vector = math.inf, family.unknowns.start()
+        self.best, self.vector = math.inf, family.parameters.start()
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.family, vector, self.family.pivots(vector), self.sites, _MODE_TOLERANCE)
+        sites, bound, slope = _ascend(self.family, vector, _points_at(self.family, vector), self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return barrier(vector, self.vector, self.best)
@@ -367,7 +326,7 @@ class _Integration:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
         vector = as_array(self._vectors(point))
-        evaluation = _evaluate(self.family, vector, self.family.pivots(vector), start, self.keys)
+        evaluation = _evaluate(self.family, vector, _points_at(self.family, vector), start, self.keys)
         ratios = np.asarray(evaluation.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         weights = smoothed(ratios) if usable else None
@@ -380,7 +339,7 @@ class _Integration:
     def _check(self, vector: np.ndarray, point: _PointFit) -> None:
         """Raise ValueError if a variance at a point is not possible for a posterior; warn of few inducing inputs."""
         prior, residual, (m, v) = _marginals(
-            self.family, as_array(vector), self.family.pivots(vector), point.mean, point.covariance
+            self.family, as_array(vector), _points_at(self.family, vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
@@ -394,7 +353,7 @@ class _Integration:
 
     def _warn_inaccurate(self, model: Model) -> None:
         """Warn if the prior at the mode is less accurate than the data require."""
-        dense = None in self.family.pivots(self.mode)
+        dense = None in _points_at(self.family, self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
@@ -441,9 +400,16 @@ class _Integration:
             )
 
 
-def problem_family(model: Model, data: Data, unknowns: ParameterVector, joint: bool) -> _ProblemFamily:
+def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    return _ProblemFamily(expected_objective(model), unknowns, joint, model.bare(), *model.padded(data))
+    objective, padded = expected_objective(model), model.padded(data)
+    return ProblemFamily(objective, unknowns, model.bare(), *padded, coupled, needs_factors=True)
+
+
+def _points_at(family: ProblemFamily, vector: Any) -> Points:
+    """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
+    model = family.model_at(as_array(vector))
+    return points_at(family.objective, model, family.inputs.masked(), (None,) * len(model.gps))
 
 
 @hooks.moments_at.register(IntegratedApproximation)
@@ -467,15 +433,13 @@ def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: 
     return np.asarray(moments[0]), np.asarray(moments[1])
 
 
-def _family_of_result(result: IntegratedApproximation) -> _ProblemFamily:
+def _family_of_result(result: IntegratedApproximation) -> ProblemFamily:
     """The problem family of a result."""
     return problem_family(result.model, result.data, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
-def _place(
-    result: IntegratedApproximation, family: _ProblemFamily, point: int
-) -> tuple[Array, tuple[Pivots, ...], Sites]:
+def _place(result: IntegratedApproximation, family: ProblemFamily, point: int) -> tuple[Array, Points, Sites]:
     """The hyperparameters, pivots and sites of a point, sites padded to the family's rows."""
     padded = (pad_zeros(part[point], len(family.y)) for part in (result.potential, result.precision))
     vector = as_array(result.vectors[point])
-    return vector, family.pivots(vector), Sites(*map(as_array, padded))
+    return vector, _points_at(family, vector), Sites(*map(as_array, padded))

@@ -26,7 +26,7 @@ from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.vector import ParameterVector, trainable, with_values
+from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.representation import inducing_by_root
@@ -165,6 +165,10 @@ class StochasticProblem(Module):
         moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
         return np.concatenate([learnable.start(), *moved])
 
+    def model_at(self, vector: Float[Array, " values"]) -> Model:
+        """The model without priors at a vector."""
+        return self.learnable.apply(self.model, self._split(vector)[0])
+
     def values_at(self, vector: Float[Array, " values"]) -> list[Any]:
         """The values of a vector."""
         return self.learnable.constrain(self._split(vector)[0])
@@ -192,15 +196,14 @@ class StochasticProblem(Module):
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
         """The prior at rows, at the values of an unconstrained vector."""
-        model = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector))
-        pairs = zip(model.gps, self.inputs_at(vector), strict=True)
+        pairs = zip(self.model_at(vector).gps, self.inputs_at(vector), strict=True)
         return PriorCollection(
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
         )
 
     def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
         """Some rows."""
-        parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
+        parameters = self.model_at(vector).parameters
         prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors: list[tuple[Array, Any]] = []
         for group in prior.require_factors():

@@ -12,7 +12,6 @@ from pgmodels.inference.variational.cavi import CaviState
 from pgmodels.numerics.anderson import History, empty_history
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
-from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.moment_derivatives import Expansion, expand
 
 # Maximum inner sweeps, and the relative step at which to stop: beyond it the error of the expansion dominates.
@@ -45,14 +44,11 @@ class Expanded(NamedTuple):
 
 def can_expand(problem: Problem) -> bool:
     """Whether sites are on single latents and updated together, and all priors are dense and not too large."""
-    objective, prior = problem.objective, problem.prior
     return (
-        objective.is_monotone
-        and is_simple(objective)
-        and not problem.has_few_rows
+        is_simple(problem.objective)
         and not problem.coupled
-        and len(_dense(problem)) == len(prior.groups)
-        and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
+        and all(group.is_dense for group in problem.prior.groups)
+        and sum(group.size * len(group.X) ** 2 for group in problem.prior.groups) <= _MOST
     )
 
 
@@ -61,8 +57,9 @@ def is_simple(objective: Objective) -> bool:
     return objective.predictors is None and len(objective.blocks) == 1
 
 
-def _dense(problem: Problem) -> list[DensePrior]:
-    return [group for group in problem.prior.groups if isinstance(group, DensePrior)]
+def _dense(problem: Problem) -> Any:
+    """The dense groups of a problem that can be expanded."""
+    return problem.prior.groups
 
 
 def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:

@@ -288,6 +288,12 @@ class Inducing(Representation):
             raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
+    def bind_at(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
+    ) -> InducingPointPrior:
+        """See Representation and ``inducing_at``."""
+        return inducing_at(kernel, mean, X, points, size)
+
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> InducingPrior:

@@ -10,7 +10,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.model import Groups
-from pgmodels.parameters.vector import ParameterVector, with_values
+from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
@@ -83,7 +83,7 @@ class Target(Module):
 
     def drawn(self, vector: Any) -> Any:
         """The model at given hyperparameters."""
-        return with_values(self.model, self.unknowns.leaf_indices, self.unknowns.constrain(vector))
+        return self.unknowns.apply(self.model, vector)
 
     def log_likelihood(self, latents: Any, vector: Any) -> Any:
         """log p(y | f) of all data."""

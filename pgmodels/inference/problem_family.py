@@ -1,0 +1,109 @@
+"""The variational problem as a function of the hyperparameters: unconstrained vector, model, prior, problem."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array
+
+from pgmodels.inference.problem import Problem, are_few_rows
+from pgmodels.inference.variational.second_order_sweeps import is_simple
+from pgmodels.inference.variational.vi import couples
+from pgmodels.model import Model, Points
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import ParameterVector
+from pgmodels.priors.blocks import MAX_BLOCK
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.distinct_inputs import DistinctInputs
+from pgmodels.priors.inducing.representation import inducing_points_at
+from pgmodels.priors.low_rank import InducingPoints
+from pgmodels.runtime.pickling import Module
+from pgmodels.runtime.x64 import as_array
+
+# From this many rows on (times latents, if coupled), compiling one program per rank is cheaper than hundreds of dense
+# factorisations.
+MANY_ROWS = 600
+# Above this share of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the rank is at
+# most _SMALL_RANK.
+_SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
+
+
+class ProblemFamily(Module):
+    """The problem at each value of an unconstrained vector of hyperparameters.
+
+    ``model`` is the model without priors, ``inputs``, ``y`` and ``row_weights`` are the padded data. ``coupled`` is
+    whether sites couple the predictors of a datum, None for where that is affordable. Priors have factors if
+    ``needs_factors`` or if sites or predictors couple the latents; otherwise they are for moments alone. ``floor`` is
+    that of the problems.
+    """
+
+    objective: Objective = eqx.field(static=True)
+    parameters: ParameterVector = eqx.field(static=True)
+    model: Model
+    inputs: DistinctInputs
+    y: Array
+    row_weights: Array
+    coupled: bool | None = eqx.field(static=True, default=None)
+    needs_factors: bool = eqx.field(static=True, default=False)
+    floor: float = eqx.field(static=True, default=0.0)
+
+    @property
+    def has_few_rows(self) -> bool:
+        """See ``are_few_rows``."""
+        return are_few_rows(len(self.y), couples(self.objective))
+
+    def model_at(self, vector: Any) -> Model:
+        """The model without priors at the values of a vector."""
+        return self.parameters.apply(self.model, vector)
+
+    def prior_at(self, vector: Array, points: Points) -> PriorCollection:
+        """The prior at the values of a vector, by the inducing points of the groups that have some."""
+        factored = self.needs_factors or combines_latents(self.objective)
+        return self.model_at(vector).traced_prior(self.inputs, points=points, for_moments=not factored)
+
+    def problem(self, vector: Array, points: Points) -> Problem:
+        """The problem at the values of a vector."""
+        model, prior, coupled = self.model_at(vector), self.prior_at(vector, points), self.coupled
+        if coupled is None:
+            # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
+            ranks = [
+                gp.size * (len(at.Z) if at and gp.form.num_inputs else len(X))
+                for gp, at, X in zip(model.gps, points, self.inputs.X, strict=True)
+            ]
+            coupled = couples(self.objective) and prior.factored and sum(ranks) <= MAX_BLOCK
+        return Problem(self.objective, prior, self.y, model.parameters, coupled, self.row_weights, self.floor)
+
+
+def combines_latents(objective: Objective) -> bool:
+    """Whether predictors or sites couple the latents, whose priors then need factors."""
+    return objective.predictors is not None or couples(objective)
+
+
+def points_at(
+    objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Sequence[np.ndarray | None]
+) -> Points:
+    """The inducing points of groups with inducing ``inputs``, else the pivots of groups if all have a low-rank form.
+
+    Pivots are chosen at the model's hyperparameters, and only if there are enough rows for a low-rank form to be
+    faster.
+    """
+    none = (None,) * len(model.gps)
+    if any(Z is not None for Z in inputs):
+        pairs = zip(model.gps, inputs, strict=True)
+        return tuple(None if Z is None else inducing_points_at(gp.kernel, Z) for gp, Z in pairs)
+    counts = list(map(len, distinct))
+    many = max(counts)
+    if combines_latents(objective):
+        many = sum(n * gp.size for n, gp in zip(counts, model.gps, strict=True))
+    if many < MANY_ROWS:
+        return none
+    points: list[InducingPoints] = []
+    for gp, X in zip(model.gps, distinct, strict=True):
+        expands = objective.is_monotone and is_simple(objective)
+        most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
+        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
+        if group is None or group.rank > most:
+            return none
+        points.append(InducingPoints(*map(as_array, (group.Z, group.active, 0.0))))
+    return tuple(points)
