@@ -1,7 +1,7 @@
-"""Check names: no all-purpose words as names, no identifiers that were renamed.
+"""Check names: no all-purpose words as names, no identifiers that were renamed, and no dispatch on classes or names.
 
-Usage: python .ci/check_names.py [--dispatch]. Prints each place and exits with 1 if there is one; with ``--dispatch``
-also questions for the class of a prior, posterior, objective or kernel, and comparisons with the name of an engine.
+In engines, diagnostics and reports nothing asks for the class of a prior, posterior, objective, kernel or
+representation, or compares with the name of an engine or objective. Prints each place and exits with 1 if there is one.
 """
 
 import ast
@@ -75,7 +75,7 @@ def main() -> int:
     faults = []
     for path, tree in sources("pgmodels", "tests", "validation", "examples"):
         checks = [all_purpose, renamed]
-        if "--dispatch" in sys.argv and path.startswith(GENERIC) and path not in REGISTRY:
+        if path.startswith(GENERIC) and path not in REGISTRY:
             checks.append(dispatch)
         faults += [f"{path}:{line}: {fault}" for check in checks for line, fault in check(tree, path)]
     print("\n".join(faults))

@@ -26,7 +26,6 @@ from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, Hamilto
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
-from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import WhitenedSlice
 from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
@@ -53,12 +52,11 @@ SETTINGS = {
 
 
 class Kernel(NamedTuple):
-    """A row of the battery: a step of a move with some settings, in the iteration of some number."""
+    """A row of the battery: a step of a move with some settings."""
 
     name: str
     move: Move
     settings: Any = None
-    number: int = 0
 
 
 KERNELS = (
@@ -66,8 +64,6 @@ KERNELS = (
     Kernel("overrelaxed sweep", DataAugmentation(), SETTINGS[DataAugmentation]),
     Kernel("slice of latents", SliceLatents()),
     Kernel("slice of unknowns", SurrogateSlice()),
-    Kernel("whitened slice of unknowns, ellipse", WhitenedSlice()),
-    Kernel("whitened slice of unknowns, line", WhitenedSlice(), number=1),
     Kernel("Hamiltonian step", Hamiltonian(), SETTINGS[Hamiltonian]),
 )
 
@@ -181,7 +177,7 @@ class Geweke:
         """One step of a move, with its state made for it."""
         reference = target.reference(chain.unknowns)
         state = row.move.init(target, chain) if row.move.state is None else getattr(reference, row.move.state)
-        return row.move.step(target, row.settings, chain, state, jnp.asarray(row.number)).chain
+        return row.move.step(target, row.settings, chain, state, jnp.asarray(0)).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
@@ -190,7 +186,7 @@ class Geweke:
         """
         moves = tuple(filter(self._meets, MOVES))
         repeats = {SurrogateSlice: slices, SliceLatents: slices and slices + 3}
-        every = {DataAugmentation: 2, WhitenedSlice: 2}
+        every = {DataAugmentation: 2}
         schedules = tuple(
             MoveSchedule(jnp.asarray(repeats.get(kind, 1)), jnp.asarray(every.get(kind, 1)), SETTINGS.get(kind))
             for kind in map(type, moves)

@@ -26,8 +26,6 @@ _GROWTH = 4
 _FAR_OUT, _FLAT = 1e3, 2.0
 # Smallest curvature.
 _LEAST_CURVATURE = 0.1
-# Curvature at which half of the growth with the number of rows is applied.
-_SATURATED = 20.0
 _SEED = 0
 
 
@@ -52,7 +50,6 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
         return with_values(model, trainable(model).leaf_indices, values)
 
     if are_within(vector, box):
-        inverse_hessian = _scaled_to_rows(inverse_hessian, len(data.y) / count)
         maximum = warm_start(stage, moved(vector), inverse_hessian, box, data, terms, limits, bar)
         if maximum is None or _is_undetermined(maximum.bound.vector, maximum.inverse_hessian, box):
             return multistart(initial, box, data, terms, limits, bar)
@@ -79,18 +76,6 @@ def _num_subset_rows(model: Model, num_rows: int) -> int | None:
         return None
     least = min(sizes)
     return max(least, num_rows // _GROWTH) if num_rows >= 2 * least else None
-
-
-def _scaled_to_rows(inverse_hessian: np.ndarray, growth: float) -> np.ndarray:
-    """The inverse Hessian for ``growth`` times the rows: large curvatures grow proportionally, small ones hardly.
-
-    Measured on six data sets, 2,000 rows against 512: the curvature in the scale of distances grew by a factor of 2.3
-    to 3.5, that of variance and lengthscale increasing together (1 or 2 per factor of e) by 0.5 to 2. A seventh data
-    set had 2.5 and 57.
-    """
-    values, vectors = np.linalg.eigh(inverse_hessian)
-    scaled = (vectors * (values / (1.0 + (growth - 1.0) / (1.0 + _SATURATED * values)))) @ vectors.T
-    return 0.5 * (scaled + scaled.T)
 
 
 def inverse_hessian_at(maximum: Maximum, least: float) -> np.ndarray | None:

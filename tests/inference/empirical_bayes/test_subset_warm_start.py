@@ -114,13 +114,3 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
 def test_rows_of_a_stage(form, rows, stage):
     gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
     assert stages._num_subset_rows(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
-
-
-def test_what_few_rows_hardly_tell_more_do_not_tell_much_better():
-    """Curvatures 2,000 and 0.1 in directions that are no axes: the one grows as the rows do, the other does not."""
-    vectors = np.linalg.qr(np.array([[1.0, 0.7], [0.2, -1.3]]))[0]
-    scaled = stages._scaled_to_rows((vectors / np.array([2000.0, 0.1])) @ vectors.T, 4.0)
-    np.testing.assert_array_equal(scaled, scaled.T)
-    # A hundredth of 20, where a curvature grows by half as much, is left of the difference.
-    np.testing.assert_allclose(1.0 / np.diag(vectors.T @ scaled @ vectors), [8000.0, 0.1], rtol=0.02)
-    np.testing.assert_allclose(scaled, vectors @ np.diag(np.diag(vectors.T @ scaled @ vectors)) @ vectors.T, atol=1e-12)

@@ -14,7 +14,7 @@ from tests.covering import some
 from tests.statistical import planted
 from tests.statistical.geweke import KERNELS, Geweke, inputs
 from tests.statistical.joint import JointLaw
-from tests.statistical.planted import HAMILTONIAN, LINE, SLICE, WITHOUT_SLICES
+from tests.statistical.planted import HAMILTONIAN, SLICE, WITHOUT_SLICES
 
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 
@@ -41,7 +41,6 @@ def test_every_error_can_be_planted():
         ("heteroscedastic", False, "overrelaxed sweep"),
         pytest.param("stick_breaking", False, "iterations", marks=pytest.mark.slow),
         ("gaussian", True, SLICE),
-        ("gaussian", True, LINE),
         ("gaussian", True, HAMILTONIAN),
         pytest.param("gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
     ],
@@ -60,7 +59,6 @@ Z = np.array([[-0.9, 0.4], [0.8, -0.7]])
     some(
         [
             ("gaussian", SLICE),
-            ("gaussian", LINE),
             ("varying", "overrelaxed sweep"),
             ("bernoulli", "slice of latents"),
             ("heteroscedastic", "iterations"),
@@ -96,7 +94,6 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
             (planted.overrelaxation_with_the_plain_deviation, "gaussian", False, "overrelaxed sweep"),
             (planted.overrelaxation_without_noise, "gaussian", False, "overrelaxed sweep"),
             (planted.no_jacobian, "gaussian", True, SLICE),
-            (planted.no_jacobian, "gaussian", True, LINE),
             (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
             (planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES),
             (planted.no_lengths, "gaussian", True, HAMILTONIAN),

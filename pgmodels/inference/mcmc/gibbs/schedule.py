@@ -13,13 +13,12 @@ from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, MoveStats
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
-from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import WhitenedSlice
 from pgmodels.inference.mcmc.gibbs.target import Chain
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
 # In the order in which an iteration makes them.
-MOVES: tuple[Move, ...] = (WhitenedSlice(), Hamiltonian(), SurrogateSlice(), DataAugmentation(), SliceLatents())
+MOVES: tuple[Move, ...] = (Hamiltonian(), SurrogateSlice(), DataAugmentation(), SliceLatents())
 
 
 class Schedule(Module):

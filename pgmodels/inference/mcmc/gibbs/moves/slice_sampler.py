@@ -1,14 +1,12 @@
-"""A slice step on hyperparameters: along an ellipse or a line, by an interval that shrinks."""
+"""Elliptical slice steps on hyperparameters, by an interval that shrinks."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
+# Degrees of freedom of the t distribution on whose ellipses slice steps move.
 _FREEDOM = 8
-# The bracket of one along a line, in standard deviations of the direction taken.
-_WIDTH = 4.0
 # An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
 MAX_SHRINKS = 100
 
@@ -38,30 +36,27 @@ class Uniforms(NamedTuple):
         return low + (high - low) * self.others[count]
 
 
-def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: Any, ellipse: Any) -> tuple[Any, Any]:
+def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: Any) -> tuple[Any, Any]:
     """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
 
-    It goes along an ellipse, which turns over all entries at once, of the t distribution with the response's middle and
-    scale, or, where ``ellipse`` is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and
-    Adams 2014.
+    It moves on an ellipse of the t distribution with the middle and scale of ``path``. Source: Neal 2003; Nishihara,
+    Murray and Adams 2014.
     """
     middle, scale = path.middle, path.scale
     normal_key, uniform_key = jax.random.split(key)
     noise, others = jnp.split(jax.random.normal(normal_key, (2 * len(vector) + _FREEDOM,)), [len(vector)])
     uniforms = Uniforms.draw(uniform_key)
     relative = _width(path.standard(vector - middle), others @ others)
-    width = jnp.where(ellipse, 2.0 * jnp.pi, _WIDTH)
 
-    def point_at(step: Any) -> Any:
-        turned = middle + (vector - middle) * jnp.cos(step) + relative * scale @ noise * jnp.sin(step)
-        return jnp.where(ellipse, turned, vector + step * (scale @ (noise / jnp.linalg.norm(noise))))
+    def point_at(angle: Any) -> Any:
+        return middle + (vector - middle) * jnp.cos(angle) + relative * scale @ noise * jnp.sin(angle)
 
-    def without_ellipse(vector: Any) -> Any:
+    def minus_log_t(vector: Any) -> Any:
         standard = path.standard(vector - middle)
-        return jnp.where(ellipse, 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM), 0.0)
+        return 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM)
 
-    height = uniforms.height_below(density + without_ellipse(vector))
-    high = width * uniforms.first
+    height = uniforms.height_below(density + minus_log_t(vector))
+    high = 2.0 * jnp.pi * uniforms.first
 
     def unfinished(carry: Any) -> Any:
         *_, accepted, count = carry
@@ -69,14 +64,14 @@ def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: A
 
     def propose(carry: Any) -> Any:
         low, high, accepted_point, _, count = carry
-        step = uniforms.between(low, high, count)
-        proposed = point_at(step)
+        angle = uniforms.between(low, high, count)
+        proposed = point_at(angle)
         moved, density = at(proposed)
-        accepted = density + without_ellipse(proposed) >= height
+        accepted = density + minus_log_t(proposed) >= height
         accepted_point = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), accepted_point)
-        return jnp.where(step < 0, step, low), jnp.where(step < 0, high, step), accepted_point, accepted, count + 1
+        return jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle), accepted_point, accepted, count + 1
 
-    start = (high - width, high, (vector, state), jnp.array(False), 0)
+    start = (high - 2.0 * jnp.pi, high, (vector, state), jnp.array(False), 0)
     return jax.lax.while_loop(unfinished, propose, start)[2]
 
 

@@ -65,7 +65,7 @@ class SurrogateSlice(Move):
         key, draw = jax.random.split(chain.key)
         current = chain.latents, chain.coordinates, state
         density = log_density(chain.unknowns, chain.latents, state)
-        vector, (*moved, state) = slice_step(draw, target.path, chain.unknowns, current, density, at, True)
+        vector, (*moved, state) = slice_step(draw, target.path, chain.unknowns, current, density, at)
         return Step(Chain(key, vector, *moved), state)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
