@@ -56,13 +56,7 @@ class FitReport:
 
 
 class GaussianResult(Result, GaussianPredictions):
-    """What Gaussian approximations of the posterior have in common, corrected or not.
-
-    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
-    pgmodels.priors.padding; ``mean`` and ``variance`` are the approximation's marginals at the data, (n, latents).
-    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
-    """
+    """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
 
@@ -294,7 +288,7 @@ class CorrectedApproximation(GaussianResult):
     @property
     def corrects_another(self) -> bool:
         """See GaussianResult."""
-        return self.fit is None
+        return self.uncorrected.fit is None
 
     @property
     def nodes(self) -> GaussianNodes:

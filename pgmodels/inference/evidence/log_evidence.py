@@ -13,7 +13,7 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
-from pgmodels.results.approximation import GaussianResult, LinearResponse
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -68,7 +68,7 @@ def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, A
 
 
 @double_precision
-def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
+def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
 
     By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
