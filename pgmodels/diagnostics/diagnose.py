@@ -13,7 +13,7 @@ from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, LinearResponse
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
@@ -36,7 +36,7 @@ class Diagnosis:
     data simulated from the model, None if it was left out. ``notes`` lists the reasons and other caveats.
     """
 
-    result: GaussianResult = field(repr=False)
+    result: Approximation | CorrectedApproximation = field(repr=False)
     gap: np.ndarray = field(repr=False)
     gap_error: np.ndarray = field(repr=False)
     importance: ImportanceEstimate
@@ -87,7 +87,7 @@ class Diagnosis:
 
 
 def diagnose(
-    result: GaussianResult,
+    result: Approximation | CorrectedApproximation,
     *,
     num_replicates: int = 100,
     num_draws: int = 4000,

@@ -57,14 +57,7 @@ class FitReport:
 
 
 class GaussianResult(Result, GaussianPredictions):
-    """What Gaussian approximations of the posterior have in common, corrected or not.
-
-    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
-    pgmodels.priors.padding; ``mean`` and ``variance`` are the approximation's marginals at the data, (n, latents).
-    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
-    given as one.
-    """
+    """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
 
@@ -181,7 +174,8 @@ class Approximation(DataResult, GaussianResult):
     ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
     pgmodels.priors.padding; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
     ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
+    bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
+    given as one.
     """
 
     posterior: Posterior
@@ -311,7 +305,7 @@ class CorrectedApproximation(GaussianResult):
     @property
     def corrects_another(self) -> bool:
         """See GaussianResult."""
-        return self.fit is None
+        return self.uncorrected.fit is None
 
     @property
     def nodes(self) -> GaussianNodes:

@@ -7,7 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.block_posterior import condition_blocks, together
 from tests.programs import run
 
 RNG = np.random.default_rng(0)
@@ -113,3 +113,35 @@ def test_deviations_by_products_are_those_of_solves(form):
     products = run(lambda posterior: posterior.with_inverse_roots().deviation(u), posterior)
     assert not np.array_equal(products, solved)
     np.testing.assert_allclose(products, solved, atol=1e-12)
+
+
+def quantities(posterior, key):
+    """What a posterior says, with covariances between rows as those of each latent with itself."""
+    new = jnp.asarray(X_NEW)
+    at_rows = posterior.covariance(), posterior.cross_covariance(new), posterior.covariance_at(new)
+    if posterior.is_coupled:
+        at_rows = tuple(jnp.einsum("lmln->lmn", C) for C in at_rows)
+    means, _ = posterior.mean_and_deviation(key)
+    return {
+        "moments": posterior.moments(),
+        "marginals": posterior.marginals(),
+        "predict": posterior.predict(new),
+        "marginals_at": posterior.marginals_at(new),
+        "at_rows": at_rows,
+        "log_normalizer": posterior.log_normalizer(),
+        "log_factor": posterior.log_factor(posterior.prior.latents(means)),
+        "tempered": posterior.tempered(0.3).moments(),
+        "together": together(posterior, 0.3).moments(),
+    }
+
+
+def test_independent_latents_are_the_same_one_by_one_and_as_blocks():
+    prior = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(KERNELS[0], 0.4, size=3, form=pgm.Dense())).prior(X)
+    sites = Sites(jnp.asarray(RNG.normal(0.3, 1.0, (N, 3))), jnp.asarray(RNG.gamma(2.0, 0.5, (N, 3))))
+    independent = run(prior.condition, sites)
+    blocks = run(condition_blocks, prior, sites.as_coupled(), ((0,), (1,), (2,)))
+    assert (independent.is_coupled, blocks.is_coupled) == (False, True)
+    assert (independent.coupled_latents(), blocks.coupled_latents()) == (None, [[0], [1], [2]])
+    by_group, by_block = (run(quantities, posterior, jax.random.key(0)) for posterior in (independent, blocks))
+    # The covariance without its jitter, of 1e-12 of a variance, times precisions.
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-8), by_group, by_block)

@@ -183,6 +183,22 @@ def test_another_number_of_rows_compiles_nothing(name):
     assert not names
 
 
+def test_results_keep_rows_that_fill_up_and_do_not_show_them():
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(lengthscale=1.3), mean=0.2))
+    result = pgm.cavi(model, X, (X[:, 0] > 0).astype(float))
+    corrected = pgm.correct(result)
+    assert corrected.uncorrected is result
+    assert corrected.posterior is result.posterior
+    assert result.posterior.prior.num_rows == len(result.posterior.sites.potential) == len(corrected.shift) == 48
+    for each in (result, corrected):
+        assert each.prior.num_rows == len(each.mean) == len(each.variance) == len(each.sites.precision) == 41
+        f, whitened = each.draw_at_data(3)
+        assert f.shape == (3, 41, 1)
+        assert [v.shape for v in whitened] == [(3, 41, 1)]
+    # They have no influence: the covariances by linear response of their coordinates are those of the prior.
+    assert not corrected.response[41:].any()
+
+
 def test_a_form_that_cannot_fill_up_is_left_as_it_is():
     class Own(pgm.Dense):
         can_pad = False

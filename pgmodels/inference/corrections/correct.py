@@ -244,8 +244,8 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     if not objective_of_result(approximation).has_auxiliaries:
         raise ValueError(
             "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='augmented'); got that of {approximation.objective!r}. Use the default, "
-            "method='linear_response'."
+            f"fit(..., objective='augmented'); got that of {approximation.method}, with objective="
+            f"{approximation.objective!r}. Use the default, method='linear_response'."
         )
     augmentation = model.augmentation
     if len(augmentation.blocks) > 1:

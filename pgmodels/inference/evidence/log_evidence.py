@@ -7,7 +7,7 @@ from pgmodels.inference.corrections.correct import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import SmoothedWeights
-from pgmodels.results.approximation import GaussianResult, LinearResponse
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -53,7 +53,7 @@ class Evidence:
 
 
 @double_precision
-def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
+def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
 
     By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
