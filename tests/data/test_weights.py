@@ -1,6 +1,7 @@
 """Weights of rows: powers of the likelihood, against repeated rows, rows left out, and quadrature."""
 
 import pickle
+import warnings
 from functools import cache
 
 import numpy as np
@@ -99,17 +100,36 @@ def test_a_weight_of_zero_leaves_the_row_out():
     np.testing.assert_array_equal(weighted.mean, without.mean)
 
 
-def test_a_formula_to_the_power_of_its_own_column_says_the_same():
-    @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Positive()))
-    def powered(y, f):
-        return (pgm.sigmoid(f) ** y[0] * pgm.sigmoid(-f) ** (1 - y[0])) ** y[1]
+@pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Positive()))
+def powered(y, f):
+    return (pgm.sigmoid(f) ** y[0] * pgm.sigmoid(-f) ** (1 - y[0])) ** y[1]
 
+
+STEPS = [{}, {"objective": "expected"}, {"rate": "adaptive"}, {"train_hyperparameters": True}]
+
+
+def test_a_formula_to_the_power_of_its_own_column_says_the_same():
     weights = RNG.uniform(0.3, 2.5, N)
     model, y = CASES["Bernoulli"]
     one = pgm.cavi(model, X, y, weights=weights)
     other = pgm.cavi(pgm.Model(powered(), model.gps), X, np.column_stack([y, weights]))
     assert one.elbo == pytest.approx(other.elbo, rel=1e-12)
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", some(STEPS, {}))
+def test_batches_carry_the_weights_of_their_rows(options):
+    weights = RNG.uniform(0.3, 2.5, N)
+    gp = pgm.GP(kernel(), mean=0.4, form=pgm.Inducing(X[:3]))
+    settings = {"batch_size": 4, "max_epochs": 3, "tolerance": 1e9} | options
+    with warnings.catch_warnings():
+        # Of steps that are too few, and of inducing inputs that are.
+        warnings.simplefilter("ignore")
+        one = pgm.svi(pgm.Model(pgm.Bernoulli(), gp), X, LABELS, weights=weights, **settings)
+        other = pgm.svi(pgm.Model(powered(), gp), X, np.column_stack([LABELS, weights]), **settings)
+    assert one.elbo == pytest.approx(other.elbo, rel=1e-12)
+    for ours, theirs in zip(one.predict_latent(X_NEW), other.predict_latent(X_NEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
 @pytest.mark.slow

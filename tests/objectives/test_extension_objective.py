@@ -65,10 +65,11 @@ def damped(problem, state):
 
 
 @double_precision
-def optimum(objective):
+def optimum(objective, X=X, y=Y, weights=None):
     """The final state and the trace of bounds for an objective instead of an augmentation."""
     model = Model(Bernoulli(), GP(RBF(lengthscale=1.2, variance=1.7), mean=MEAN))
-    problem = Problem(objective, model.prior(X), jnp.asarray(Y), {})
+    row_weights = None if weights is None else jnp.asarray(weights)
+    problem = Problem(objective, model.prior(X), jnp.asarray(y), {}, row_weights=row_weights)
     result = maximise(damped, problem, CAVI.init(problem), 1e-13, 200)
     assert result.converged
     return result.state, result.trace
@@ -114,6 +115,16 @@ def test_sites_of_the_expansion_find_the_mode():
         f = f - np.linalg.solve(hessian, np.linalg.solve(K, f - MEAN) - (Y - p))
     np.testing.assert_allclose(state.mean[:, 0], f, atol=1e-6)
     np.testing.assert_allclose(state.variance[:, 0], np.diag(np.linalg.inv(hessian)), atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", [Quadrature(), Taylor()])
+def test_whole_weights_are_repeated_rows(objective):
+    often = [0, 0, 1, 2, 2, 2, 3]
+    weighted, trace = optimum(objective, weights=np.array([2.0, 1.0, 3.0, 1.0]))
+    repeated, its_trace = optimum(objective, X[often], Y[often])
+    assert trace[-1] == pytest.approx(its_trace[-1], rel=1e-10)
+    np.testing.assert_allclose(weighted.mean[np.array(often)], repeated.mean, atol=1e-5)
+    np.testing.assert_allclose(weighted.variance[np.array(often)], repeated.variance, atol=1e-5)
 
 
 @double_precision
