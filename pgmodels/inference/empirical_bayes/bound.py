@@ -12,7 +12,6 @@ from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.inducing_selection import (
-    ENOUGH,
     SHARPER,
     SHARPEST,
     TURNS,
@@ -46,6 +45,7 @@ from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
+from pgmodels.priors.inducing.selection import ENOUGH
 from pgmodels.priors.low_rank import InducingPoints, low_rank_at
 from pgmodels.priors.padding import masked, pad_rows
 from pgmodels.priors.representation import TOLERANCE, Auto

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
-from pgmodels.numerics.psis import SmoothedWeights
+from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# Below this many draws k-hat is fitted to fewer than 20 of them.
-_FEWEST_DRAWS = 100
 # Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
@@ -67,7 +65,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
             f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
-    check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
+    check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
     tried: list[SmoothedWeights] = []

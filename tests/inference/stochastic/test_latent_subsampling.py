@@ -10,7 +10,6 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.augmentation.tangent import TangentBound
-from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
@@ -214,7 +213,7 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
 
 @pytest.mark.slow
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
+    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)
     result = taken(max_epochs=600, **SAVED)
     mean, variance = result.predict_latent(X)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 _FREEDOM = 8
 # The bracket of one along a line, in standard deviations of the direction taken.
 _WIDTH = 4.0
+# Evaluations of priors or surrogates that a step is worth, by measurement.
+EVALUATIONS = 4.0
 # An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
 MAX_SHRINKS = 100
 

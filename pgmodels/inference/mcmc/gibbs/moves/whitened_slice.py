@@ -14,12 +14,9 @@ from pgmodels.inference.mcmc.gibbs.moves.move import (
     factor_operations,
     move_schedule,
 )
-from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
+from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import EVALUATIONS, slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, latents_at
 from pgmodels.priors.collection import PriorCollection
-
-# Priors that a step is worth, by measurement.
-_EVALUATIONS = 4.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class WhitenedSlice(Move):
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
         del schedule, stats
-        return _EVALUATIONS * factor_operations(prior) / 3
+        return EVALUATIONS * factor_operations(prior) / 3
 
     def first(self) -> MoveSchedule:
         """See Move."""
