@@ -21,10 +21,12 @@ from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
+from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
 from pgmodels.inference.inducing_selection import InducingWarning
 from pgmodels.inference.jitter_check import PrecisionWarning
+from pgmodels.inference.loop import IterationInfo
 from pgmodels.inference.mcmc.chains import MixingWarning
 from pgmodels.inference.mcmc.gibbs.driver import SamplingError
 from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
@@ -32,8 +34,7 @@ from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.stochastic.svi import svi
-from pgmodels.inference.variational.cavi import ConvergenceWarning, cavi
-from pgmodels.inference.variational.gaussian_vi import MeanFieldWarning, gaussian_vi
+from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
@@ -71,6 +72,7 @@ from pgmodels.likelihoods.supports import (
     Support,
 )
 from pgmodels.model import GP, DataWarning, Model
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Dense
@@ -150,6 +152,7 @@ __all__ = [
     "IntegratedApproximation",
     "InteropWarning",
     "IterableRows",
+    "IterationInfo",
     "Kernel",
     "Laplace",
     "Likelihood",
@@ -164,6 +167,7 @@ __all__ = [
     "Model",
     "NegativeBinomial",
     "NoAugmentationError",
+    "Objective",
     "On",
     "Parameter",
     "ParquetRows",
@@ -229,6 +233,7 @@ __all__ = [
     "to_arviz",
     "to_numpyro",
     "verdicts",
+    "vi",
 ]
 
 

@@ -20,12 +20,12 @@ from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
 from pgmodels.likelihoods.supports import Classes
-from pgmodels.likelihoods.weights import check_weights
+from pgmodels.likelihoods.weights import check_weights, to_power
 from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
-from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
+from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import write_value
@@ -80,11 +80,29 @@ class GP(Module):
 
 
 class Data(NamedTuple):
-    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and the names of X's columns, if any."""
+    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and the names of X's columns, if any.
+
+    ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1.
+    """
 
     X: np.ndarray
     y: np.ndarray
     columns: tuple[str, ...] | None = None
+    weights: np.ndarray | None = None
+
+    @property
+    def row_weights(self) -> np.ndarray:
+        """The weight of each row, (n,)."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
+    def at(self, rows: np.ndarray) -> "Data":
+        """The data of some rows."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Data(self.X[rows], self.y[rows], self.columns, weights)
+
+    def padded(self, size: int) -> tuple[Array, Array]:
+        """y and the row weights, padded to ``size`` rows: see pgmodels.priors.padding."""
+        return as_array(pad_rows(self.y, size)), as_array(pad_zeros(self.row_weights, size))
 
 
 class Model(Module):
@@ -192,41 +210,20 @@ class Model(Module):
     def prepare(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
         """The model and the checked data to fit, or ValueError with the fault and its remedy.
 
-        With ``weights`` (n,), the weighted model, whose y has the weights as its last column; rows of weight 0 are
-        dropped before the checks, so that X and y may be anything there, even NaN. Warns with DataWarning if a class
-        has no observation.
+        Rows of weight 0 are dropped before the checks, so that X and y may be anything there, even NaN. Warns with
+        DataWarning if a class has no observation.
         """
         if weights is None:
-            data = self.unweighted.check(X, y)
-            if self.is_weighted:
-                raise ValueError(
-                    "model is that of a result with weights: give the same weights=, or use model.unweighted."
-                )
-            return self, data
+            return self, self.check(X, y)
         columns = column_names(X)
         X, y = as_numbers(X, "X", as_column=True), as_numbers(y, "y")
         weights = check_weights(weights, len(X) if X.ndim else 0)
         rows = weights > 0
-        data = self.unweighted.check(_replaced(X, rows), _replaced(y, rows))
-        return self.weighted, Data(data.X[rows], np.column_stack([data.y, weights])[rows], columns)
-
-    @property
-    def is_weighted(self) -> bool:
-        """Whether the last column of y is a weight, a power of the likelihood."""
-        return self.likelihood is not self.likelihood.unweighted
-
-    @property
-    def weighted(self) -> "Model":
-        """The model of weighted rows; the weights are one more column of y."""
-        return Model(self.likelihood.weighted(self.num_latents), self.gps)
-
-    @property
-    def unweighted(self) -> "Model":
-        """The model without weights."""
-        return Model(self.likelihood.unweighted, self.gps) if self.is_weighted else self
+        data = self.check(_replaced(X, rows), _replaced(y, rows))
+        return self, Data(data.X, data.y, columns, weights).at(rows)
 
     def check(self, X: Any, y: Any) -> Data:
-        """Checked data of rows without weights: see ``prepare``."""
+        """Checked data without weights: see ``prepare``."""
         columns = column_names(X)
         X = self.check_inputs(X)
         for gp in self.gps:
@@ -302,7 +299,7 @@ class Model(Module):
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
         """The distinct inputs of each group; ``padded`` to one of few sizes if every form supports it."""
-        size = padded_size(len(X)) if padded and self.can_pad else len(X)
+        size = self._num_padded(len(X)) if padded else len(X)
         d = X.shape[1]
         groups = [
             Sharing(gp.kernel.reads(d), gp.kernel.terms(d) if gp.form.spans else (), gp.form.shares, gp.form.can_pad)
@@ -338,11 +335,12 @@ class Model(Module):
         """Whether the data can be padded with rows: see pgmodels.priors.padding."""
         return all(gp.form.can_pad for gp in self.gps)
 
-    def padded(self, X: np.ndarray) -> tuple[DistinctInputs, Array | None]:
-        """Inputs padded to one of few sizes and the row mask; if padding is not supported, the inputs and None."""
-        if not self.can_pad:
-            return self.inputs(X), None
-        return self.inputs(X, padded=True), as_array(row_mask_of(len(X), padded_size(len(X))))
+    def padded(self, data: Data) -> tuple[DistinctInputs, Array, Array]:
+        """The distinct inputs, y and the row weights, padded to one of few sizes if every form supports it."""
+        return self.inputs(data.X, padded=True), *data.padded(self._num_padded(len(data.y)))
+
+    def _num_padded(self, count: int) -> int:
+        return padded_size(count) if self.can_pad else count
 
     def bare(self) -> "Model":
         """A copy with values alone, as arrays, for compiled code: priors then never cause a recompilation."""
@@ -432,6 +430,17 @@ def require_model(model: Any) -> Model:
     if isinstance(getattr(model, "model", None), Model):
         remedy = "Give its .model."
     raise ValueError(f"model must be a pgm.Model; got {type(model).__name__}. {remedy}")
+
+
+def with_powers(model: Model, data: Data) -> tuple[Model, Data]:
+    """The model whose formula is to the power of the row's weight, and data with the weights as the last column of y.
+
+    The model and the data themselves if they have no weights.
+    """
+    if data.weights is None:
+        return model, data
+    powers = Model(to_power(model.likelihood, model.num_latents), model.gps)
+    return powers, Data(data.X, np.column_stack([data.y, data.weights]), data.columns)
 
 
 def _replaced(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

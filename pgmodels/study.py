@@ -18,7 +18,7 @@ from pgmodels.diagnostics.diagnose import diagnose
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.mcmc.gibbs.sampler import check_sizes, gibbs
-from pgmodels.inference.variational.gaussian_vi import gaussian_vi
+from pgmodels.inference.variational.vi import gaussian_vi
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model

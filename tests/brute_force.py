@@ -9,7 +9,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 
-from pgmodels.inference.variational import gaussian_vi
+from pgmodels.inference.variational import natural_gradient
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 
@@ -98,8 +98,8 @@ def fixed_point(problem, sites):
         mean = before
         for block in problem.objective.blocks:
             h, W = problem.sites(mean, variance)
-            positive = W if problem.coupled else gaussian_vi.positive_part(W)
-            toward = h - gaussian_vi.pull(W - positive, mean), positive
+            positive = W if problem.coupled else natural_gradient.positive_part(W)
+            toward = h - natural_gradient.pull(W - positive, mean), positive
             in_block = np.isin(np.arange(problem.objective.size), block)
             length = jnp.where(in_block, LENGTH, 0.0)
             lengths = length, length[:, None] * length / LENGTH if problem.coupled else length

@@ -20,9 +20,10 @@ from pgmodels.inference.corrections.linear_response import halves, linear_respon
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.fit import FitWarning
 from pgmodels.inference.loop import maximise
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi as cavi_engine
-from pgmodels.inference.variational import gaussian_vi as gaussian_engine
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from tests.brute_force import best_gaussian, fixed_point, hessians, response_by_differences, second_order
@@ -105,15 +106,16 @@ def response_of_cavi(case):
     with jax.enable_x64(True):
         model = case.unequal().resolve(X)
         problem = problem_of(model, Data(X, y))
-        check_response(problem, maximise(cavi_engine.step, problem, cavi_engine.init(problem), 1e-12, 3000).state.sites)
+        check_response(problem, maximise(CAVI.step, problem, CAVI.init(problem), 1e-12, 3000).state.sites)
 
 
 def response_of_gaussian_vi(case):
     """The same of the variational Gaussian."""
     X, y = case.data(N, seed=3)
     with jax.enable_x64(True):
-        problem, state = gaussian_engine._first(case.unequal().resolve(X), Data(X, y))
-        problem, optimum = gaussian_engine.optimise(problem, state, 1e-12, 300)
+        model, data = case.unequal().resolve(X), Data(X, y)
+        problem = variational_problem(model, data, expected_objective(model), model.prior(X))
+        problem, optimum = optimise(problem, start_state(model, data, problem), 1e-12, 300)
         check_response(problem, optimum.state.sites)
 
 
@@ -122,8 +124,7 @@ def check_response(problem, sites):
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     posterior = run(problem.condition, sites)
-    row_mask = np.ones(len(problem.y)) if problem.row_mask is None else problem.row_mask
-    arguments = posterior, Phi, problem.y, row_mask, problem.parameters
+    arguments = posterior, Phi, problem.y, problem.row_weights, problem.parameters
     response = run(linear_response, problem.objective, problem.coupled, *arguments)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))
@@ -149,7 +150,7 @@ def perturbative(case):
     K, k = both[:5, :5], both[5, :5]
     for latent in range(case.num_latents):
         # Cov_q(f, f) = (K⁻¹ + W)⁻¹, and Cov_q(f_*, f) = k_* K⁻¹ Cov_q(f, f), with explicit inverses.
-        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.posterior.sites.precision[:, latent]))
+        C = np.linalg.inv(np.linalg.inv(K) + np.diag(vi.sites.precision[:, latent]))
         for point in (0, 3):
             expected = second_order(vi, vi.mean[point, latent], C[point, point], C[point], H, latent)
             got = fixed.mean[point, latent], fixed.variance[point, latent]
@@ -169,7 +170,7 @@ def fit(case):
 def fit_of_gaussian_vi(case):
     """The same for the variational Gaussian, whose bound equals that of its engine."""
     # With several latents the tolerance of the inner loop leaves an error of 1e-9 in some ten nats.
-    value = check_slope(case, lambda model: (gaussian_engine.quadrature_of(model),), rtol=1e-7, atol=2e-5)
+    value = check_slope(case, lambda model: (expected_objective(model),), rtol=1e-7, atol=2e-5)
     np.testing.assert_allclose(value, pgm.gaussian_vi(case.unequal(), *case.data(N, seed=3), tolerance=1e-12).elbo,
                                rtol=1e-6)  # fmt: skip
 
@@ -237,7 +238,7 @@ def svi(case):
     assert result.converged or any("after 3 passes" in str(each.message) for each in raised)
     with jax.enable_x64(True):
         problem = problem_of(model.resolve(X), Data(X, y))
-        state = cavi_engine.init(problem)
+        state = CAVI.init(problem)
         # The start, three steps and the final one: plain sweeps, without acceleration.
         for _ in range(5):
             state = run(sweep, problem, state)
@@ -246,7 +247,7 @@ def svi(case):
 
 
 def sweep(problem, state):
-    return cavi_engine.state_of(problem, problem.sites(state.mean, state.variance))
+    return CAVI.state_of(problem, problem.sites(state.mean, state.variance))
 
 
 ENGINES = (

@@ -3,7 +3,7 @@
 The true moments of the draws are therefore known.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -56,10 +56,10 @@ def results(name):
         log_likelihood_trace=rng.normal(-20.0, 2.0, (2, SAMPLES)),
         num_warmup=0,
     )
-    narrow = approximation(common, *(2 * np.asarray(part) for part in exact.posterior.sites))
+    narrow = approximation(common, *(2 * np.asarray(part) for part in exact.sites))
     correction = {"shift": 0.1 * narrow.mean, "curvature": np.full(shape, 0.05), "num_nonpositive": 0}
-    base = {field.name: getattr(narrow, field.name) for field in fields(narrow)}
-    corrected = PerturbativeApproximation(**base | {"method": "perturbative"}, **correction)
+    moments = {"mean": narrow.mean, "variance": narrow.variance, "seconds": narrow.seconds}
+    corrected = PerturbativeApproximation(uncorrected=narrow, **moments, **correction)
     return {"gibbs": draws, "cavi": narrow, "corrected": corrected}
 
 

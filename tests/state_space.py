@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pgmodels.priors.base import LatentPrior, Posterior
+from pgmodels.priors.base import GroupPosterior, LatentPrior
 from pgmodels.priors.factored import centred
 from pgmodels.priors.representation import Representation
 
@@ -119,7 +119,7 @@ class LinePrior(LatentPrior):
         return self.mean + a[:, None] * f[..., lower, :] + b[:, None] * f[..., upper, :], residual
 
 
-class LinePosterior(Posterior):
+class LinePosterior(GroupPosterior):
     """Sorted: means, variances, and each value given the next."""
 
     prior: LinePrior

@@ -222,7 +222,7 @@ def test_satisfied_tenants_with_weights():
     # Averages over the posterior are a little behind the maximum.
     assert 3479.1493 < -2 * weights @ np.log(p[np.arange(72), y.astype(int)]) < 3479.3
     often = np.repeat(np.arange(72), weights.astype(int))
-    repeated = pgm.cavi(result.model.unweighted.fixed(), X[often], y[often])
+    repeated = pgm.cavi(result.model.fixed(), X[often], y[often])
     assert repeated.elbo == pytest.approx(result.elbo, abs=1e-5)
 
 

@@ -87,11 +87,6 @@ def perturbed():
     return pgm.correct(fitted(), method="perturbative")
 
 
-@cache
-def weighted():
-    return pgm.cavi(MODEL, X, Y, weights=np.ones(12))
-
-
 class Later:
     """A value that is made when a remedy needs it."""
 
@@ -421,17 +416,6 @@ REMEDIES = {
         lambda: pgm.svi(MODEL, X, Y, train_inducing=True),
         r"goes with (train_hyperparameters=True):",
         "pgm.svi(of(pgm.Bernoulli(), form=pgm.Inducing(4)), X, Y, train_inducing=True, {}, max_epochs=1)",
-    ),
-    "weights lost": (
-        lambda: pgm.cavi(weighted().model, X, Y),
-        r"give the same (weights=)",
-        "pgm.cavi(weighted().model, X, Y, {}np.ones(12))",
-    ),
-    "weights not meant": (
-        lambda: pgm.cavi(weighted().model, X, Y),
-        r"use (model\.unweighted)",
-        "pgm.cavi({}, X, Y)",
-        {"model": Later(lambda: weighted().model)},
     ),
     "64 bits of the model": (
         lambda: pgm.to_numpyro(MODEL, X, Y)(),

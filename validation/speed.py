@@ -16,7 +16,7 @@ from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentati
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.model import Data
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.threads import one_thread_up_to
@@ -50,7 +50,7 @@ with jax.enable_x64(True):
         K = jnp.asarray(kernel(X, X)) + jnp.eye(n)
         cholesky = jax.jit(jnp.linalg.cholesky)
         both = jax.jit(lambda K: solve_triangular(jnp.linalg.cholesky(K), K, lower=True))
-        state, step = cavi.init(problem), compiled(cavi.step)
+        state, step = CAVI.init(problem), compiled(CAVI.step)
         run = GibbsRun(model, model.check(X, y), Settings(0, 1, jax.random.key(0), Keep("moments")))
         sweeps_alone = run.schedule.change(SliceLatents, repeats=0)
         # Bound as defaults: a closure would read the last size.

@@ -17,7 +17,7 @@ from table import write_table
 
 import pgmodels as pgm
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.inference.variational import cavi as engine
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.model import Data
 from pgmodels.priors.inducing import representation as inducing
 from pgmodels.runtime.jit import compiled
@@ -42,7 +42,7 @@ def run(rows: int, factor: str) -> dict[str, object]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with jax.enable_x64(True):
         problem = problem_of(model, Data(X, y))
-        sites = engine.init(problem).sites
+        sites = CAVI.init(problem).sites
         moments = compiled(Problem.moments)
         jax.block_until_ready(moments(problem, sites))
         # In turns, so that other work on the machine slows both.

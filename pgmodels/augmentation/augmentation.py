@@ -26,6 +26,10 @@ class Augmentation(Objective):
     """
 
     name = "augmented"
+    title = "CAVI's bound"
+    method = "CAVI"
+    is_monotone = True
+    has_auxiliaries = True
 
     def __init__(
         self,

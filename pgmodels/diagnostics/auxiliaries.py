@@ -11,8 +11,9 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.likelihoods.expression import Environment
+from pgmodels.model import with_powers
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
@@ -32,7 +33,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     """
     if isinstance(result, Draws):
         means = _average(result)
-    elif isinstance(result, Approximation):
+    elif isinstance(result, GaussianResult):
         # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
         means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
@@ -50,11 +51,11 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
         )
     f = draws.latents.reshape(-1, *draws.latents.shape[2:])
     sampled = draws.flat_likelihood_values
-    augmentation = draws.model.augmentation
+    model, data = with_powers(draws.model, draws.data)
     totals: dict[str, np.ndarray] = {}
     for rows in slices(len(f), f.shape[1] * f.shape[2], CHUNK_VALUES // 2):
         parameters = draws.model.parameters | {name: as_array(values[rows]) for name, values in sampled.items()}
-        z = np.asarray(augmentation.predictor_values(as_array(f[rows]), as_array(draws.y), parameters))
+        z = np.asarray(model.augmentation.predictor_values(as_array(f[rows]), as_array(data.y), parameters))
         for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():
             totals[name] = totals.get(name, 0.0) + value.sum(axis=0)
     infinite = _without_mean(draws)
@@ -65,8 +66,9 @@ def _expected(
     result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, in order of dependence."""
-    augmentation, means = result.model.augmentation, {}
-    arrays = (as_array(part) for part in (mean, variance, result.y))
+    (model, data), means = with_powers(result.model, result.data), {}
+    augmentation = model.augmentation
+    arrays = (as_array(part) for part in (mean, variance, data.y))
     values = _evaluated(augmentation, *arrays, parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
@@ -86,15 +88,14 @@ def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: M
 
 def _without_mean(draws: Draws) -> set[str]:
     """The auxiliaries whose E[a | f] is not integrable over f."""
-    env = _environment(draws)
-    rules = draws.model.augmentation.rules
+    augmentation, env = _augmentation_at_data(draws)
+    rules = augmentation.rules
     return {rule.auxiliary.name for rule in rules if rule.auxiliary is not None and rule.has_no_mean(env)}
 
 
 def _present(result: Result) -> dict[str, np.ndarray]:
     """A mask of the data that have each auxiliary, for those that some data may lack."""
-    augmentation: Augmentation = result.model.augmentation
-    env = _environment(result)
+    augmentation, env = _augmentation_at_data(result)
     present = {}
     for rule in augmentation.rules:
         if rule.auxiliary is not None and rule.law is not None and not rule.law.is_zero_where_off:
@@ -104,7 +105,8 @@ def _present(result: Result) -> dict[str, np.ndarray]:
     return present
 
 
-def _environment(result: Result) -> Environment:
-    """The environment for coefficients that do not depend on the latents."""
-    zeros = jnp.zeros((len(result.y), result.model.augmentation.size))
-    return Environment(as_array(result.y), zeros, result.model.parameters)
+def _augmentation_at_data(result: Result) -> tuple[Augmentation, Environment]:
+    """The augmentation of the weighted likelihood, and the environment of coefficients without latents."""
+    model, data = with_powers(result.model, result.data)
+    zeros = jnp.zeros((len(data.y), model.augmentation.size))
+    return model.augmentation, Environment(as_array(data.y), zeros, model.parameters)

@@ -15,7 +15,7 @@ from pgmodels.diagnostics.convergence import convergence, of_draws, standard_err
 from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.numerics.quadrature import slices
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.correction import is_out_of_reach
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
@@ -178,7 +178,7 @@ def compare(
             row |= measured
         if isinstance(result, Draws):
             row |= convergence(result)
-        elif isinstance(result, Approximation):
+        elif isinstance(result, GaussianResult):
             if not result.corrects_another:
                 row["elbo"] = result.elbo
             if result.has_density:
@@ -246,7 +246,9 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
                 f"{label} has {result.model.num_latents} latents and {name} has {first.model.num_latents}: "
                 "compare takes results of one model."
             )
-        for array, one, other in (("X", result.X, first.X), ("y", result.y, first.y)):
+        names, data, others = ("X", "y", "weights"), result.data, first.data
+        pairs = zip((data.X, data.y, data.row_weights), (others.X, others.y, others.row_weights), strict=True)
+        for array, (one, other) in zip(names, pairs, strict=True):
             if one.shape != other.shape or not np.array_equal(one, other):
                 raise ValueError(
                     f"{label} and {name} were computed from different {array} (shapes {one.shape} and {other.shape}): "
@@ -271,7 +273,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
                 f"{y.shape}. Leave covariates out if y already has these columns."
             )
         y = np.column_stack([y, np.asarray(columns)])
-    return X, draws.model.unweighted.check_observations(y, len(X), is_new=True)
+    return X, draws.model.check_observations(y, len(X), is_new=True)
 
 
 def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:

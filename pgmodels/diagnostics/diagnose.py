@@ -12,8 +12,9 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
@@ -33,7 +34,7 @@ class Diagnosis:
     data simulated from the model, None if it was left out. ``notes`` lists the reasons and other caveats.
     """
 
-    result: Approximation = field(repr=False)
+    result: GaussianResult = field(repr=False)
     gap: np.ndarray = field(repr=False)
     gap_error: np.ndarray = field(repr=False)
     importance: ImportanceEstimate
@@ -84,7 +85,7 @@ class Diagnosis:
 
 
 def diagnose(
-    result: Approximation,
+    result: GaussianResult,
     *,
     num_replicates: int = 100,
     num_draws: int = 4000,
@@ -109,15 +110,16 @@ def diagnose(
     return Diagnosis(result, *gap.result(), importance.result(), vsbc, tuple(notes))
 
 
-def _gap(result: Approximation) -> Gap:
-    # Without auxiliary variables there is no gap.
-    zeros = np.zeros(len(result.y))
-    uncorrected = result.uncorrected if isinstance(result, LinearResponse) else result
-    return augmentation_gap(uncorrected) if result.objective == "augmented" else Gap(zeros, zeros)
+def _gap(result: GaussianResult) -> Gap:
+    # The expected log density itself has no gap.
+    zeros, objective = np.zeros(len(result.y)), objective_of_result(result)
+    if objective.is_exact and not objective.has_auxiliaries:
+        return Gap(zeros, zeros)
+    return augmentation_gap(result.uncorrected)
 
 
 def _calibration(
-    result: Approximation, num_replicates: int, seed: int, progress: bool | None
+    result: GaussianResult, num_replicates: int, seed: int, progress: bool | None
 ) -> tuple[Calibration | None, list[str]]:
     """Calibration on simulated data, None where it is not possible, and notes."""
     if num_replicates == 0:
@@ -137,7 +139,7 @@ def _calibration(
     return vsbc, notes
 
 
-def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
+def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     notes = []
     if not result.converged:
         notes.append("The approximation has not converged: run more iterations first.")
@@ -157,7 +159,7 @@ def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
             "result must be a result of cavi, gaussian_vi, fit or correct; got draws, whose diagnostics are R-hat and "
             "effective sample sizes: pgm.compare(gibbs=draws) prints them."
         )
-    if not isinstance(result, Approximation):
+    if not isinstance(result, GaussianResult):
         raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {type(result).__name__}.")
     if isinstance(result, LinearResponse):
         result.require_covariance()

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.density import log_density
 from pgmodels.numerics.quadrature import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
-from pgmodels.priors.padding import pad_rows, padded_size
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import double_precision
@@ -58,11 +59,14 @@ class _Divergence:
     def __init__(self, approximation: Approximation):
         model = approximation.model
         self.likelihood, self.y = model.likelihood, approximation.y
+        n = len(self.y)
+        self.weights = approximation.data.row_weights
         self.nodes, self.mixing = approximation.nodes, approximation.mixing
         mean, self.variance = approximation.predictor_moments()
-        n = len(self.y)
-        padded = (pad_rows(part, padded_size(n)) for part in (mean, self.variance, self.y))
-        terms = _bound_and_sites(model.augmentation, *padded, model.parameters)
+        y, row_weights = approximation.data.padded(padded_size(n))
+        moments = (pad_rows(part, len(y)) for part in (mean, self.variance))
+        objective = objective_of_result(approximation)
+        terms = _bound_and_sites(objective, *moments, y, row_weights, model.parameters)
         self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 
@@ -73,12 +77,16 @@ class _Divergence:
         if self.mixing is not None:
             centred = np.einsum("ipl,sil->sip", self.mixing[rows], centred)
         quadratic = self.slope[rows] * centred - 0.5 * self.curvature[rows] * (centred**2 - self.variance[rows])
-        return log_density(self.likelihood, self.y[rows], f) - self.bound[rows] - quadratic.sum(axis=-1)
+        log_p = self.weights[rows] * log_density(self.likelihood, self.y[rows], f)
+        return log_p - self.bound[rows] - quadratic.sum(axis=-1)
 
 
-@partial(compiled, static_argnames="augmentation")
-def _bound_and_sites(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Any) -> tuple[Any, Any, Any]:
-    return augmentation.local_bound(m, v, y, parameters), *augmentation.local_sites(m, v, y, parameters)
+@partial(compiled, static_argnames="objective")
+def _bound_and_sites(
+    objective: Objective, m: Any, v: Any, y: Any, row_weights: Any, parameters: Any
+) -> tuple[Any, ...]:
+    terms = objective.local_bound(m, v, y, parameters), *objective.local_sites(m, v, y, parameters)
+    return tuple(weighted(row_weights, term) for term in terms)
 
 
 def _adaptive(divergence: _Divergence) -> Gap:

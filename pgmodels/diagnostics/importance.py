@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pgmodels.inference.evidence.importance import WeightedDraws, weigh
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.runtime.seeds import NUM_SEEDS
 
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
@@ -47,12 +47,12 @@ class ImportanceEstimate:
     divergence_error: Any = None
 
 
-def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
+def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: int = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
     return weigh(approximation, 1.0, num_draws, seed).weights.k
 
 
-def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
+def importance_estimate(approximation: GaussianResult, num_draws: int, seed: int = 0) -> ImportanceEstimate:
     """Estimate the posterior from ``num_draws`` weighted draws, generated from ``seed``."""
     from_q = weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
@@ -94,7 +94,7 @@ def _divergence_error(from_q: WeightedDraws, from_proposal: WeightedDraws, log_e
     return float(np.hypot(log_evidence_error, log_ratios.std() / np.sqrt(count)))
 
 
-def _best_widening(approximation: Approximation, seed: int) -> float:
+def _best_widening(approximation: GaussianResult, seed: int) -> float:
     """The smallest widening whose effective sample size, from _PILOT draws, is within 5 % of the largest."""
     sizes = [weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]

@@ -157,7 +157,7 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison, refere
     if isinstance(result, LinearResponse) and not result.is_positive:
         findings.add(2, "Its covariance is not positive definite: linear response is not valid.")
     _judge_marginals(findings, result, reference, comparison)
-    if not isinstance(result, CorrectedApproximation) and isinstance(result, Approximation):
+    if isinstance(result, Approximation):
         _judge_khat(findings, float(comparison.to_dataframe().loc[label, "pareto_k"]))
     _compare_predictions(findings, label, comparison)
     if not same_hyperparameters(result, reference):

@@ -12,17 +12,15 @@ from scipy.special import ndtr, ndtri, stdtr
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.conditioning import condition
 from pgmodels.inference.corrections.correct import correct_by_response
-from pgmodels.inference.loop import maximise
-from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import init, step
-from pgmodels.inference.variational.gaussian_vi import gaussian_problem, optimise, start_state
+from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.priors.drawing import draw_latents
-from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.priors.posterior import Posterior
+from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.seeds import as_seed
@@ -148,7 +146,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @double_precision
 def simulate_calibration(
-    approximation: Approximation, num_replicates: int, seed: int = 0, progress: bool | None = None
+    approximation: GaussianResult, num_replicates: int, seed: int = 0, progress: bool | None = None
 ) -> Calibration:
     """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 
@@ -156,15 +154,16 @@ def simulate_calibration(
     succeed.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
-    if model.is_weighted:
+    if approximation.weights is not None:
         raise ValueError("rows have weights, and data simulated from the model have none.")
-    f, _ = draw_latents(approximation.prior, num_replicates, seed, 0)
+    prior = approximation.posterior.prior
+    f = draw_latents(prior, num_replicates, seed, 0)[0][:, : len(y)]
     support = model.likelihood.support(model.num_latents)
     drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
     mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
     # Latents with a prior variance of 0 (up to jitter) do not test q.
-    known = np.asarray(approximation.prior.marginals()[1])[: len(y)] <= approximation.prior.approximation_error
+    known = np.asarray(prior.marginals()[1])[: len(y)] <= prior.approximation_error
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)
@@ -185,10 +184,10 @@ def simulate_calibration(
 
 @one_thread_if_small
 def _replicate(
-    approximation: Approximation, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
+    approximation: GaussianResult, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
 ) -> tuple[np.ndarray, ...]:
     """Means, variances (replicates, n, latents) and draws of q for y (replicates, n, ...), and convergence."""
-    model, prior = approximation.model, approximation.prior.padded()
+    model, prior = approximation.model, approximation.posterior.prior
 
     # Double precision is set by thread. Responses that are not covariances are counted instead of warned of.
     @double_precision
@@ -209,16 +208,12 @@ def _replicate(
 
 
 def _refit(
-    model: Model, data: Data, prior: PriorCollection, approximation: Approximation
-) -> tuple[IndependentPosterior | BlockPosterior | CorrectedGaussian, Any, Any, bool]:
+    model: Model, data: Data, prior: PriorCollection, approximation: GaussianResult
+) -> tuple[Posterior | CorrectedGaussian, Any, Any, bool]:
     """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
-    if approximation.objective == "expected":
-        problem = gaussian_problem(model, data, prior)
-        start = start_state(model, data, problem)
-        problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
-    else:
-        problem = problem_of(model, data, prior)
-        state, trace, converged = maximise(step, problem, init(problem), approximation.tolerance, _MAX_ITERATIONS)
+    problem = variational_problem(model, data, objective_of_result(approximation), prior)
+    start = start_state(model, data, problem)
+    problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
     posterior, *moments = condition(problem, state.sites)
     # A state whose ELBO is not finite is invalid, whatever its moments.
     n = len(data.y)
@@ -226,9 +221,7 @@ def _refit(
     mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
     if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
         return posterior, mean, variance, converged
-    refitted = replace(
-        approximation.uncorrected, y=data.y, posterior=posterior.resized(n), mean=mean, variance=variance
-    )
+    refitted = replace(approximation.uncorrected, y=data.y, posterior=posterior, mean=mean, variance=variance)
     corrected = correct_by_response(refitted)
     if not corrected.is_positive:
         return posterior, np.full_like(mean, np.nan), variance, converged

@@ -6,13 +6,12 @@ from jaxtyping import Array
 
 from pgmodels.inference.problem import Problem
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.priors.fresh import Fresh
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 
 
-def condition(problem: Problem, sites: Sites) -> tuple[IndependentPosterior | BlockPosterior, Array, Array]:
+def condition(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array]:
     """The posterior given sites, and the latents' means and variances."""
     fresh, mean, variance = _condition(problem, sites)
     return fresh.completed(problem.prior), mean, variance

@@ -1,6 +1,7 @@
 """Driver loop shared by all engines: runs compiled blocks of iterations until the bound converges."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +35,30 @@ class LoopState(NamedTuple):
     trace: Float[Array, " length"]
     taken: Int[Array, ""]
     converged: Bool[Array, ""]
+
+
+class IterationInfo(NamedTuple):
+    """What a callback learns of an iteration: engine, number, ELBO, seconds since the start, and learned values.
+
+    ``values`` holds the hyperparameters by name where they are learned. The ELBO of ``svi`` is the average over a
+    window of steps, which is one iteration; that of ``fit`` includes the log prior of the values.
+    """
+
+    engine: str
+    number: int
+    elbo: float
+    seconds: float
+    values: Mapping[str, np.ndarray] = {}
+
+
+# Called after each iteration with the engine's state and an IterationInfo.
+Callback = Callable[[Any, IterationInfo], None]
+
+
+def check_callback(callback: Any) -> None:
+    """Raise ValueError if a callback cannot be called."""
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be a function callback(state, info) or None; got {callback!r}.")
 
 
 class _Trial(NamedTuple):
@@ -73,20 +98,30 @@ def maximise(
     *,
     title: str = "",
     progress: bool | None = False,
+    callback: Callback | None = None,
+    before: np.ndarray | None = None,
+    begin: float | None = None,
 ) -> Ascent:
     """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
 
-    If the initial state has no bound yet (minus infinity), its first step does not count.
+    If the initial state has no bound yet (minus infinity), its first step does not count. ``before`` is the trace of
+    the iterations before, of which the state is the last: they count, and are in the trace of the result. ``begin`` is
+    the time from which a callback's seconds count.
     """
-    fresh = float(state.elbo) == -np.inf
-    traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]]
-    remaining, converged = max_iterations + fresh, False
+    fresh, begin = float(state.elbo) == -np.inf, time.perf_counter() if begin is None else begin
+    traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]] if before is None else [before]
+    remaining, converged = max_iterations + fresh - (0 if before is None else len(before) - 1), False
+    # With a callback each iteration is a block of its own, of the same program.
+    length = BLOCK_LENGTH if callback is None else 1
     with progress_bar(title, max_iterations, progress) as bar:
-        while not converged and remaining and np.isfinite(np.concatenate(traces)[-1:]).all():
-            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(BLOCK_LENGTH, remaining))
+        while not converged and remaining > 0 and np.isfinite(np.concatenate(traces)[-1:]).all():
+            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(length, remaining))
             traces.append(np.asarray(trace)[: int(taken)])
             remaining, converged = remaining - int(taken), bool(done)
             bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
+            if callback is not None:
+                number, seconds = sum(map(len, traces)) - 1, time.perf_counter() - begin
+                callback(state, IterationInfo(title, number, float(traces[-1][-1]), seconds))
     return Ascent(state, np.concatenate(traces), converged)
 
 

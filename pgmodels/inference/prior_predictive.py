@@ -37,7 +37,7 @@ def prior_predictive(
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    model = require_model(model).unweighted
+    model = require_model(model)
     inputs = model.check_inputs(X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
@@ -48,7 +48,7 @@ def prior_predictive(
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
         f = np.asarray(_draw_each(model.bare(), unknowns.leaf_indices, values, model.inputs(inputs), keys))
     else:
-        f, _ = draw_latents(model.prior(inputs), num_draws, seed)
+        f = draw_latents(model.prior(inputs).padded(), num_draws, seed)[0][:, : len(inputs)]
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
     drawn = {
         parameter: hyperparameters[name].reshape(num_draws, 1, -1) for parameter, name in unknowns.of_likelihood.items()

@@ -15,9 +15,10 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.blocks import choose_blocks
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import condition_predictors, push_covariance, push_moments, push_values
-from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.priors.padding import weighted
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -40,7 +41,7 @@ class Problem(Module):
     """An objective, observations (n, ...), the values of the likelihood's parameters and the prior.
 
     If ``coupled``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p).
-    ``row_mask`` is 1 for data and 0 for padding, which has no term in the bound and zero sites; None without padding.
+    ``row_weights`` multiply each datum's term of the bound, and so its sites; 0 for padding, None if all are 1.
     A share ``floor`` of each prior variance is added to the posterior's and not reduced by sites, like the residual
     variance of inducing inputs: it lowers the ELBO.
     """
@@ -50,7 +51,7 @@ class Problem(Module):
     y: Array
     parameters: dict[str, Any]
     coupled: bool = eqx.field(static=True, default=False)
-    row_mask: Float[Array, " n"] | None = None
+    row_weights: Float[Array, " n"] | None = None
     floor: float = eqx.field(static=True, default=0.0)
 
     @property
@@ -68,15 +69,30 @@ class Problem(Module):
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites given the predictors' marginals."""
-        sites = self.objective.local_sites(mean, self._safe(variance), self.y, self.parameters)
-        return Sites(*(masked(self.row_mask, part) for part in sites))
+        return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
+
+    def _spread(self, variance: Spread) -> Spread:
+        """The variances or covariances that the objective takes; see ``_safe``."""
+        safe = self._safe(variance)
+        return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
+
+    def _sites(self, potential: Array, precision: Array) -> Sites:
+        """The sites of an objective, times the rows' weights."""
+        if self._has_single_sites:
+            precision = jax.vmap(jnp.diag)(precision)
+        return Sites(weighted(self.row_weights, potential), weighted(self.row_weights, precision))
+
+    @property
+    def _has_single_sites(self) -> bool:
+        """Whether the objective has sites on single predictors although covariances are those of a datum's together."""
+        return self.coupled and not self.objective.takes_covariances
 
     def _safe(self, variance: Spread) -> Spread:
-        """The variances, 1 in padding rows, whose terms and derivatives must be finite although they are masked."""
-        if self.row_mask is None:
+        """The variances, 1 in padding rows, whose terms and derivatives must be finite although their weight is 0."""
+        if self.row_weights is None:
             return variance
-        row_mask = self.row_mask.reshape(-1, *[1] * (variance.ndim - 1)) > 0
-        return jnp.where(row_mask, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
+        is_datum = self.row_weights.reshape(-1, *[1] * (variance.ndim - 1)) > 0
+        return jnp.where(is_datum, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Prior mean and variance of the predictors."""
@@ -122,7 +138,7 @@ class Problem(Module):
             return push_values(Phi, mean), push_covariance(Phi, covariance)
         return push_moments(Phi, mean, covariance)
 
-    def condition(self, sites: Sites) -> IndependentPosterior | BlockPosterior:
+    def condition(self, sites: Sites) -> Posterior:
         """The posterior of the latents given sites on the predictors."""
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
@@ -144,18 +160,18 @@ class Problem(Module):
         return self._elbo(self._terms(mean, variance), mean, variance, divergence, sites)
 
     def local_bound(self, mean: Array, variance: Spread) -> Float[Array, ""]:
-        """The sum of the objective's terms."""
+        """The weighted sum of the objective's terms."""
         return jnp.sum(self._terms(mean, variance))
 
     def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
         """``elbo`` and the optimal sites at these marginals, at little more than the cost of one of them."""
-        terms, *optimal = self.objective.local_bound_and_sites(mean, self._safe(variance), self.y, self.parameters)
-        elbo = self._elbo(masked(self.row_mask, terms), mean, variance, divergence, sites)
-        return elbo, Sites(*(masked(self.row_mask, part) for part in optimal))
+        terms, *optimal = self.objective.local_bound_and_sites(mean, self._spread(variance), self.y, self.parameters)
+        elbo = self._elbo(weighted(self.row_weights, terms), mean, variance, divergence, sites)
+        return elbo, self._sites(*optimal)
 
     def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
-        terms = self.objective.local_bound(mean, self._safe(variance), self.y, self.parameters)
-        return masked(self.row_mask, terms)
+        terms = self.objective.local_bound(mean, self._spread(variance), self.y, self.parameters)
+        return weighted(self.row_weights, terms)
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
@@ -202,12 +218,10 @@ def problem_of(
 
     Rows are padded to a few sizes if the prior can be padded.
     """
-    prior, row_mask = model.prior(data.X) if prior is None else prior, None
-    if model.can_pad:
-        prior = prior.padded()
-        row_mask = as_array(row_mask_of(len(data.y), prior.num_rows))
-    y = as_array(pad_rows(data.y, prior.num_rows))
-    return Problem(objective or model.augmentation, prior, y, model.parameters, row_mask=row_mask)
+    prior = model.prior(data.X) if prior is None else prior
+    prior = prior.padded() if model.can_pad else prior
+    y, row_weights = data.padded(prior.num_rows)
+    return Problem(objective or model.augmentation, prior, y, model.parameters, row_weights=row_weights)
 
 
 def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: dict[str, Any]) -> np.ndarray:
@@ -221,7 +235,7 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
 
 def condition(
     predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
-) -> IndependentPosterior | BlockPosterior:
+) -> Posterior:
     """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
@@ -233,6 +247,6 @@ def couple(
 ) -> BlockPosterior:
     """The posterior of latents coupled by sites, directly or through predictors that combine latents."""
     if predictors is None:
-        return condition_blocks(prior, sites.potential, sites.precision, choose_blocks(prior))
+        return condition_blocks(prior, sites.as_coupled(), choose_blocks(prior))
     blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

@@ -69,7 +69,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     if isinstance(result, IntegratedApproximation):
         result = _drawn(result, int(num_draws), seed)
     f, whitened, draws_of = _latents(result, int(num_draws), seed)
-    likelihood, y = result.likelihood, result.observations
+    likelihood, y = result.likelihood, result.y
     several = y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
     stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
@@ -157,7 +157,10 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
     """One chain of draws of the hyperparameters and of the latents given them."""
     f, values = result.draw_at_data(num_draws, seed)
     return Draws(
-        **{name: getattr(result, name) for name in ("model", "X", "y", "seconds", "method", "columns", "prior")},
+        **{
+            name: getattr(result, name)
+            for name in ("model", "X", "y", "seconds", "method", "columns", "weights", "prior")
+        },
         whitened=None,
         stored_latents=f[None],
         hyperparameters={name: value[None] for name, value in values.items()},
@@ -173,18 +176,19 @@ def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
     return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f
 
 
+@double_precision
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
-    """log p(y_i | f_i) for latents f (..., n, latents) at the data, (..., n)."""
+    """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
     flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
     # Rows are padded to few sizes, so that the formula is compiled few times.
-    y = pad_rows(result.y, padded_size(n))
+    y, _ = result.data.padded(padded_size(n))
     values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
     chunks = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
         likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
         padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
         chunks.append(log_density(likelihood, y, padded)[..., :n])
-    return np.concatenate(chunks).reshape(f.shape[:-1])
+    return result.data.row_weights * np.concatenate(chunks).reshape(f.shape[:-1])
 
 
 def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -244,7 +248,7 @@ def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
     chains, draws = f.shape[:2]
     support = result.likelihood.support(f.shape[-1])
     if result.likelihood.draws_exactly(f.shape[-1]) or all(
-        piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.observations)
+        piece.is_discrete and np.isfinite(piece.high).all() for piece in support.pieces(result.y)
     ):
         return np.arange(draws)
     return np.arange(0, draws, max(1, -(-chains * draws // num_draws)))

@@ -9,10 +9,9 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.likelihood import Likelihood, trace
+from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
 from pgmodels.priors.representation import Auto
@@ -24,10 +23,10 @@ WHITENED = "whitened_"
 
 
 class FormulaDistribution(dist.Distribution):
-    """p(y | f) of a likelihood's formula for a batch of n data, with latents f (n, L) and parameter values."""
+    """p(y | f) by a formula for a batch of n data, with latents f (n, L) and parameter values."""
 
-    def __init__(self, likelihood: Likelihood, f: Any, values: dict[str, Any], num_columns: int):
-        self.likelihood, self.f, self.values = likelihood, f, values
+    def __init__(self, formula: Expression, f: Any, values: dict[str, Any], num_columns: int):
+        self.formula, self.f, self.values = formula, f, values
         event_shape = () if num_columns == 1 else (num_columns,)
         super().__init__(batch_shape=f.shape[:1], event_shape=event_shape, validate_args=False)
 
@@ -38,9 +37,7 @@ class FormulaDistribution(dist.Distribution):
 
     def log_prob(self, value: Any) -> Any:
         """log p(y | f) of each datum, (n,)."""
-        likelihood = self.likelihood
-        formula = trace(likelihood.function, self.f.shape[-1], likelihood.symbols)
-        return formula.log_evaluate(Environment(value, self.f, self.values))[..., 0]
+        return self.formula.log_evaluate(Environment(value, self.f, self.values))[..., 0]
 
 
 @double_precision
@@ -81,7 +78,8 @@ class Program:
 
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
-        self.y = as_array(data.y)
+        powers, rows = with_powers(model, data)
+        self.formula, self.y = powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)
         self.copies, self.spanning = inputs.copies, inputs.spanning
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
@@ -101,7 +99,7 @@ class Program:
             whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
         f = numpyro.deterministic("f", self.latents(model, whitened))
         num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
-        likelihood = FormulaDistribution(model.likelihood, f, model.parameters, num_columns)
+        likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
         numpyro.sample("y", likelihood, obs=self.y)
 
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:

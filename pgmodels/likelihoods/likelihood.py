@@ -13,9 +13,8 @@ import numpy as np
 from pgmodels.likelihoods.algebra import as_expression
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.moments import gaussian_moments, is_gaussian
-from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
+from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Real, Support, Undeclared
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
-from pgmodels.likelihoods.weights import Weighted
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.pickling import Module, Named, PickledByValue, pack_function
 
@@ -55,8 +54,6 @@ class Likelihood(Module):
 
         Class indices if the formula reads f[y], real numbers if it is Gaussian in y.
         """
-        if isinstance(self.function, Weighted):
-            return Given(self.unweighted.support(size), Positive())
         if self.declared_support is not None:
             return self.declared_support
         formula = self.formula(size)
@@ -66,15 +63,6 @@ class Likelihood(Module):
         if is_gaussian(formula):
             return Given(Real(), *[AnyNumber()] * columns) if columns else Real()
         return Undeclared(columns + 1)
-
-    @property
-    def unweighted(self) -> "Likelihood":
-        """The likelihood without weights."""
-        return replace(self, function=self.function.formula) if isinstance(self.function, Weighted) else self
-
-    def weighted(self, size: int) -> "Likelihood":
-        """The likelihood to the power of a weight, one more column of y."""
-        return replace(self, function=Weighted(self.unweighted.function, self.unweighted.support(size).num_columns))
 
     def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
         """E[y | f] and Var[y | f], shapes (..., n), by their formulas or for a formula that is Gaussian in y.
@@ -93,11 +81,11 @@ class Likelihood(Module):
 
     def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
         """Mean and variance (..., n) of y for a formula that is Gaussian in y."""
-        return gaussian_moments(self.unweighted.formula(f.shape[-1]), Environment(y, f, self.values))
+        return gaussian_moments(self.formula(f.shape[-1]), Environment(y, f, self.values))
 
     def is_gaussian(self, size: int) -> bool:
         """Whether y, a real number, is Gaussian given the latents."""
-        return is_gaussian(self.unweighted.formula(size)) and self.unweighted.support(size).is_whole_line
+        return is_gaussian(self.formula(size)) and self.support(size).is_whole_line
 
     def draws_exactly(self, size: int) -> bool:
         """Whether y can be drawn without numerical inversion of its distribution function."""

@@ -24,11 +24,9 @@ _TEST_POINTS = 3
 def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
     """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
 
-    Weights are ignored. The check is numerical, at a few asymmetric latent values, with other columns of y from the
-    support's examples, and, if ``for_all_parameters``, at other parameter values too: a formula may happen to be
-    normalised at one.
+    The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples, and,
+    if ``for_all_parameters``, at other parameter values too: a formula may happen to be normalised at one.
     """
-    likelihood = likelihood.unweighted
     support = likelihood.support(size)
     rng = np.random.default_rng(3)
     observed = support.examples(rng, _TEST_POINTS)

@@ -1,7 +1,7 @@
-"""Row weights: the formula to the power of an additional column of y."""
+"""Row weights: their checks, and the formula to the power of a weight, an additional column of y."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy as np
 from pgmodels.data.arrays import as_numbers
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.supports import Given, Positive
 from pgmodels.likelihoods.symbols import Observation
 
 
@@ -26,6 +28,13 @@ class Weighted:
     def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
         observation = y[0] if self.num_columns == 1 else y
         return self.formula(observation, f, **parameters) ** y[self.num_columns]
+
+
+def to_power(likelihood: Likelihood, size: int) -> Likelihood:
+    """The likelihood over ``size`` latents to the power of a weight, one more column of y."""
+    support = likelihood.support(size)
+    formula = Weighted(likelihood.function, support.num_columns)
+    return replace(likelihood, function=formula, declared_support=Given(support, Positive()))
 
 
 def check_weights(value: Any, num_rows: int) -> np.ndarray:

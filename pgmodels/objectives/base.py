@@ -29,18 +29,35 @@ def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
 class Objective(ABC):
     """A term B(m, v) per datum, a function of the marginal means and variances of its predictors under q(f).
 
+    Subclasses implement ``local_bound`` and state what engines need to know as class attributes or properties; nothing
+    else in the package asks for their name or class. Laws: sites and Hessians are derivatives of ``local_bound``; if
+    ``is_bound``, the sum of terms minus KL(q || prior) is at most log p(y); if ``is_monotone``, a step to the sites at
+    the current marginals never lowers that ELBO.
+
     ``size`` is the number of predictors, which are the latents themselves if ``predictors`` is None. Equal objectives
     share compiled code: a subclass with options must define __eq__ and __hash__ accordingly.
     """
 
     size: int
-    # The name that results record.
-    name: str = "own"
     predictors: Predictors | None = None
-    # Whether sites may have negative precisions.
-    signed: bool = False
+    # The name that results and files record; in reports, what the ELBO is a sum of, and the method that maximises it.
+    name: str = "custom"
+    title: str = "a custom objective"
+    method: str = "Variational inference"
+    # Whether the ELBO is a lower bound of log p(y).
+    is_bound: bool = True
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
+    # Whether sites may have negative precisions.
+    signed: bool = False
+    # Whether ``local_bound`` accepts the covariances (n, predictors, predictors) of the predictors of each datum.
+    takes_covariances: bool = False
+    # Whether full steps never lower the ELBO, as for bounds by auxiliary variables.
+    is_monotone: bool = False
+    # Whether B is a bound by auxiliary variables, whose law given f is known.
+    has_auxiliaries: bool = False
+    # Evaluations of the log density in a term, by which programs are compiled with more or less optimisation.
+    num_nodes: int = 1
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -55,6 +72,10 @@ class Objective(ABC):
     def latents_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """The latents that a block of predictors depends on."""
         return block if self.predictors is None else self.predictors.latents_of(block)
+
+    def stochastic(self) -> Objective:
+        """The objective for steps on minibatches, whose terms may be noisy if they are unbiased."""
+        return self
 
     def for_batch(self, num_previous_rows: Any) -> Objective:
         """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""

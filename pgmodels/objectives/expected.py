@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 
 from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.numerics.quadrature import chunk_length, gauss_hermite, gauss_legendre, normal_nodes, trapezoid_normal
+from pgmodels.numerics.quadrature import (
+    chunk_length,
+    gauss_hermite,
+    gauss_legendre,
+    normal_nodes,
+    sobol_uniforms,
+    trapezoid_normal,
+)
 from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.objectives.base import Objective, sites_from
 from pgmodels.runtime.x64 import as_array
@@ -35,6 +43,12 @@ _ROUNDING = 1e-12
 # If nodes with more than this weight have no finite log density, the sum over the others is meaningless.
 _MAX_UNDEFINED = 0.5
 
+# Randomised quadrature for minibatches: nodes for one predictor, on (-8, 8) deviations, and for several.
+_LINE, _LINE_REACH = 33, 8.0
+_POINTS = 16
+# Uniforms are clipped to this distance from 0 and 1, which map to infinity.
+_EDGE = 1e-12
+
 
 class Kink(NamedTuple):
     """A point, scale * z + shift = 0, at which the log density has no derivative in its only predictor z."""
@@ -53,8 +67,12 @@ class Quadrature(Objective):
     """
 
     name = "expected"
+    title = "the expected log density"
+    method = "The variational Gaussian"
     signed = True
     is_exact = True
+    takes_covariances = True
+    num_nodes = _TRAPEZOID
 
     def __init__(
         self,
@@ -65,6 +83,10 @@ class Quadrature(Objective):
         coarse: bool = False,
     ):
         self.formula, self.size, self.predictors, self.kinks, self.coarse = formula, size, predictors, kinks, coarse
+
+    def stochastic(self) -> Objective:
+        """See Objective and ``ShiftedQuadrature``."""
+        return ShiftedQuadrature.of(self)
 
     @property
     def _identity(self) -> Hashable:
@@ -174,6 +196,57 @@ class Quadrature(Objective):
         nodes = (centre + reach * x).reshape(-1, len(m))
         weights = (reach * w).reshape(-1, len(m)) * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
         return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
+
+
+class ShiftedQuadrature(Quadrature):
+    """``Quadrature`` that uses few nodes for minibatches, shifted by a distance that differs between data.
+
+    One predictor: 33 nodes of the trapezoid rule; more: 16 Sobol points, shifted modulo 1 (Cranley and Patterson 1976).
+    Under uniform shifts both are unbiased. The shifts are a low-discrepancy sequence, so that errors average out over
+    data and steps faster than those of random shifts. Kinks are kept.
+    """
+
+    @classmethod
+    def of(cls, exact: Quadrature) -> "ShiftedQuadrature":
+        """Replace ``exact``; outside of minibatches it uses the coarse rule."""
+        return cls(exact.formula, exact.size, exact.predictors, exact.kinks, coarse=True)
+
+    def for_batch(self, num_previous_rows: Any) -> Objective:
+        """See Objective."""
+        return _Shifted(self, num_previous_rows)
+
+
+class _Shifted(Quadrature):
+    """The rule of a minibatch after ``num_previous_rows`` rows, within compiled code."""
+
+    def __init__(self, quadrature: Quadrature, num_previous_rows: Any):
+        super().__init__(quadrature.formula, quadrature.size, quadrature.predictors, quadrature.kinks)
+        self.num_previous_rows = num_previous_rows
+
+    def _rule(self, count: int) -> tuple[Any, Any]:
+        shifts = self.shifts(count)
+        if self.size == 1:
+            spacing = 2.0 * _LINE_REACH / _LINE
+            nodes = spacing * (jnp.arange(_LINE)[:, None] + shifts[:, 0]) - _LINE_REACH
+            return nodes[:, :, None], spacing * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
+        uniforms = (sobol_uniforms(self.size, _POINTS)[:, None, :] + shifts) % 1.0
+        return ndtri(jnp.clip(uniforms, _EDGE, 1.0 - _EDGE)), jnp.full(_POINTS, 1.0 / _POINTS)
+
+    def shifts(self, count: int) -> Any:
+        """The shifts of the next ``count`` data, (count, size)."""
+        rows = self.num_previous_rows + jnp.arange(count)
+        return (rows[:, None] * irrationals(self.size)) % 1.0
+
+
+def irrationals(size: int) -> np.ndarray:
+    """Numbers (size,) whose multiples modulo 1 fill the unit cube evenly: powers of the root of x^(size + 1) = x + 1.
+
+    Source: Roberts 2018, the generalised golden ratio.
+    """
+    root = 2.0
+    for _ in range(60):
+        root = (1.0 + root) ** (1.0 / (size + 1))
+    return root ** -np.arange(1.0, size + 1)
 
 
 def _mask_undefined(sums: Any) -> Any:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import legend_below, line_handle, literal, new_figure, open_axes, styles
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 
 
 def plot_elbo(results: Any) -> Figure:
@@ -20,7 +20,7 @@ def plot_elbo(results: Any) -> Figure:
     approximations = {
         label: result
         for label, result in by_label.items()
-        if isinstance(result, Approximation) and not result.corrects_another
+        if isinstance(result, GaussianResult) and not result.corrects_another
     }
     if not approximations:
         raise ValueError(

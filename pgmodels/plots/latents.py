@@ -156,9 +156,9 @@ def _latent(
 def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
     """Plot the data, successes as a share of trials, and predictive means."""
     support = result.likelihood.support(result.model.num_latents)
-    y, symbol = (result.observations[:, 0], "y[0]") if result.observations.ndim == 2 else (result.observations, "y")
+    y, symbol = (result.y[:, 0], "y[0]") if result.y.ndim == 2 else (result.y, "y")
     if isinstance(support, SuccessesOfTrials):
-        y, symbol = y / np.maximum(result.observations[:, 1], 1.0), "share of successes"
+        y, symbol = y / np.maximum(result.y[:, 1], 1.0), "share of successes"
     classes = support.values()
     marker, size = ("|", 7) if classes is not None else ("o", 3)
     points = axes.plot(result.X[:, 0], y, color="0.45", linestyle="", marker=marker, markersize=size, zorder=1)

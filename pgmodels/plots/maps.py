@@ -162,11 +162,11 @@ def _draw(
 
 def _observed(result: Result) -> np.ndarray:
     """The observed y, successes as a share of trials."""
-    if result.observations.ndim == 1:
-        return result.observations
+    if result.y.ndim == 1:
+        return result.y
     support = result.likelihood.support(result.model.num_latents)
     share = isinstance(support, SuccessesOfTrials)
-    return result.observations[:, 0] / (np.maximum(result.observations[:, 1], 1.0) if share else 1.0)
+    return result.y[:, 0] / (np.maximum(result.y[:, 1], 1.0) if share else 1.0)
 
 
 def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, norm: Any) -> None:

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pgmodels.runtime.pickling import Module
 
 Key = PRNGKeyArray | Array
+# Coordinates of the latents, one array per group.
+Coordinates = tuple[Array, ...]
 
 # Folded into the key that drew the coordinates, so that the residual noise is independent of them.
 _RESIDUAL = 2**31 - 1
@@ -36,6 +38,10 @@ class Sites(NamedTuple):
         """Whether the latents of a datum are coupled."""
         return self.precision.ndim == 3
 
+    def as_coupled(self) -> "Sites":
+        """The same sites with precisions (n, l, l)."""
+        return self if self.coupled else Sites(self.potential, jax.vmap(jnp.diag)(self.precision))
+
     def columns(self, part: slice) -> "Sites":
         """The sites of some latents."""
         return Sites(self.potential[:, part], self.precision[:, part])
@@ -54,8 +60,8 @@ class Moments(NamedTuple):
     divergence: Float[Array, ""]
 
 
-class Posterior(Module):
-    """Latents given sites: the product of a Gaussian prior and the sites, normalised, with its factorisation."""
+class GroupPosterior(Module):
+    """The latents of one group given sites: its Gaussian prior times the sites, normalised, with its factorisation."""
 
     @abstractmethod
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
@@ -72,10 +78,6 @@ class Posterior(Module):
     @abstractmethod
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
-
-    def resized(self, prior: "LatentPrior", size: int) -> "Posterior":
-        """The posterior with its prior at ``size`` rows, see LatentPrior; padding rows have zero sites."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be padded.")
 
 
 class LatentPrior(Module):
@@ -132,7 +134,7 @@ class LatentPrior(Module):
         """The number of coordinates of one latent."""
 
     @abstractmethod
-    def condition(self, sites: Sites) -> Posterior:
+    def condition(self, sites: Sites) -> GroupPosterior:
         """The posterior given sites, factorised once."""
 
     def moments(self, sites: Sites) -> Moments:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -14,70 +14,44 @@ from jaxtyping import Array, Float
 from pgmodels.priors.base import Key, Sites
 from pgmodels.priors.blocks import gather_blocks, scatter_blocks, stacked
 from pgmodels.priors.chunked_reduce import map_over_rows, sum_over_rows
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
-from pgmodels.priors.padding import padded_size
-from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.priors.posterior import Marginals, Posterior
 
 # Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
 
-# Means (n, L) and covariances (n, L, L) of the latents of each datum.
-Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
-
-class BlockPosterior(Module):
+class BlockPosterior(Posterior):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
 
-    ``potential`` h is (n, L) and ``precision`` W is (n, L, L), zero between latents of different ``blocks``. In
-    whitened coordinates v, concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T; ``roots``
-    holds one R per block, over the concatenated coordinates of the block's latents.
+    ``sites`` are h (n, L) and W (n, L, L), zero between latents of different ``blocks``. In whitened coordinates v,
+    concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T; ``roots`` holds one R per block, over
+    the concatenated coordinates of the block's latents.
     """
 
+    is_coupled: ClassVar[bool] = True
+
     prior: PriorCollection
-    potential: Float[Array, "n L"]
-    precision: Float[Array, "n L L"]
+    sites: Sites
     centre: Float[Array, " D"]
     roots: tuple[Array, ...]
     log_evidence: Array
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
 
-    @double_precision
-    def resized(self, size: int) -> "BlockPosterior":
-        """See PriorCollection."""
-        prior = self.prior.resized(size)
-        if prior is self.prior:
-            return self
-        sites = resized_sites(Sites(self.potential, self.precision), size)
-        # Each latent's leading coordinates are common to both sizes.
-        pairs = list(zip(self.prior.ranks, prior.ranks, strict=True))
-        centre, roots = np.zeros(sum(new for _, new in pairs)), []
-        kept, into = _shared(pairs)
-        centre[into] = np.asarray(self.centre)[kept]
-        for block, root in zip(self.blocks, self.roots, strict=True):
-            kept, into = _shared([pairs[latent] for latent in block])
-            other = np.eye(sum(pairs[latent][1] for latent in block))
-            other[np.ix_(into, into)] = np.asarray(root)[np.ix_(kept, kept)]
-            roots.append(as_array(other))
-        return BlockPosterior(prior, *sites, as_array(centre), tuple(roots), self.log_evidence, self.blocks)
-
-    def padded(self) -> "BlockPosterior":
-        """See PriorCollection."""
-        return self.resized(padded_size(self.prior.num_rows))
-
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """Log of the Gaussian factors at f, the latents given by coordinates, in expectation over the residual."""
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, self.precision, f) + _trace(self.prior, self.precision)
-        return jnp.sum(self.potential * f, axis=(-2, -1)) - 0.5 * quadratic
+        """See Posterior."""
+        h, W = self.sites
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + _trace(self.prior, W)
+        return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
 
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
-        """The posterior with the same mean and ``share`` times the factors' precisions."""
-        pull = jnp.einsum("ilk,ik->il", self.precision, self.moments()[0])
-        potential = self.potential - (1.0 - share) * pull
-        return condition_blocks(self.prior, potential, share * self.precision, self.blocks)
+        """See Posterior."""
+        h, W = self.sites
+        pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
+        return condition_blocks(self.prior, Sites(h - (1.0 - share) * pull, share * W), self.blocks)
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
@@ -100,34 +74,34 @@ class BlockPosterior(Module):
         return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
 
     def marginals(self) -> Marginals:
-        """Mean and covariance of each datum's latents."""
+        """See Posterior."""
         V = self.prior.spread(map_over_rows(self.prior.distinct, self._covariance))
         residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
     def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-        """Mean and variance at the data."""
+        """See Posterior."""
         mean, V = self.marginals()
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def log_normalizer(self) -> Array:
-        """Log of the integral of the prior times the factors."""
+        """See Posterior."""
         return self.log_evidence
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
-        quadratic = jnp.sum(self.precision * covariance) - _trace(self.prior, self.precision)
+        quadratic = jnp.sum(self.sites.precision * covariance) - _trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
-        """Mean and variance at new inputs."""
+        """See Posterior."""
         mean, V = self.marginals_at(X_new)
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        """Mean and covariance of the latents at each new input."""
+        """See Posterior."""
         centres = self.prior.unflatten(self.centre)
         conditionals = [group.conditional(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
         residuals = [
@@ -139,22 +113,16 @@ class BlockPosterior(Module):
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
-        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
+        """See Posterior."""
         deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
         return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
 
-    def draw(self, key: Key) -> tuple[Float[Array, "n L"], Any]:
-        """A joint draw of the latents at the data, and its coordinates."""
-        means, deviations = self.mean_and_deviation(key)
-        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.sample_given(key, coordinates), coordinates
-
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
-        """The covariance of the latents at new inputs with those at the data."""
+        """See Posterior."""
         return self._between(self.prior.factors_at(X_new), self.prior.factors())
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
-        """The covariance of the latents at new inputs."""
+        """See Posterior."""
         factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
         C = self._between(factors, factors)
         for part, residual in zip(self.prior.slices(), residuals, strict=True):
@@ -163,12 +131,20 @@ class BlockPosterior(Module):
         return C
 
     def covariance(self) -> Float[Array, "L n L n"]:
-        """The covariance of the latents at the data."""
+        """See Posterior."""
         factors = self.prior.factors()
         return self._between(factors, factors)
 
+    def coupled_latents(self) -> list[list[int]]:
+        """See Posterior."""
+        return [list(block) for block in self.blocks]
+
+    def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """See Posterior."""
+        return self.roots, (self.centre,)
+
     def _between(self, row_factors: Sequence[Array], column_factors: Sequence[Array]) -> Float[Array, "L m L n"]:
-        size = self.potential.shape[1]
+        size = self.sites.potential.shape[1]
         C = jnp.zeros((size, row_factors[0].shape[1], size, column_factors[0].shape[1]), self.centre.dtype)
         for block, root in zip(self.blocks, self.roots, strict=True):
             ours, theirs = (self._half(block, root, factors) for factors in (row_factors, column_factors))
@@ -177,7 +153,7 @@ class BlockPosterior(Module):
         return C
 
     def _covariance(self, factors: Sequence[Array]) -> Float[Array, "m L L"]:
-        size = self.potential.shape[1]
+        size = self.sites.potential.shape[1]
         V = jnp.zeros((factors[0].shape[1], size, size), self.centre.dtype)
         for block, root in zip(self.blocks, self.roots, strict=True):
             U = self._half(block, root, factors)
@@ -251,16 +227,14 @@ class FICPosterior(BlockPosterior):
         return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.sums.precision, g))
 
 
-def condition_blocks(
-    prior: PriorCollection,
-    potential: Float[Array, "n L"],
-    precision: Float[Array, "n L L"],
-    blocks: tuple[tuple[int, ...], ...],
-) -> BlockPosterior:
-    """The posterior given factors, with one Cholesky factorisation per block. Groups need a factor or are FIC."""
+def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> BlockPosterior:
+    """The posterior given sites (n, L), (n, L, L), with one Cholesky factorisation per block.
+
+    Groups need a factor or are FIC.
+    """
     if prior.whitened and not prior.factored:
-        return _condition_sparse(prior, potential, precision, blocks)
-    means = prior.means()
+        return _condition_sparse(prior, sites, blocks)
+    means, (potential, precision) = prior.means(), sites
 
     def block_terms(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
         """A W A^T and A h of each block."""
@@ -284,8 +258,7 @@ def condition_blocks(
         centres.append(centre)
     return BlockPosterior(
         prior=prior,
-        potential=potential,
-        precision=precision,
+        sites=sites,
         centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
         log_evidence=log_normalizer - 0.5 * _trace(prior, precision),
@@ -293,35 +266,18 @@ def condition_blocks(
     )
 
 
-def together(posterior: IndependentPosterior | BlockPosterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
-    """The posterior with the same mean and ``share`` times the factors' precisions, with all latents in one block."""
-    if isinstance(posterior, IndependentPosterior):
-        h, w = posterior.sites
-        W = jax.vmap(jnp.diag)(w)
-    else:
-        h, W = posterior.potential, posterior.precision
-        if len(posterior.blocks) == 1 and isinstance(share, float) and share == 1.0:
-            return posterior
+def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
+    """The posterior with the same mean and ``share`` times the sites' precisions, with all latents in one block."""
+    same = isinstance(share, float) and share == 1.0
+    if same and isinstance(posterior, BlockPosterior) and len(posterior.blocks) == 1:
+        return posterior
+    h, W = posterior.sites.as_coupled()
     h = h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0])
-    return condition_blocks(posterior.prior, h, share * W, (tuple(range(h.shape[1])),))
+    return condition_blocks(posterior.prior, Sites(h, share * W), (tuple(range(h.shape[1])),))
 
 
-def resize_coordinates(array: np.ndarray, prior: PriorCollection, other: PriorCollection) -> np.ndarray:
-    """Re-index a vector or matrix from the coordinates of ``prior`` to those of ``other``; new entries are zero."""
-    pairs = list(zip(prior.ranks, other.ranks, strict=True))
-    kept, into = _shared(pairs)
-    resized = np.zeros((sum(new for _, new in pairs),) * array.ndim)
-    resized[np.ix_(*[into] * array.ndim)] = array[np.ix_(*[kept] * array.ndim)]
-    return resized
-
-
-def _condition_sparse(
-    prior: PriorCollection,
-    potential: Float[Array, "n L"],
-    precision: Float[Array, "n L L"],
-    blocks: tuple[tuple[int, ...], ...],
-) -> FICPosterior:
-    sums, spread = Sites(prior.total(potential), prior.total(precision)), _spread(prior.distinct)
+def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> FICPosterior:
+    sums, spread = Sites(*map(prior.total, sites)), _spread(prior.distinct)
     residual_precision = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
     roots = (
         jnp.sqrt(residual_precision) if residual_precision.shape[1] == 1 else jnp.linalg.cholesky(residual_precision)
@@ -332,14 +288,13 @@ def _condition_sparse(
     half_precision, half_potential = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
     h = sums.potential - jnp.einsum("ikl,ik->il", half_precision, half_potential)
     W = sums.precision - jnp.swapaxes(half_precision, 1, 2) @ half_precision
-    span = condition_blocks(prior.distinct.spans(), h, W, blocks)
+    span = condition_blocks(prior.distinct.spans(), Sites(h, W), blocks)
     g = span.prior.latents(span.prior.unflatten(span.centre))
     e = jnp.einsum("ikl,il->ik", gain, sums.potential - jnp.einsum("ilk,ik->il", sums.precision, g))
     constant = 0.5 * jnp.sum(half_potential**2) - jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)))
     return FICPosterior(
         prior=prior,
-        potential=potential,
-        precision=precision,
+        sites=sites,
         centre=_join_sparse(prior, span.centre, e),
         roots=span.roots,
         log_evidence=span.log_evidence + constant,
@@ -387,10 +342,3 @@ def _trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | 
     """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
     residual = prior.residual_variances()
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
-
-
-def _shared(ranks: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the coordinates common to two priors, in each of them: each latent's leading ones."""
-    starts = np.cumsum([(0, 0), *ranks], axis=0)[:-1]
-    places = [first + np.arange(min(pair))[:, None] for first, pair in zip(starts, ranks, strict=True)]
-    return tuple(np.concatenate(places).T)

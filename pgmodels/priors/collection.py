@@ -8,17 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.priors.base import Key, LatentPrior, Moments, Posterior, Sites, no_factor
+from pgmodels.priors.base import Coordinates, Key, LatentPrior, Moments, Sites, no_factor
 from pgmodels.priors.distinct_inputs import Copies
-from pgmodels.priors.factored import FactoredPosterior, FactoredPrior
+from pgmodels.priors.factored import FactoredPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.new_inputs import check_new_inputs
-from pgmodels.priors.padding import pad_zeros, padded_size
+from pgmodels.priors.padding import padded_size
+from pgmodels.priors.posterior import IndependentPosterior
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array, double_precision
-
-# Coordinates of the latents, one array per group.
-Coordinates = tuple[Array, ...]
 
 
 class PriorCollection(Module):
@@ -139,8 +137,8 @@ class PriorCollection(Module):
         """The columns of each group."""
         return columns(self.sizes)
 
-    def condition(self, sites: Sites) -> "IndependentPosterior":
-        """The posterior given sites, factorised once."""
+    def condition(self, sites: Sites) -> IndependentPosterior:
+        """The posterior given sites that do not couple latents, factorised once."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         return IndependentPosterior(self, sites, tuple(group.condition(group_sites) for group, group_sites in pairs))
 
@@ -195,10 +193,10 @@ class PriorCollection(Module):
 
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
-        factors = [self._at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
+        factors = [self.at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
         return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 
-    def _at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
+    def at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
         """Map values at a group's inputs to the rows of the data."""
         places, rows = self.copies.places[index], self.copies.rows
         values = values if places is None else values[..., places]
@@ -237,91 +235,6 @@ class PriorCollection(Module):
         keys = jax.random.split(key, len(self.groups))
         draws = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
         return self.side_by_side([f for f, _ in draws]), tuple(v for _, v in draws)
-
-
-class IndependentPosterior(Module):
-    """Posterior of all latents given sites that do not couple them: one posterior per group."""
-
-    prior: PriorCollection
-    sites: Sites
-    groups: tuple[Posterior, ...]
-
-    @double_precision
-    def resized(self, size: int) -> "IndependentPosterior":
-        """See PriorCollection."""
-        prior = self.prior.resized(size)
-        if prior is self.prior:
-            return self
-        triples = zip(self.groups, prior.groups, prior.shared, strict=True)
-        groups = tuple(group if shared else group.resized(group_prior, size) for group, group_prior, shared in triples)
-        return IndependentPosterior(prior, resized_sites(self.sites, size), groups)
-
-    def padded(self) -> "IndependentPosterior":
-        """See PriorCollection."""
-        return self.resized(padded_size(self.prior.num_rows))
-
-    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Mean and variance at the data."""
-        means, variances = zip(*(group.moments() for group in self.groups), strict=True)
-        return self.prior.side_by_side(means), self.prior.side_by_side(variances)
-
-    def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of the prior times the sites."""
-        return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
-
-    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """Mean and variance at new inputs."""
-        means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
-        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
-
-    def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
-        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
-        keys = jax.random.split(key, len(self.groups))
-        pairs = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
-        return tuple(m for m, _ in pairs), tuple(d for _, d in pairs)
-
-    def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
-        """Log of the sites at f, the latents given by coordinates, in expectation over the residual."""
-        h, w = self.sites
-        residual = self.prior.residual_variances()
-        loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
-        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1)) - loss
-
-    def tempered(self, share: Float[Array, ""] | float) -> "IndependentPosterior":
-        """The posterior with the same mean and ``share`` times the sites' precisions."""
-        h, w = self.sites
-        # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
-        return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
-
-    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
-        """A joint draw of the latents at the data, and its coordinates."""
-        means, deviations = self.mean_and_deviation(key)
-        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.sample_given(key, coordinates), coordinates
-
-    def covariance(self) -> Float[Array, "l n n"]:
-        """The covariance of each latent at the data."""
-        at_rows, groups = self.prior._at_rows, enumerate(self._factored())
-        across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
-        return jnp.concatenate([at_rows(C, i) for i, C in across])
-
-    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        """The covariance of each latent at new inputs with itself at the data."""
-        groups = enumerate(self._factored())
-        return jnp.concatenate([self.prior._at_rows(group.cross_covariance(X_new), i) for i, group in groups])
-
-    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
-        """The covariance of each latent at new inputs."""
-        return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
-
-    def _factored(self) -> list[FactoredPosterior]:
-        self.prior.require_factors()
-        return [group for group in self.groups if isinstance(group, FactoredPosterior)]
-
-
-def resized_sites(sites: Sites, size: int) -> Sites:
-    """The sites truncated to ``size`` rows, or padded with zero sites."""
-    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:

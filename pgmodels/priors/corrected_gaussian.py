@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Key
 
-from pgmodels.priors.block_posterior import BlockPosterior, together
-from pgmodels.priors.collection import Coordinates, IndependentPosterior, PriorCollection
+from pgmodels.priors.block_posterior import together
+from pgmodels.priors.collection import Coordinates, PriorCollection
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.pickling import Module
 
 
@@ -22,10 +23,6 @@ class CorrectedGaussian(Module):
     centre: Float[Array, " D"]
     half: Float[Array, "D D"]
     log_determinant: Float[Array, ""]
-
-    def padded(self) -> "CorrectedGaussian":
-        """Itself: it is computed from a padded posterior."""
-        return self
 
     def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
         """A joint draw of the latents at the data, and its coordinates by group."""
@@ -42,9 +39,7 @@ class CorrectedGaussian(Module):
         return jax.vmap(self.prior.sample_given)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
 
 
-def move(
-    posterior: IndependentPosterior | BlockPosterior, shift: Any, response: Any, share: Any = 1.0
-) -> CorrectedGaussian:
+def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> CorrectedGaussian:
     """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
 
     With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.

@@ -62,11 +62,6 @@ class DensePrior(FactoredPrior):
             row_mask=as_array(pad_zeros(self.row_mask, size)),
         )
 
-    def _resized_state(self, state: DenseState, size: int) -> DenseState:
-        scale, strong, root = state.factor
-        padded = pad_zeros(scale, size), pad_zeros(strong, size), pad_square(root, size, 1.0)
-        return DenseState(algebra.DenseFactor(*map(as_array, padded)), as_array(pad_zeros(state.weights, size)))
-
     @property
     def approximation_error(self) -> Float[Array, ""]:
         """See LatentPrior: the jitter."""

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import Coordinates, IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import Coordinates, PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.priors.posterior import Posterior
 from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
 from pgmodels.runtime.jit import compiled
 
@@ -24,24 +24,22 @@ _LEAST = 1e-12
 
 
 def draw_latents(
-    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
     count: int,
     seed: int,
     *path: int,
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Draws of the latents at the data, (count, n, latents), and their coordinates by group.
+    """Draws of the latents at the rows of a prior or posterior, (count, n, latents), and their coordinates by group.
 
-    Each draw's key is that of the seed, folded with the path and with the draw's number.
+    Each draw's key is that of the seed, folded with the path and with the draw's number. Padded to one of few sizes,
+    Gaussians of data sets of similar length share compiled programs.
     """
     key = jax.random.key(seed)
-    prior = gaussian if isinstance(gaussian, PriorCollection) else gaussian.prior
-    padded = gaussian.padded()
     chunks = equal_chunks(np.arange(count), min(BATCH, power_of_two(count)))
     draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
-    batches = [jax.tree.map(np.asarray, draw(padded, key, path, chunk)) for chunk in chunks]
+    batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
     f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
-    ranks = [group.rank for group in prior.groups]
-    return f[:, : prior.num_rows], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
+    return f, coordinates
 
 
 def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -94,7 +92,7 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
 
 
 def _draw(
-    gaussian: PriorCollection | IndependentPosterior | BlockPosterior | CorrectedGaussian,
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
     key: Key[Array, ""],
     path: tuple[int | Int[Array, ""], ...],
     numbers: np.ndarray | Int[Array, " draws"],

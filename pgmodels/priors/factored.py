@@ -1,20 +1,15 @@
 """Priors with a factor A, f = mean + A^T v, and their posteriors given sites, latent by latent."""
 
 from abc import abstractmethod
-from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.priors.base import Key, LatentPrior, Moments, Posterior, Sites
+from pgmodels.priors.base import GroupPosterior, Key, LatentPrior, Moments, Sites
 from pgmodels.priors.lapack_loops import over_latents, over_states
-from pgmodels.priors.padding import pad_zeros
-from pgmodels.runtime.x64 import as_array
 
 
 class FactoredPrior(LatentPrior):
@@ -41,10 +36,6 @@ class FactoredPrior(LatentPrior):
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
         """See LatentPrior."""
-
-    @abstractmethod
-    def _resized_state(self, state: Any, size: int) -> Any:
-        """The state of ``_condition`` for the prior truncated or padded to ``size`` rows with zero sites."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
@@ -135,7 +126,7 @@ class FactoredPrior(LatentPrior):
         return self.kernel(X_new, X_new) - A.T @ A
 
 
-class FactoredPosterior(Posterior):
+class FactoredPosterior(GroupPosterior):
     """Independent latents of a group given sites. ``states`` are their factorisations, along a first axis."""
 
     prior: FactoredPrior
@@ -143,33 +134,24 @@ class FactoredPosterior(Posterior):
     constant: Float[Array, " l"]
     states: Any
 
-    def resized(self, prior: Any, size: int) -> "FactoredPosterior":
-        """See Posterior."""
-        arrays = jax.tree.map(np.asarray, self.states)
-        states = [jax.tree.map(itemgetter(latent), arrays) for latent in range(self.prior.size)]
-        states = [self.prior._resized_state(state, size) for state in states]
-        potential = as_array(pad_zeros(self.potential, size))
-        stacked = jax.tree.map(lambda *leaves: as_array(np.stack(leaves)), *states)
-        return replace(self, prior=prior, potential=potential, states=stacked)
-
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         mean, variance = over_states(self.prior._moments, self.states)
         return self.prior.mean + mean.T, variance.T
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See Posterior."""
+        """See GroupPosterior."""
         log_normalizers = over_states(self.prior._log_normalizer, self.states, self.potential.T)
         return jnp.sum(log_normalizers + self.constant)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         cross = self.prior._cross(X_new)
         mean, variance = over_states(lambda state: self.prior._predict(state, cross), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
         mean, deviation = over_states(self.prior._mean_and_deviation, self.states, jnp.moveaxis(noise, -1, 0))
         return mean.T, deviation.T

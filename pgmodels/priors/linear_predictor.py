@@ -29,12 +29,12 @@ def condition_predictors(
     prior: PriorCollection, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
 ) -> BlockPosterior:
     """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
-    return condition_blocks(prior, *pull_sites(Phi, sites), blocks)
+    return condition_blocks(prior, pull_sites(Phi, sites), blocks)
 
 
-def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
-    """Potential and precision of sites on predictors, on the latents."""
+def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> Sites:
+    """Sites on predictors as sites on the latents, coupled."""
     potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
     if sites.coupled:
-        return potential, jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi)
-    return potential, jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi)
+        return Sites(potential, jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi))
+    return Sites(potential, jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi))

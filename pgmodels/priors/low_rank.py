@@ -43,9 +43,6 @@ class InducingPointPrior(FactoredPrior):
     truncation_error: Float[Array, ""]
     size: int = eqx.field(static=True)
 
-    def _resized_state(self, state: Any, size: int) -> Any:
-        return state
-
     @property
     def approximation_error(self) -> Float[Array, ""]:
         """See LatentPrior: the truncation error of the pivots."""

@@ -1,6 +1,6 @@
 """Padding of data to one of few sizes, so that data sets of similar length share compiled programs.
 
-Padding rows follow the data, repeat the first row and have zero sites.
+Padding rows follow the data, repeat the first row and have weight 0: no term in a sum over the data, and zero sites.
 """
 
 import jax.numpy as jnp
@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from pgmodels.numerics.quadrature import power_of_two
+from pgmodels.priors.base import Sites
+from pgmodels.runtime.x64 import as_array
 
 # Number of sizes between two powers of two, and the smallest step between sizes.
 _SIZES, _STEP = 8, 8
@@ -40,6 +42,11 @@ def pad_zeros(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndar
     return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
 
 
+def pad_sites(sites: Sites, size: int) -> Sites:
+    """The sites truncated to ``size`` rows, or padded with zero sites."""
+    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
+
+
 def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: float) -> np.ndarray:
     """The leading block of ``size``, or the matrix padded with ``diagonal`` on the diagonal."""
     matrix = np.asarray(matrix)[:size, :size]
@@ -56,7 +63,14 @@ def row_mask_of(count: int, size: int) -> np.ndarray:
 
 
 def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row, zero for padding; ``row_mask`` None means no padding."""
+    """Terms of each row, zero where ``row_mask`` is; None means no padding."""
     if row_mask is None:
         return terms
     return jnp.where(row_mask.reshape(-1, *[1] * (terms.ndim - 1)) > 0, terms, 0.0)
+
+
+def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    """Terms of each row times its weight, zero for padding whatever they are; None means weights of 1."""
+    if row_weights is None:
+        return terms
+    return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

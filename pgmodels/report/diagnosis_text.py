@@ -10,6 +10,7 @@ from scipy.special import stdtrit
 from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.approximation import CorrectedApproximation
 from pgmodels.runtime import hooks
@@ -129,7 +130,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _of_gap(diagnosis: Diagnosis) -> str:
     gap = diagnosis.gap
-    if diagnosis.result.objective != "augmented":
+    objective = objective_of_result(diagnosis.result)
+    if objective.is_exact and not objective.has_auxiliaries:
         return "Gap: none; the ELBO uses expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
         return "Gap: none; the likelihood is Gaussian in f and needs no augmentation."

@@ -17,7 +17,7 @@ from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals
 from pgmodels.report.html import Html, element, picture
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
@@ -134,7 +134,7 @@ def _inside(comparison: Comparison) -> Iterator[Illustration]:
 
 def _rises(result: Result) -> bool:
     """Whether the bound changes over the iterations, which it does not if CAVI starts from an optimum."""
-    if not isinstance(result, Approximation) or result.corrects_another:
+    if not isinstance(result, GaussianResult) or result.corrects_another:
         return False
     return result.num_iterations > 1 and bool(np.ptp(result.elbo_trace) > 1e-6 * abs(result.elbo))
 

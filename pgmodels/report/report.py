@@ -18,7 +18,7 @@ from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
 from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
-from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.approximation import FitReport, GaussianResult
 from pgmodels.runtime.atomic_io import atomic_write
 
 _LEVELS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
@@ -121,7 +121,7 @@ def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[st
         elements.append(classes)
     elements += [element("h3", "Model"), model_html(comparison.results[comparison.reference].model)]
     for label, result in comparison.results.items():
-        if isinstance(result, Approximation) and result.fit is not None:
+        if isinstance(result, GaussianResult) and result.fit is not None:
             elements += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]
             break
     elements.append(element("h3", "Results"))

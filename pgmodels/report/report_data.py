@@ -38,7 +38,7 @@ def observation_table(comparison: Comparison) -> Html:
     """The number of rows and columns, and the range and median of y."""
     result, test = _reference(comparison), comparison.test
     header = ["", "rows", "columns of X", "y: smallest", "median", "largest"]
-    rows = [["training", *_described(result.X, result.observations)]]
+    rows = [["training", *_described(result.X, result.y)]]
     if test is not None:
         rows.append(["test", *_described(test.X, test.y)])
     return table(header, rows)
@@ -59,7 +59,7 @@ def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | N
     predictions = {} if test is None else test.predictions
     if test is not None:
         header += ["test rows", *(f"accuracy: {label}" for label in predictions)]
-    rows, trained = [], first_column(_reference(comparison).observations)
+    rows, trained = [], first_column(_reference(comparison).y)
     for place, value in enumerate(values):
         row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(trained == value))]
         if test is not None:
@@ -90,7 +90,7 @@ def worst_latents(comparison: Comparison, label: str, verdict: Verdict, names: S
     ]
     rows = []
     for row, latent in verdict.latents[:_LISTED]:
-        y = np.atleast_1d(reference.observations[row])
+        y = np.atleast_1d(reference.y[row])
         moments = [_moments(one, row, latent) for one in (result, *([reference] if other else []))]
         place = [str(row), *([_latent(reference, latent, names)] if several else [])]
         rows.append([*place, ", ".join(f"{v:.4g}" for v in y), *moments])

@@ -10,10 +10,11 @@ from pgmodels.augmentation.explain import Section, explain_sections, likelihood_
 from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.model import Model
 from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
@@ -23,6 +24,7 @@ from pgmodels.runtime.formatting import write_constraint, write_distribution
 WIDTH = 100
 _METHODS = {
     "cavi": "CAVI",
+    "vi": "Variational inference",
     "svi": "Stochastic CAVI",
     "fit": "CAVI at learned hyperparameters",
     "gaussian_vi": "The variational Gaussian",
@@ -33,7 +35,6 @@ _METHODS = {
     "integrate": "Hyperparameters integrated out",
 }
 _CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
-_BOUNDS = {"augmented": "CAVI's bound", "expected": "the expected log density"}
 
 
 @hooks.text.register(Result)
@@ -63,7 +64,7 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("weights of rows", f"{result.weights.sum():.6g} in total"))
     if isinstance(result, Draws):
         facts += [("draws", _chains(result)), *_mixing(result)]
-    elif isinstance(result, Approximation):
+    elif isinstance(result, GaussianResult):
         facts += _iterations(result)
     elif isinstance(result, IntegratedApproximation):
         facts += _points(result)
@@ -72,9 +73,8 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
 
 def _heading(result: Result) -> str:
     name = _METHODS.get(result.method, result.method)
-    if isinstance(result, Approximation) and result.fit is not None:
-        q = "The variational Gaussian" if result.objective == "expected" else "CAVI"
-        name = f"{q} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
+    if isinstance(result, GaussianResult) and result.fit is not None:
+        name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
 
 
@@ -115,7 +115,7 @@ def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
     return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
 
 
-def _iterations(result: Approximation) -> list[tuple[str, str]]:
+def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     state = "converged" if result.converged else "not converged"
     facts = [("ELBO", f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
     if isinstance(result, CorrectedApproximation):
@@ -123,7 +123,7 @@ def _iterations(result: Approximation) -> list[tuple[str, str]]:
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
         # With priors the mode depends on the parametrisation.
-        state = "learned on " + _BOUNDS[result.objective]
+        state = "learned on " + objective_of_result(result).title
         if with_priors(result.model).leaf_indices:
             state += ", with priors: the mode on the original scale, not the log scale"
         facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))

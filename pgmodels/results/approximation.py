@@ -1,16 +1,21 @@
 """Gaussian approximations of the posterior."""
 
-from dataclasses import dataclass, fields, replace
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
 from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.padding import pad_sites
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.correction import (
     correct_at,
     is_out_of_reach,
@@ -22,11 +27,14 @@ from pgmodels.results.correction import (
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
+
+# The note in the report of a result of ``fit`` that was corrected.
+BEFORE_CORRECTION = "none: this is the result before it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,43 +56,89 @@ class FitReport:
     correction: str = "none"
 
 
-@dataclass(eq=False, kw_only=True, repr=False)
-class Approximation(Result, GaussianPredictions):
-    """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
+class GaussianResult(Result, GaussianPredictions):
+    """What Gaussian approximations of the posterior have in common, corrected or not.
 
-    ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
+    pgmodels.priors.padding; ``mean`` and ``variance`` are the approximation's marginals at the data, (n, latents).
     ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
+    bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
+    given as one.
     """
 
-    posterior: IndependentPosterior | BlockPosterior
-    mean: np.ndarray
-    variance: np.ndarray
-    elbo_trace: np.ndarray
-    converged: bool
-    tolerance: float
-    fit: FitReport | None = None
-    objective: str = "augmented"
+    if TYPE_CHECKING:
+
+        @property
+        def mean(self) -> np.ndarray:
+            """Means of the latents at the data, (n, latents)."""
+
+        @property
+        def variance(self) -> np.ndarray:
+            """Variances of the latents at the data, (n, latents)."""
+
+        @property
+        def elbo_trace(self) -> np.ndarray:
+            """The ELBO at the start and after each iteration."""
+
+        @property
+        def converged(self) -> bool:
+            """Whether the iterations converged."""
+
+        @property
+        def tolerance(self) -> float:
+            """The tolerance of the iterations."""
+
+        @property
+        def fit(self) -> FitReport | None:
+            """How hyperparameters were learned; None if they were not."""
+
+        @property
+        def objective(self) -> str:
+            """The name of the objective."""
+
+        @property
+        def custom_objective(self) -> Objective | None:
+            """The objective if it was given as an object."""
+
+        @property
+        def uncorrected(self) -> "Approximation":
+            """The result before a correction: itself, where there was none."""
+
+    @property
+    @abstractmethod
+    def corrects_another(self) -> bool:
+        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
+
+    @property
+    @abstractmethod
+    def has_density(self) -> bool:
+        """Whether a joint Gaussian density stands behind the moments."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> GaussianNodes:
+        """What integrates over the latents of each datum."""
+
+    @abstractmethod
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group."""
 
     @property
     def prior(self) -> PriorCollection:
         """See Result."""
-        return self.posterior.prior
+        return self.posterior.prior.resized(len(self.y))
+
+    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+        """See Result."""
+        inputs = self.check_inputs(X_new)
+        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
 
     @property
-    def uncorrected(self) -> "Approximation":
-        """The result before a correction: itself, where there was none."""
-        return self
-
-    @property
-    def corrects_another(self) -> bool:
-        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
-        return False
-
-    @property
-    def has_density(self) -> bool:
-        """Whether a joint Gaussian density stands behind the moments."""
-        return True
+    @double_precision
+    def sites(self) -> Sites:
+        """The Gaussian factors of the data: potential (n, latents) and precision, see Sites."""
+        return pad_sites(self.posterior.sites, len(self.y))
 
     @property
     def elbo(self) -> float:
@@ -98,73 +152,171 @@ class Approximation(Result, GaussianPredictions):
 
     @cached_property
     @double_precision
-    def nodes(self) -> GaussianNodes:
-        """What integrates over q's latents of each datum."""
-        posterior, Phi = self.posterior, self.mixing
-        if isinstance(posterior, IndependentPosterior):
-            return IndependentNodes(self.mean, self.variance)
-        mean, covariance = (np.asarray(part) for part in _marginals_at_data(posterior))
-        return PredictorNodes(mean, covariance, each_latent(covariance) if Phi is None else Phi)
-
-    @cached_property
-    @double_precision
     def mixing(self) -> np.ndarray | None:
         """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
         predictors = self.model.predictors
         return None if predictors is None else np.asarray(predictors.matrix(as_array(self.y), self.model.parameters))
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances under q of what the likelihood's factors see: latents, or predictors."""
+        """Means and variances of what the likelihood's factors see: latents, or predictors."""
         if self.mixing is None or not isinstance(self.nodes, PredictorNodes):
             return self.mean, self.variance
         across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
         return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
-    @double_precision
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        return draw_latents(self.posterior, num_draws, as_seed(seed))
+    def _draws_of(
+        self, gaussian: Posterior | CorrectedGaussian, num_draws: int, seed: int
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Draws of a Gaussian at the posterior's rows, without those of the padding."""
+        f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
+        ranks = [group.rank for group in self.prior.groups]
+        return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
 
+@final
 @dataclass(eq=False, kw_only=True, repr=False)
-class CorrectedApproximation(Approximation):
-    """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
+class Approximation(DataResult, GaussianResult):
+    """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
-    No ELBO stands behind them: that of ``elbo`` is the bound before the correction. ``num_nonpositive`` counts the
-    corrected variances at the data that came out non-positive, beyond the reach of the correction; 0 where the prior's
-    is 0 is right.
+    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
+    pgmodels.priors.padding; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
+    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
     """
 
-    num_nonpositive: int
+    posterior: Posterior
+    mean: np.ndarray
+    variance: np.ndarray
+    elbo_trace: np.ndarray
+    converged: bool
+    tolerance: float
+    fit: FitReport | None = None
+    objective: str = "augmented"
+    custom_objective: Objective | None = None
+
+    @property
+    def uncorrected(self) -> "Approximation":
+        """The result before a correction: itself."""
+        return self
+
+    @property
+    def corrects_another(self) -> bool:
+        """See GaussianResult."""
+        return False
 
     @property
     def has_density(self) -> bool:
-        """See Approximation."""
+        """See GaussianResult."""
+        return True
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> GaussianNodes:
+        """See GaussianResult."""
+        if not self.posterior.is_coupled:
+            return IndependentNodes(self.mean, self.variance)
+        mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
+        return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
+
+    @double_precision
+    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
+        return self._draws_of(self.posterior, num_draws, seed)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class CorrectedApproximation(GaussianResult):
+    """An approximation with a correction: ``uncorrected``, and corrected moments.
+
+    No ELBO stands behind them: that of ``elbo`` is the bound before the correction, and ``posterior`` is what was
+    corrected. ``mean`` and ``variance`` are the corrected moments at the data, (n, latents), ``seconds`` is the time of
+    inference and correction, and ``num_nonpositive`` counts the corrected variances at the data that came out
+    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right.
+    """
+
+    uncorrected: Approximation
+    mean: np.ndarray
+    variance: np.ndarray
+    seconds: float
+    num_nonpositive: int
+    # What reports of ``fit`` say of the correction.
+    description: ClassVar[str]
+
+    @property
+    def model(self) -> Model:
+        """The model with its hyperparameters resolved."""
+        return self.uncorrected.model
+
+    @property
+    def X(self) -> np.ndarray:
+        """The inputs of the data, (n, d)."""
+        return self.uncorrected.X
+
+    @property
+    def y(self) -> np.ndarray:
+        """The observations, (n,) or (n, columns)."""
+        return self.uncorrected.y
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The powers of the rows' likelihoods, (n,); None if all are 1."""
+        return self.uncorrected.weights
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names of X's columns if it was a data frame."""
+        return self.uncorrected.columns
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior that was corrected."""
+        return self.uncorrected.posterior
+
+    @property
+    def elbo_trace(self) -> np.ndarray:
+        """The ELBO before the correction, at the start and after each iteration."""
+        return self.uncorrected.elbo_trace
+
+    @property
+    def converged(self) -> bool:
+        """Whether the iterations before the correction converged."""
+        return self.uncorrected.converged
+
+    @property
+    def tolerance(self) -> float:
+        """The tolerance of these iterations."""
+        return self.uncorrected.tolerance
+
+    @property
+    def objective(self) -> str:
+        """The name of what the ELBO is a sum of."""
+        return self.uncorrected.objective
+
+    @property
+    def custom_objective(self) -> Objective | None:
+        """The objective if it was given as an object."""
+        return self.uncorrected.custom_objective
+
+    @property
+    def fit(self) -> FitReport | None:
+        """How hyperparameters were learned; None if they were not."""
+        report = self.uncorrected.fit
+        return None if report is None else replace(report, correction=self.description)
+
+    @property
+    def has_density(self) -> bool:
+        """See GaussianResult."""
         return False
 
     @property
     def corrects_another(self) -> bool:
-        """See Approximation."""
+        """See GaussianResult."""
         return self.fit is None
 
     @property
-    def uncorrected(self) -> Approximation:
-        """The result that was corrected."""
-        return self._uncorrected
-
-    @cached_property
-    @double_precision
-    def _uncorrected(self) -> Approximation:
-        known = {field.name: getattr(self, field.name) for field in fields(Approximation)}
-        mean, variance = (np.asarray(part)[: len(self.y)] for part in _moments(self.posterior.padded()))
-        known |= {
-            "mean": mean,
-            "variance": variance,
-            "method": {"augmented": "cavi", "expected": "gaussian_vi"}[self.objective],
-        }
-        if self.fit is not None:
-            known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}
-        return Approximation(**known)
+    def nodes(self) -> GaussianNodes:
+        """See GaussianResult."""
+        return self.uncorrected.nodes if self.posterior.is_coupled else IndependentNodes(self.mean, self.variance)
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raises ValueError: corrected moments belong to no density that could be weighed."""
@@ -204,7 +356,7 @@ class CorrectedApproximation(Approximation):
                 "or with draws."
             )
         plain = self.uncorrected._marginals_at(X_new)
-        mean, variance, rows = averaging(self.model.unweighted, self.observations, (mean, variance), plain, covariates)
+        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
         warn_skewed(rows, "X_new")
         return mean, variance
 
@@ -212,8 +364,8 @@ class CorrectedApproximation(Approximation):
     def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
-        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
-        *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, covariates)
+        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
+        *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
         warn_skewed(rows, "the data")
         return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
 
@@ -225,13 +377,20 @@ class PerturbativeApproximation(CorrectedApproximation):
     ``shift`` and ``curvature`` are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents).
     """
 
+    description: ClassVar[str] = "to second order"
+
     shift: np.ndarray
     curvature: np.ndarray
 
     @property
+    def method(self) -> str:
+        """The method of ``correct``."""
+        return "perturbative"
+
+    @property
     def _num_across(self) -> int:
         # Those with the data.
-        return max(super()._num_across, self.prior.num_rows)
+        return max(super()._num_across, self.posterior.prior.num_rows)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         moments, expansion = super()._moments_at(inputs), (self.shift, self.curvature)
@@ -249,11 +408,13 @@ class LinearResponse(CorrectedApproximation):
     """Covariances from how q's means move when the posterior is tilted (math: section 5b).
 
     ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` (D, D) is what is added to the
-    covariance of the latents' whitened coordinates, latent after latent, and ``shift`` (D,) to their mean: that of the
-    expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and zero
-    otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
+    covariance of the whitened coordinates of ``posterior``, latent after latent, and ``shift`` (D,) to their mean: that
+    of the expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and
+    zero otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
     ``residual`` is that of the equations, where these are solved by products, relative to their right-hand sides.
     """
+
+    description: ClassVar[str] = "by linear response"
 
     shift: np.ndarray
     covariance: np.ndarray
@@ -262,14 +423,14 @@ class LinearResponse(CorrectedApproximation):
     residual: float
 
     @property
-    def has_density(self) -> bool:
-        """See Approximation."""
-        return self.is_positive
+    def method(self) -> str:
+        """The method of ``correct``."""
+        return "linear_response"
 
-    def in_coordinates_of(self, posterior: IndependentPosterior | BlockPosterior) -> tuple[np.ndarray, np.ndarray]:
-        """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
-        pair = self.posterior.prior, posterior.prior
-        return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
+    @property
+    def has_density(self) -> bool:
+        """See GaussianResult."""
+        return self.is_positive
 
     def require_covariance(self) -> None:
         """Raise ValueError where the response is no covariance."""
@@ -281,21 +442,18 @@ class LinearResponse(CorrectedApproximation):
 
     @double_precision
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
-        """The corrected Gaussian of all coordinates, of rows filled up; q where the response is no covariance.
+        """The corrected Gaussian of all coordinates, at the posterior's rows; q where the response is no covariance.
 
         With a ``share`` of the data's precisions below 1 it is wider.
         """
-        padded = self.posterior.padded()
-        shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(padded))
-        return _moved(padded, shift, response, share)
+        shift, response = (float(self.is_positive) * part for part in (self.shift, self.response))
+        return _moved(self.posterior, shift, response, share)
 
     @double_precision
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
+        """Joint draws of the corrected Gaussian: see GaussianResult. ValueError where the response is no covariance."""
         self.require_covariance()
-        f, coordinates = draw_latents(self.gaussian(), num_draws, as_seed(seed))
-        ranks = [group.rank for group in self.prior.groups]
-        return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
+        return self._draws_of(self.gaussian(), num_draws, seed)
 
     @cached_property
     @double_precision
@@ -307,8 +465,7 @@ class LinearResponse(CorrectedApproximation):
         return PredictorNodes(self.mean, self.covariance, Phi)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        moments, padded = super()._moments_at(inputs), self.posterior.padded()
-        mean, covariance = respond_at(padded, inputs, moments, *self.in_coordinates_of(padded))
+        mean, covariance = respond_at(self.posterior, inputs, super()._moments_at(inputs), self.shift, self.response)
         return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
@@ -321,15 +478,10 @@ _moved = compiled(move)
 
 
 @compiled
-def _moments(posterior: IndependentPosterior | BlockPosterior) -> tuple[Any, Any]:
-    return posterior.moments()
-
-
-@compiled
-def _response_at(posterior: IndependentPosterior | BlockPosterior, X_new: Array, response: Any) -> Array:
+def _response_at(posterior: Posterior, X_new: Array, response: Any) -> Array:
     return joint_covariance(posterior, X_new, as_array(response))
 
 
 @compiled
-def _marginals_at_data(posterior: BlockPosterior) -> tuple[Any, Any]:
+def _marginals_at_data(posterior: Posterior) -> tuple[Any, Any]:
     return posterior.marginals()

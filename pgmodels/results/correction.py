@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels.model import Model
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
@@ -44,7 +43,7 @@ def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
 
 
 def respond_at(
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     X_new: Any,
     moments: tuple[np.ndarray, np.ndarray],
     shift: np.ndarray,
@@ -52,7 +51,7 @@ def respond_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments.
 
-    ``shift`` and ``response`` are what is added in the coordinates of a posterior that is filled up.
+    ``shift`` and ``response`` are what is added in the posterior's coordinates.
     """
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
@@ -61,17 +60,8 @@ def respond_at(
     return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
 
 
-def _filled(
-    posterior: IndependentPosterior | BlockPosterior, X_new: Any, Phi: tuple[Any, ...]
-) -> tuple[IndependentPosterior | BlockPosterior, np.ndarray, list[np.ndarray]]:
-    """A posterior, new inputs and Φ, each with its rows filled up."""
-    padded = posterior.padded()
-    mixed = [pad_rows(part, padded.prior.num_rows) for part in Phi]
-    return padded, pad_rows(X_new, padded_size(len(X_new))), mixed
-
-
 @compiled
-def _added(posterior: IndependentPosterior | BlockPosterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
+def _added(posterior: Posterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
     return added_moments(posterior.prior.factors_at(X_new), shift, response)
 
 
@@ -88,10 +78,10 @@ def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[
     return jnp.stack(means, axis=-1), jnp.moveaxis(jnp.array(added), 2, 0)
 
 
-def joint_covariance(posterior: IndependentPosterior | BlockPosterior, X_new: Any, response: Any) -> Any:
+def joint_covariance(posterior: Posterior, X_new: Any, response: Any) -> Any:
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
     V, factors = posterior.covariance_at(X_new), posterior.prior.factors_at(X_new)
-    if V.ndim == 3:
+    if not posterior.is_coupled:
         block, (size, rows, _) = jnp.arange(len(V)), V.shape
         V = jnp.zeros((size, rows, size, rows), V.dtype).at[block, :, block].set(V)
     blocks = _blocks(factors, response)
@@ -107,7 +97,7 @@ def _blocks(factors: Sequence[Array], response: Any) -> list[tuple[Array, list[A
 
 
 def correct_at(
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     X_new: Any,
     moments: tuple[np.ndarray, np.ndarray],
     expansion: tuple[np.ndarray, np.ndarray],
@@ -117,16 +107,16 @@ def correct_at(
 
     ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
     """
-    m, (padded, inputs, mixed) = len(moments[0]), _filled(posterior, X_new, Phi)
-    cross = _cross_covariance(padded, inputs, *mixed)
-    corrected = correct_marginals if moments[1].ndim == 2 else correct_blocks
-    shift, curvature = (pad_zeros(part, padded.prior.num_rows) for part in expansion)
+    m, size, inputs = len(moments[0]), posterior.prior.num_rows, pad_rows(X_new, padded_size(len(X_new)))
+    cross = _cross_covariance(posterior, inputs, *(pad_rows(part, size) for part in Phi))
+    corrected = correct_blocks if posterior.is_coupled else correct_marginals
+    shift, curvature = (pad_zeros(part, size) for part in expansion)
     q_mean, q_spread = (pad_rows(part, len(inputs)) for part in moments)
     mean, spread = corrected(q_mean, q_spread, cross, shift, curvature)
     return mean[:m], spread[:m]
 
 
-def mixing(model: Model, y: np.ndarray) -> tuple[Any, ...]:
+def mixing(model: Model, y: np.ndarray | Array) -> tuple[Any, ...]:
     """Φ at the data, nothing where no factor combines latents."""
     predictors = model.predictors
     return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
@@ -152,7 +142,7 @@ def warn_nonpositive(variance: np.ndarray, where: str) -> int:
 
 
 @compiled
-def _cross_covariance(posterior: IndependentPosterior | BlockPosterior, X_new: Any, *Phi: Any) -> Any:
+def _cross_covariance(posterior: Posterior, X_new: Any, *Phi: Any) -> Any:
     """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
     covariance = posterior.cross_covariance(X_new)
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

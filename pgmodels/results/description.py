@@ -71,8 +71,7 @@ _REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for 
 def describe(model: Model) -> Description:
     """A model as values that JSON can hold. Raises ValueError for a component not of pgmodels or NumPyro."""
     return {
-        "likelihood": _describe_likelihood(model.likelihood.unweighted, model.num_latents),
-        "weighted": model.is_weighted,
+        "likelihood": _describe_likelihood(model.likelihood, model.num_latents),
         "gps": [
             {
                 "kernel": _describe_kernel(gp.kernel),
@@ -100,8 +99,7 @@ def build(description: Description, likelihood: Likelihood | LikelihoodFamily | 
         for entry in description["gps"]
     ]
     size = sum(gp.size for gp in gps)
-    model = Model(_build_likelihood(description["likelihood"], likelihood, size), gps)
-    return model.weighted if description.get("weighted", False) else model
+    return Model(_build_likelihood(description["likelihood"], likelihood, size), gps)
 
 
 def _describe_kernel(kernel: Kernel) -> Description:

@@ -17,7 +17,7 @@ from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import DataResult
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import as_seed
@@ -25,7 +25,7 @@ from pgmodels.runtime.x64 import double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class Draws(Result):
+class Draws(DataResult):
     """Draws from the posterior.
 
     ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
@@ -176,7 +176,7 @@ class Draws(Result):
             leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             padded = [_pad_rank(v, group.rank) for group, v in pairs]
-            at_data = self.model.padded(self.X)[0], self._fixed_groups(prior)
+            at_data = self.model.inputs(self.X, padded=True), self._fixed_groups(prior)
             projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         conditionals = [_at(group, inputs, _pad_draws(v, group.rank)) for group, v in pairs]

@@ -1,7 +1,7 @@
 """Predictions of a Gaussian posterior of functions."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Array
@@ -10,10 +10,9 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.priors.drawing import draw_gaussian
 from pgmodels.priors.padding import padded_size
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
@@ -25,8 +24,15 @@ from pgmodels.runtime.x64 import as_array, double_precision
 class GaussianPredictions(ABC):
     """What a model and a Gaussian posterior of its latents say at new inputs."""
 
-    model: Model
-    posterior: IndependentPosterior | BlockPosterior
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+        @property
+        def posterior(self) -> Posterior:
+            """The posterior of the latents that predictions are by."""
 
     @property
     @abstractmethod
@@ -55,7 +61,7 @@ class GaussianPredictions(ABC):
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
         mean, variance = self._averaging(X_new, mean, variance, covariates)
-        nodes = nodes_at(self.model.unweighted, mean, variance, covariates)
+        nodes = nodes_at(self.model, mean, variance, covariates)
         return Predictive(self.likelihood, nodes, covariates)
 
     def _averaging(
@@ -81,7 +87,7 @@ class GaussianPredictions(ABC):
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` of some rows."""
-        return _marginals(self.posterior.padded(), inputs)
+        return _marginals(self.posterior, inputs)
 
     @double_precision
     def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
@@ -120,12 +126,12 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
 
 
 @compiled
-def _marginals(posterior: IndependentPosterior | BlockPosterior, X_new: Any) -> tuple[Any, Any]:
-    return posterior.marginals_at(X_new) if isinstance(posterior, BlockPosterior) else posterior.predict(X_new)
+def _marginals(posterior: Posterior, X_new: Any) -> tuple[Any, Any]:
+    return posterior.marginals_at(X_new) if posterior.is_coupled else posterior.predict(X_new)
 
 
 @compiled
-def _covariance_at(posterior: IndependentPosterior | BlockPosterior, X_new: Array) -> Array:
+def _covariance_at(posterior: Posterior, X_new: Array) -> Array:
     return posterior.covariance_at(X_new)
 
 

@@ -17,7 +17,7 @@ from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_seed
@@ -28,7 +28,7 @@ _LEAST, _LEFT_OUT = 1e-3, 5e-3
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class IntegratedApproximation(Result):
+class IntegratedApproximation(DataResult):
     """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
 
     ``vectors`` (K, d) are the points, unconstrained, and ``shares`` their weights. ``log_densities`` is log p(y, θ)
@@ -103,7 +103,7 @@ class IntegratedApproximation(Result):
         kept, skewed = self._kept(), np.zeros(means.shape[1], dtype=bool)
         components = []
         for k in kept:
-            model = self._model_at(k).unweighted
+            model = self._model_at(k)
             mean, spread, rows = self._averaging(k, model, means, covariances, plain, covariates)
             skewed |= rows
             components.append(Predictive(model.likelihood, nodes_at(model, mean, spread, covariates), covariates))
@@ -137,7 +137,7 @@ class IntegratedApproximation(Result):
         """See ``averaging``; at a point."""
         spreads = (part[point] if part.shape[-1] > 1 else part[point][:, :, 0] for part in (covariances, plain))
         corrected, other = ((means[point], spread) for spread in spreads)
-        return averaging(model, self.observations, corrected, other, covariates)
+        return averaging(model, self.y, corrected, other, covariates)
 
     def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
@@ -155,10 +155,10 @@ class IntegratedApproximation(Result):
         rng = np.random.default_rng(as_seed(seed))
         points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
-        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
+        covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
         skewed = np.zeros(len(self.X), dtype=bool)
         for k in np.unique(points):
-            *_, rows = self._averaging(k, self._model_at(k).unweighted, self.means, covariances, plain, covariates)
+            *_, rows = self._averaging(k, self._model_at(k), self.means, covariances, plain, covariates)
             covariances[k][rows] = plain[k][rows]
             skewed |= rows
         warn_skewed(skewed, "the data")

@@ -9,44 +9,63 @@ import numpy as np
 
 from pgmodels.data.arrays import check_column_names
 from pgmodels.likelihoods.likelihood import Likelihood
-from pgmodels.model import Model
+from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 
 
-@dataclass(eq=False, repr=False)
 class Result(Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns if it was a data frame. Row weights, if any, are the last column of y, and
-    ``model`` is then the weighted model.
+    ``columns`` are the names of X's columns if it was a data frame. ``weights`` (n,) are the powers of the rows'
+    likelihoods, None if all are 1; rows of weight 0 are left out.
     """
 
-    model: Model
-    X: np.ndarray
-    y: np.ndarray
-    seconds: float
-    method: str
-    columns: tuple[str, ...] | None = None
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+        @property
+        def X(self) -> np.ndarray:
+            """The inputs, (n, d)."""
+
+        @property
+        def y(self) -> np.ndarray:
+            """The observations, (n,) or (n, columns)."""
+
+        @property
+        def seconds(self) -> float:
+            """The time that it took."""
+
+        @property
+        def method(self) -> str:
+            """The name of the engine or correction."""
+
+        @property
+        def columns(self) -> tuple[str, ...] | None:
+            """The names of the columns of X."""
+
+        @property
+        def prior(self) -> PriorCollection:
+            """The prior of the latents at the data."""
+
+        @property
+        def weights(self) -> np.ndarray | None:
+            """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
     @property
-    def weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), None without weights."""
-        return self.y[:, -1] if self.model.is_weighted else None
-
-    @property
-    def observations(self) -> np.ndarray:
-        """y as passed by the user, without weights."""
-        if not self.model.is_weighted:
-            return self.y
-        return self.y[:, 0] if self.y.shape[1] == 2 else self.y[:, :-1]
+    def data(self) -> Data:
+        """X, y, and the rows' weights."""
+        return Data(self.X, self.y, self.columns, self.weights)
 
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood.unweighted
+        return self.model.likelihood
 
     def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
@@ -58,12 +77,6 @@ class Result(Picklable):
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
-
-    if TYPE_CHECKING:
-
-        @property
-        def prior(self) -> PriorCollection:
-            """The prior of the latents at the data."""
 
     def to_arviz(self, **options: Any) -> Any:
         """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
@@ -91,6 +104,19 @@ class Result(Picklable):
     def jitter(self) -> tuple[float, ...]:
         """Jitter added to the diagonal of each group's covariance to factorise it; 0 where none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class DataResult(Result):
+    """A result that holds the model and the data itself: see Result."""
+
+    model: Model
+    X: np.ndarray
+    y: np.ndarray
+    seconds: float
+    method: str
+    columns: tuple[str, ...] | None = None
+    weights: np.ndarray | None = None
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:

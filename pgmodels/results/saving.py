@@ -13,24 +13,35 @@ import numpy as np
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.names import names_by_path
 from pgmodels.priors.base import LatentPrior, Sites
-from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection, resized_sites
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.fresh import Fresh
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.padding import pad_sites
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results import saving_sparse
-from pgmodels.results.approximation import Approximation, FitReport, LinearResponse, PerturbativeApproximation
+from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
+    Approximation,
+    CorrectedApproximation,
+    FitReport,
+    GaussianResult,
+    LinearResponse,
+    PerturbativeApproximation,
+)
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.results.stored_names import field_of, objective_of, stored_class, stored_field
+from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
@@ -54,11 +65,11 @@ _PRIORS: dict[str, type[LatentPrior]] = {
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
-# Fields stored elsewhere in the file or rebuilt, and the state of Gibbs chains, which is not saved.
-_OTHER_FIELDS = ("model", "prior", "posterior", "run")
+# Fields stored elsewhere in the file or rebuilt, and what is not saved: the state of chains, and custom objectives.
+_OTHER_FIELDS = ("model", "prior", "posterior", "uncorrected", "run", "weights", "custom_objective")
 
 Arrays = dict[str, np.ndarray]
-Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
+Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
 
 
 @hooks.save.register(SparseApproximation)
@@ -74,49 +85,86 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
     if _RESULTS.get(kind) is not type(result):
         raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
+    weights = result.weights if isinstance(result, Result) else None
     document = {
         "format": _FORMAT,
         "version": version("pgmodels"),
         "kind": kind,
-        "model": describe(result.model),
-        "prior": _encode_prior(result, arrays) if isinstance(result, Approximation | Draws) else None,
-        "fields": {
-            field.name: _encode(getattr(result, field.name), field.name, arrays)
-            for field in fields(result)
-            if field.name not in _OTHER_FIELDS
-        },
+        "model": describe(result.model) | {"weighted": weights is not None},
+        "prior": _encode_prior(result, arrays) if isinstance(result, GaussianResult | Draws) else None,
+        "fields": {name: _encode(value, name, arrays) for name, value in _values(result).items()},
     }
-    if isinstance(result, Approximation):
-        document["blocks"] = _encode_posterior(result.posterior, arrays)
+    if isinstance(result, GaussianResult):
+        arrays |= result.sites._asdict()
+        document["blocks"] = result.posterior.coupled_latents()
     if isinstance(result, SparseApproximation):
         document["blocks"] = saving_sparse.encode_posterior(result.posterior, arrays)
     write_arrays(path, document, arrays)
     return path
 
 
+def _values(result: Any) -> dict[str, Any]:
+    """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
+    known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
+    values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
+    if isinstance(result, Result) and result.weights is not None:
+        # Files have weights as the last column of y.
+        values["y"] = np.column_stack([result.y, result.weights])
+    if isinstance(result, LinearResponse):
+        values |= _coordinates(values, result.posterior.prior, result.prior)
+    return values
+
+
+def _coordinates(values: dict[str, Any], prior: PriorCollection, other: PriorCollection) -> dict[str, Any]:
+    """Shift and response of a linear response, in the coordinates of the same prior with another number of rows."""
+    return {name: _resized_coordinates(values[name], prior.ranks, other.ranks) for name in ("shift", "response")}
+
+
 @double_precision
-def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
+def load(
+    path: Any, likelihood: Likelihood | LikelihoodFamily | None = None, objective: Objective | None = None
+) -> Loaded:
     """Load a result from a file written by ``save``, with the same predictions.
 
-    ``likelihood`` is the likelihood or its family, needed for a custom formula, since files hold no code. The prior and
-    its factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved
-    result, is damaged or has another format, and for a likelihood that differs from the saved one.
+    Files hold no code: ``likelihood`` is the likelihood or its family, needed for a custom formula, and ``objective``
+    the custom objective that a result is the optimum of, needed for corrections and diagnostics. The prior and its
+    factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved result,
+    is damaged or has another format, and for a likelihood or an objective that differs from the saved one.
     """
     path = Path(path)
     document, arrays = _read(path)
     try:
-        return _built(document, arrays, likelihood)
+        result = _built(document, arrays, likelihood)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged: its contents are not a valid {document['kind']} ({type(error).__name__}: {error}). "
             "Pass an unchanged file written by save, or save the result again if you still have it."
         ) from error
+    return result if objective is None else _with_objective(result, objective)
+
+
+def _with_objective(result: Loaded, objective: Objective) -> Loaded:
+    """The result with its custom objective. Raises ValueError if it is the optimum of another one."""
+    name = getattr(result, "objective", "none")
+    if name != objective.name:
+        raise ValueError(
+            f"objective is {objective.name!r}, and that of the result in the file is {name!r}: leave it out."
+        )
+    match result:
+        case CorrectedApproximation():
+            return replace(result, uncorrected=replace(result.uncorrected, custom_objective=objective))
+        case Approximation() | SparseApproximation():
+            return replace(result, custom_objective=objective)
+    return result
 
 
 def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
     model = build(document["model"], likelihood)
     stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
     stored = _renamed(stored, model)
+    if document["model"].get("weighted", False) and "y" in stored:
+        y, stored["weights"] = stored["y"][:, :-1], stored["y"][:, -1]
+        stored["y"] = y[:, 0] if y.shape[1] == 1 else y
     cls: Any = _RESULTS[document["kind"]]
     if cls is IntegratedApproximation:
         return cls(model=model, **stored)
@@ -128,7 +176,27 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     _check_ranks(prior, stored)
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **stored)
-    return cls(model=model, posterior=_decode_posterior(document["blocks"], prior, arrays), **stored)
+    posterior = _decode_posterior(document["blocks"], prior, arrays)
+    if cls is Approximation:
+        return cls(model=model, posterior=posterior, **stored)
+    if cls is LinearResponse:
+        stored |= _coordinates(stored, prior, posterior.prior)
+    return cls(uncorrected=_uncorrected(model, posterior, stored), **_select(stored, cls))
+
+
+def _uncorrected(model: Model, posterior: Posterior, stored: dict[str, Any]) -> Approximation:
+    """The result that was corrected, of which a file holds all but the moments, the method and the time."""
+    mean, variance = (np.asarray(part)[: len(stored["y"])] for part in _moments(posterior))
+    method, report = engine_of(stored["objective"]), stored["fit"]
+    if report is not None:
+        method, report = "fit", replace(report, correction=BEFORE_CORRECTION)
+    values = {"mean": mean, "variance": variance, "method": method, "fit": report}
+    return Approximation(model=model, posterior=posterior, **_select(stored, Approximation) | values)
+
+
+def _select(stored: dict[str, Any], cls: Any) -> dict[str, Any]:
+    """The stored values that are fields of a class."""
+    return {field.name: stored[field.name] for field in fields(cls) if field.name in stored}
 
 
 def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -245,23 +313,27 @@ def _array_fields(group: LatentPrior) -> list[str]:
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
 
 
-def _encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
-    """Add the sites to ``arrays``; returns the blocks of coupled latents, None if latents are independent."""
-    sites = posterior if isinstance(posterior, BlockPosterior) else posterior.sites
-    arrays["potential"], arrays["precision"] = np.asarray(sites.potential), np.asarray(sites.precision)
-    return [list(block) for block in posterior.blocks] if isinstance(posterior, BlockPosterior) else None
-
-
-def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
-    potential, precision = as_array(arrays["potential"]), as_array(arrays["precision"])
+def _decode_posterior(blocks: Any, prior: PriorCollection, arrays: Arrays) -> Posterior:
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = prior.padded()
-    sites = resized_sites(Sites(potential, precision), padded.num_rows)
+    sites = pad_sites(Sites(as_array(arrays["potential"]), as_array(arrays["precision"])), padded.num_rows)
     if blocks is None:
-        posterior = _condition(padded, sites).completed(padded)
-    else:
-        posterior = _condition_coupled(padded, *sites, tuple(tuple(block) for block in blocks)).completed(padded)
-    return posterior.resized(prior.num_rows)
+        return _condition(padded, sites).completed(padded)
+    return _condition_coupled(padded, sites, tuple(tuple(block) for block in blocks)).completed(padded)
+
+
+def _resized_coordinates(array: np.ndarray, ranks: tuple[int, ...], new_ranks: tuple[int, ...]) -> np.ndarray:
+    """A vector or matrix over the coordinates of all latents, of which each then has a new number: padded with zeros.
+
+    The leading coordinates of a latent are those of the data.
+    """
+    pairs = list(zip(ranks, new_ranks, strict=True))
+    starts = np.cumsum([(0, 0), *pairs], axis=0)[:-1]
+    kept = [start + np.arange(min(pair))[:, None] for start, pair in zip(starts, pairs, strict=True)]
+    before, after = np.concatenate(kept).T
+    resized = np.zeros((sum(new_ranks),) * array.ndim)
+    resized[np.ix_(*[after] * array.ndim)] = array[np.ix_(*[before] * array.ndim)]
+    return resized
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
@@ -272,8 +344,13 @@ def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
 
 
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, potential: Any, precision: Any, blocks: Any) -> Fresh:
-    return Fresh.beside(prior, condition_blocks(prior, potential, precision, blocks))
+def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: Any) -> Fresh:
+    return Fresh.beside(prior, condition_blocks(prior, sites, blocks))
+
+
+@compiled
+def _moments(posterior: Posterior) -> Any:
+    return posterior.moments()
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:

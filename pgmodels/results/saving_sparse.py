@@ -9,9 +9,9 @@ import numpy as np
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
-from pgmodels.priors.factored import FactoredPosterior
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.priors.posterior import IndependentPosterior, Posterior
 from pgmodels.results.stored_names import stored_field
 from pgmodels.runtime.x64 import as_array
 
@@ -21,30 +21,26 @@ _FIELDS = ("Z", "root", "active", "truncation_error")
 Arrays = dict[str, np.ndarray]
 
 
-def encode_posterior(posterior: IndependentPosterior | BlockPosterior, arrays: Arrays) -> list[list[int]] | None:
+def encode_posterior(posterior: Posterior, arrays: Arrays) -> list[list[int]] | None:
     """Add the posterior's arrays to ``arrays``; returns the blocks of coupled latents, None if independent."""
     for i, prior in enumerate(posterior.prior.groups):
         arrays |= {f"prior.{i}.{stored_field(name)}": np.asarray(getattr(prior, name)) for name in _FIELDS}
-    if isinstance(posterior, BlockPosterior):
-        arrays["centre"] = np.asarray(posterior.centre)
-        arrays |= {f"root.{i}": np.asarray(root) for i, root in enumerate(posterior.roots)}
-        return [list(block) for block in posterior.blocks]
-    for i, group in enumerate(posterior.groups):
-        if isinstance(group, FactoredPosterior):
-            roots, centres = group.states.span
-            arrays |= {f"root.{i}": np.asarray(roots), f"centre.{i}": np.asarray(centres)}
-    return None
+    roots, centres = posterior.roots_and_centres()
+    arrays |= {f"root.{i}": np.asarray(root) for i, root in enumerate(roots)}
+    names = ["centre"] if posterior.is_coupled else [f"centre.{i}" for i in range(len(centres))]
+    arrays |= {name: np.asarray(centre) for name, centre in zip(names, centres, strict=True)}
+    return posterior.coupled_latents()
 
 
-def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> IndependentPosterior | BlockPosterior:
+def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> Posterior:
     """The posterior of a model from the arrays of ``encode_posterior``."""
     prior = _prior(model, arrays)
     h = jnp.zeros((0, model.num_latents))
     if blocks is not None:
         roots = tuple(as_array(arrays[f"root.{i}"]) for i in range(len(blocks)))
         coupled = tuple(tuple(block) for block in blocks)
-        W = jnp.zeros((*h.shape, h.shape[1]))
-        return BlockPosterior(prior, h, W, as_array(arrays["centre"]), roots, jnp.zeros(()), coupled)
+        sites = Sites(h, jnp.zeros((*h.shape, h.shape[1])))
+        return BlockPosterior(prior, sites, as_array(arrays["centre"]), roots, jnp.zeros(()), coupled)
     groups = tuple(
         group.posterior(as_array(arrays[f"root.{i}"]), as_array(arrays[f"centre.{i}"]))
         for i, group in enumerate(prior.groups)

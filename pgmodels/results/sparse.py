@@ -10,8 +10,8 @@ from pgmodels.data.arrays import check_column_names
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
 from pgmodels.runtime import hooks
@@ -28,7 +28,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     """
 
     model: Model
-    posterior: IndependentPosterior | BlockPosterior
+    posterior: Posterior
     scaling: Scaling
     num_rows: int
     columns: tuple[str, ...] | None
@@ -39,11 +39,12 @@ class SparseApproximation(Picklable, GaussianPredictions):
     fit: FitReport | None = None
     method: str = "svi"
     objective: str = "augmented"
+    custom_objective: Objective | None = None
 
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood.unweighted
+        return self.model.likelihood
 
     @property
     def elbo(self) -> float:

@@ -5,6 +5,7 @@ _CLASSES = {"Auto": "Cheapest", "ChunkedInducingPrior": "StreamedPrior", "FICPri
 _FIELDS = {"row_mask": "live", "truncation_error": "truncation"}
 # Objectives that files name by the engine that maximised them.
 _OBJECTIVES = {"cavi": "augmented", "gaussian_vi": "expected"}
+_ENGINES = {name: stored for stored, name in _OBJECTIVES.items()}
 _ATTRIBUTES = {stored: name for name, stored in _FIELDS.items()}
 
 
@@ -26,3 +27,8 @@ def field_of(stored: str) -> str:
 def objective_of(stored: str) -> str:
     """The name of an objective in a file."""
     return _OBJECTIVES.get(stored, stored)
+
+
+def engine_of(objective: str) -> str:
+    """The engine whose result a file holds corrected, by its objective."""
+    return _ENGINES.get(objective, objective)

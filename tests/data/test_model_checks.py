@@ -7,8 +7,8 @@ import pytest
 
 from pgmodels.inference.mcmc.gibbs import surrogate as refits
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational import cavi as cavi_module
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational import vi as vi_module
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.others import White
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import (
@@ -138,7 +138,7 @@ def test_bad_data(name, engine, monkeypatch):
         raise AssertionError("work began before the data were checked")
 
     monkeypatch.setattr(Model, "prior", working)
-    monkeypatch.setattr(cavi_module, "init", working)
+    monkeypatch.setattr(vi_module, "init", working)
     monkeypatch.setattr(refits, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)

@@ -1,6 +1,5 @@
 """Means of the auxiliaries against closed forms, sampled conditionals and quadrature."""
 
-from dataclasses import fields
 from functools import cache, partial
 
 import jax
@@ -162,8 +161,8 @@ def test_averages_take_the_spread_of_the_latents():
 def test_corrected_results_have_those_of_q_and_nothing_else_has_any():
     vi = approximation("bernoulli")
     correction = {"shift": vi.mean, "curvature": vi.mean, "num_nonpositive": 0}
-    shared = {field.name: getattr(vi, field.name) for field in fields(vi)} | {"mean": vi.mean + 1.0}
-    corrected = PerturbativeApproximation(**shared, **correction)
+    moments = {"mean": vi.mean + 1.0, "variance": vi.variance, "seconds": 1.0}
+    corrected = PerturbativeApproximation(uncorrected=vi, **moments, **correction)
     # Of the Gaussian that was corrected, by its own marginals: those of the posterior, not the moments that were made.
     c = np.sqrt(corrected.uncorrected.mean**2 + corrected.uncorrected.variance)[:, 0]
     np.testing.assert_allclose(auxiliary_means(corrected)["ω"], np.tanh(0.5 * c) / (2.0 * c), rtol=1e-6)

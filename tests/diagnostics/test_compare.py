@@ -18,7 +18,7 @@ from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
@@ -118,7 +118,7 @@ def test_pareto_k_is_that_of_the_dense_densities():
     # Well-conditioned covariances: a nugget would change them, so the kernel's lengthscale keeps K's inverse tame.
     X = vi.X
     K = 2.0 * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.9**2)
-    W = np.diag(vi.posterior.sites.precision[:, 0])
+    W = np.diag(vi.sites.precision[:, 0])
     S = K - K @ np.linalg.solve(np.linalg.inv(W) + K, K)
     log_q = stats.multivariate_normal(vi.mean[:, 0], S, allow_singular=True).logpdf(f[..., 0])
     log_p = stats.multivariate_normal(np.full(20, 0.8), K, allow_singular=True).logpdf(f[..., 0])
@@ -148,7 +148,7 @@ def test_an_exact_approximation_shows_no_error():
 def test_a_worse_approximation_shows():
     vi, mcmc = gaussian()
     with jax.enable_x64(True):
-        posterior = vi.prior.condition(Sites(*(2 * part for part in vi.posterior.sites)))
+        posterior = vi.prior.condition(Sites(*(2 * part for part in vi.sites)))
     narrow = replace(vi, variance=vi.variance / 2, posterior=posterior, method="narrow")
     frame = compare(gibbs=mcmc, cavi=vi, narrow=narrow).to_dataframe()
     for column in ("variance_error", "variance_error_max", "wasserstein", "pareto_k"):
@@ -161,7 +161,7 @@ def test_exact_sites_have_equal_weights():
     vi, _ = gaussian()
     weights = pointwise_log_likelihood(vi, vi.draw_at_data(50)[0]).sum(axis=-1)
     f = vi.draw_at_data(50)[0]
-    h, w = map(np.asarray, vi.posterior.sites)
+    h, w = map(np.asarray, vi.sites)
     weights -= (h * f - 0.5 * w * f**2).sum(axis=(-2, -1))
     assert np.ptp(weights) < 1e-9
     assert pareto_k(vi, 200) == -np.inf

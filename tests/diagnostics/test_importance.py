@@ -13,7 +13,7 @@ from scipy.special import expit
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import importance_estimate, pareto_k
 from pgmodels.inference.evidence.importance import _widened, weigh
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
@@ -27,7 +27,7 @@ def covariance(X, variance, lengthscale):
 
 def with_sites(result, potential=None, precision=None):
     """A result with other sites, and what follows from them."""
-    h, w = result.posterior.sites
+    h, w = result.sites
     with jax.enable_x64(True):
         sites = Sites(*(jnp.asarray(old if new is None else new) for old, new in ((h, potential), (w, precision))))
         posterior, mean, variance = conditioned(result.prior, sites)
@@ -45,7 +45,7 @@ def gaussian():
     S = K - K @ np.linalg.solve(K + noise, K)
     shift = np.array([0.2, -0.1, 0.15, 0.0, -0.25, 0.3])
     # The mean moves by S times the change of the potential.
-    h = np.asarray(exact.posterior.sites.potential)
+    h = np.asarray(exact.sites.potential)
     moved = with_sites(exact, h + np.linalg.solve(S, shift)[:, None])
     log_evidence = stats.multivariate_normal(np.full(6, 0.4), K + noise).logpdf(y)
     return exact, moved, S, shift, log_evidence
@@ -83,7 +83,7 @@ def test_widening_keeps_the_mean_and_scales_the_sites():
 def test_a_q_far_too_narrow_is_mended_by_widening():
     exact, _, _, _, log_evidence = gaussian()
     # The exact posterior with its sites' precisions doubled: widening by one half undoes it exactly.
-    h, w = map(np.asarray, exact.posterior.sites)
+    h, w = map(np.asarray, exact.sites)
     narrow = with_sites(exact, h + w * exact.mean, 2 * w)
     estimate = importance_estimate(narrow, 1000, seed=1)
     assert estimate.widening == 0.5
@@ -103,7 +103,7 @@ def test_a_q_far_too_narrow_is_mended_by_widening():
 def test_standard_errors_are_what_estimates_scatter_by():
     exact, moved, S, shift, log_evidence = gaussian()
     shift = 0.6 * shift
-    h, other = (np.asarray(result.posterior.sites.potential) for result in (exact, moved))
+    h, other = (np.asarray(result.sites.potential) for result in (exact, moved))
     nearer = with_sites(exact, h + 0.6 * (other - h))
     estimates = [importance_estimate(nearer, 1000, seed=seed) for seed in range(60)]
     for truth, name in (
@@ -163,7 +163,7 @@ def test_the_elbo_lacks_the_gap_and_the_divergence():
 
 def test_no_expectations_beyond_the_limit():
     _, moved, _, _, _ = gaussian()
-    far = with_sites(moved, np.asarray(moved.posterior.sites.potential) + 40.0)
+    far = with_sites(moved, np.asarray(moved.sites.potential) + 40.0)
     estimate = importance_estimate(far, 1000)
     assert estimate.pareto_k == pareto_k(far, 1000) > 0.7
     assert estimate.proposal_k > estimate.limit

@@ -11,7 +11,7 @@ from pgmodels.diagnostics.compare import compare
 from pgmodels.diagnostics.verdict import verdicts
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian
 from pgmodels.model import GP, Model

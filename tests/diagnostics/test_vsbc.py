@@ -14,7 +14,7 @@ from pgmodels.diagnostics import vsbc
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.inference import loop as drive
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pgmodels.inference.corrections.correct import correct
+from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, DataWarning, Model

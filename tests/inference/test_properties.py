@@ -9,11 +9,10 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 
 import pgmodels as pgm
-from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi as cavi_engine
-from pgmodels.inference.variational import gaussian_vi as gaussian_engine
+from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.model import Data
-from pgmodels.priors.block_posterior import BlockPosterior
 from tests.programs import run
 from tests.random_models import KERNELS, LOG_CONCAVE, N, exact, random_model, referee
 from tests.registry import EVERY
@@ -28,22 +27,19 @@ HEAVY = ("negative_binomial", "zero_inflated", "log_poisson", "student_t", "hete
 
 def one_more_step(result):
     """The ELBO of a result's q, and that of the sites that are optimal at its marginals."""
-    data, posterior = Data(result.X, result.y), result.posterior.padded()
+    data, posterior = Data(result.X, result.y), result.posterior
     with jax.enable_x64(True):
-        if result.objective == "expected":
-            problem = gaussian_engine.gaussian_problem(result.model, data, posterior.prior)
-        else:
-            problem = problem_of(result.model, data, posterior.prior)
+        problem = variational_problem(result.model, data, objective_of_result(result), posterior.prior)
         return tuple(map(float, run(elbos, problem, posterior)))
 
 
 def elbos(problem, posterior):
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         mean, covariance = posterior.marginals()
         moments, divergence = problem.of_latents(mean, covariance), posterior.divergence(covariance)
     else:
         *moments, _, divergence = problem.moments(posterior.sites)
-    further = cavi_engine.state_of(problem, problem.sites(*moments))
+    further = CAVI.state_of(problem, problem.sites(*moments))
     return problem.local_bound(*moments) - divergence, further.elbo
 
 

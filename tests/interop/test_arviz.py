@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.functions import exp

@@ -9,8 +9,8 @@ import pytest
 
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi as engine
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.numerics.anderson import empty_history
 from pgmodels.priors.base import Sites
 from pgmodels.runtime.x64 import double_precision
@@ -64,7 +64,7 @@ def test_precisions_stay_positive():
 
 def plain(problem, state):
     """A sweep that remembers nothing."""
-    moved = engine.step(problem, state)
+    moved = CAVI.step(problem, state)
     return moved._replace(memory=empty_history(moved.sites))
 
 
@@ -81,7 +81,7 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
     result = cavi(model, X, y)
     model, data = model.prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
-    slow = maximise(plain, problem, engine.init(problem), 1e-9, 2000)
+    slow = maximise(plain, problem, CAVI.init(problem), 1e-9, 2000)
     assert slow.converged
     assert faster * len(result.elbo_trace) < len(slow.trace)
     # The slow one stops where an iteration gains 1e-9, long before the optimum: the fast one is above it.
@@ -98,13 +98,13 @@ def test_where_going_further_goes_down_the_sweep_counts():
     X, y = case.data(12, seed=3)
     model, data = case.model().prepare(X, y, None)
     problem = problem_of(model.resolve(data.X), data)
-    state = engine.step(problem, engine.init(problem))
+    state = CAVI.step(problem, CAVI.init(problem))
     misled = state._replace(memory=jax.tree.map(lambda part: part + 3.0, state.memory))
     memory = misled.memory.after(state.sites, problem.sites(state.mean, state.variance))
-    astray = engine.state_of(problem, memory.extrapolated(problem.sites(state.mean, state.variance)))
+    astray = CAVI.state_of(problem, memory.extrapolated(problem.sites(state.mean, state.variance)))
     assert astray.elbo < state.elbo - 0.01
 
-    moved, swept = engine.step(problem, misled), plain(problem, state)
+    moved, swept = CAVI.step(problem, misled), plain(problem, state)
     np.testing.assert_allclose(moved.elbo, swept.elbo, rtol=1e-14)
     np.testing.assert_allclose(moved.sites.precision, swept.sites.precision, rtol=1e-14)
     assert not np.any(moved.memory.moves)

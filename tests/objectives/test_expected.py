@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.inference.variational.gaussian_vi import quadrature_of
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.objectives.expected import batched_cholesky
 from tests.covering import some
 from tests.registry import CASES, SEPARATE
@@ -32,7 +32,7 @@ def sites(objective, *arguments):
 
 def value(model, m, v, y, function=bound):
     with jax.enable_x64(True):
-        values = function(quadrature_of(model), *map(jnp.asarray, (m, v, y)), model.parameters)
+        values = function(expected_objective(model), *map(jnp.asarray, (m, v, y)), model.parameters)
         return jax.tree.map(np.asarray, values)
 
 

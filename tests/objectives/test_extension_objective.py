@@ -1,6 +1,8 @@
-"""Objectives defined outside the package run through its problem, its loop and its sites."""
+"""Objectives defined outside the package run in every call that takes one, and in the engines' own parts."""
 
+import warnings
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +11,10 @@ import pytest
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 
+import pgmodels as pgm
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import Problem
-from pgmodels.inference.variational.cavi import first_state, state_of
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli
 from pgmodels.model import GP, Model
@@ -58,7 +61,7 @@ def damped(problem, state):
     """Half a step of the natural gradient; precisions stay positive."""
     h, w = problem.sites(state.mean, state.variance)
     aim = Sites(h, jnp.maximum(w, 0.0))
-    return state_of(problem, jax.tree.map(lambda old, new: old + 0.5 * (new - old), state.sites, aim))
+    return CAVI.state_of(problem, jax.tree.map(lambda old, new: old + 0.5 * (new - old), state.sites, aim))
 
 
 @double_precision
@@ -66,7 +69,7 @@ def optimum(objective):
     """The final state and the trace of bounds for an objective instead of an augmentation."""
     model = Model(Bernoulli(), GP(RBF(lengthscale=1.2, variance=1.7), mean=MEAN))
     problem = Problem(objective, model.prior(X), jnp.asarray(Y), {})
-    result = maximise(damped, problem, first_state(problem), 1e-13, 200)
+    result = maximise(damped, problem, CAVI.init(problem), 1e-13, 200)
     assert result.converged
     return result.state, result.trace
 
@@ -128,3 +131,145 @@ def test_sites_and_hessian_follow_from_the_bound():
     np.testing.assert_allclose(H, np.moveaxis(np.array(by_hand), 2, 0), rtol=1e-10)
     assert objective.blocks == ((0,),)
     assert objective.num_latents == 1
+
+
+@dataclass(frozen=True)
+class RobustExpected(Objective):
+    """E log p(y | f) of Student-t noise by Gauss-Hermite quadrature: signed precisions, and a parameter."""
+
+    df: float = 4.0
+    count: int = 160
+    name = "robust"
+    title = "a robust objective"
+    size = 1
+    signed = True
+
+    def local_bound(self, m, v, y, parameters):
+        nodes, weights = gauss_hermite(self.count)
+        scale = parameters["scale"]
+        residual = (y[:, None] - m - jnp.sqrt(v) * nodes) / scale
+        constant = jax.scipy.special.gammaln((self.df + 1) / 2) - jax.scipy.special.gammaln(self.df / 2)
+        log_p = constant - 0.5 * jnp.log(self.df * jnp.pi) - jnp.log(scale)
+        log_p = log_p - 0.5 * (self.df + 1) * jnp.log1p(residual**2 / self.df)
+        return log_p @ weights / np.sqrt(2 * np.pi)
+
+
+ROBUST = RobustExpected()
+
+
+def data():
+    """A smooth function with outliers, at which precisions are negative."""
+    rng = np.random.default_rng(4)
+    inputs = np.sort(rng.uniform(-2.0, 2.0, (24, 1)), axis=0)
+    y = np.sin(2.0 * inputs[:, 0]) + 0.1 * rng.normal(size=24)
+    y[[5, 13]] += 2.5, -3.0
+    return inputs, y
+
+
+def robust_model(form=None):
+    options = {} if form is None else {"form": form}
+    return pgm.Model(pgm.StudentT(pgm.Fixed(4.0), 0.3), pgm.GP(pgm.RBF(1.2, 0.8), mean=0.1, **options))
+
+
+@cache
+def result():
+    return pgm.vi(robust_model(), *data(), objective=ROBUST)
+
+
+@cache
+def exact():
+    return pgm.gaussian_vi(robust_model(), *data())
+
+
+def test_vi_maximises_it_with_negative_precisions():
+    assert result().objective == "robust"
+    assert result().method == "vi"
+    assert result().converged
+    _, w = ROBUST.local_sites(*map(jnp.asarray, (result().mean, result().variance, data()[1])), {"scale": 0.3})
+    assert np.min(w) < -0.1
+    # The package's own quadrature has other nodes.
+    np.testing.assert_allclose(result().elbo, exact().elbo, atol=1e-5)
+    np.testing.assert_allclose(result().mean, exact().mean, atol=1e-4)
+    np.testing.assert_allclose(result().variance, exact().variance, atol=1e-4)
+
+
+def test_callbacks_see_each_iteration():
+    recorded = []
+    final = pgm.vi(
+        robust_model(),
+        *data(),
+        objective=ROBUST,
+        callback=lambda state, info: recorded.append((info, float(state.elbo))),
+    )
+    infos = [info for info, _ in recorded]
+    assert all(info.engine == "vi" and info.elbo == elbo for info, elbo in recorded)
+    assert infos[-1].elbo == final.elbo
+    assert infos[-1].number == final.num_iterations
+    assert np.all(np.diff([info.seconds for info in infos]) > 0)
+
+
+def test_fit_learns_on_it():
+    options = {"correct": False, "num_starts": 1}
+    robust, expected = (pgm.fit(robust_model(), *data(), objective=name, **options) for name in (ROBUST, "expected"))
+    assert robust.objective == "robust"
+    np.testing.assert_allclose(robust.elbo, expected.elbo, atol=1e-4)
+    for name, value in expected.fit.values.items():
+        np.testing.assert_allclose(robust.fit.values[name], value, rtol=0.02, err_msg=name)
+
+
+def test_svi_takes_steps_on_it():
+    model = robust_model(pgm.Inducing(data()[0][::2]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.InducingWarning)
+        steps = pgm.svi(model, *data(), objective=ROBUST, batch_size=24, tolerance=1e-3, max_epochs=2000)
+        at_once = pgm.vi(model, *data(), objective=ROBUST)
+    assert steps.objective == "robust"
+    mean, variance = steps.predict_latent(data()[0])
+    np.testing.assert_allclose(mean, at_once.mean, atol=0.02)
+    np.testing.assert_allclose(variance, at_once.variance, rtol=0.1)
+
+
+def test_corrections_and_diagnoses_follow_from_it():
+    robust, expected = pgm.correct(result()), pgm.correct(exact())
+    np.testing.assert_allclose(robust.variance, expected.variance, rtol=1e-3)
+    np.testing.assert_allclose(robust.mean, expected.mean, atol=1e-4)
+    with pytest.raises(ValueError, match="the perturbative expansion is about the optimum of the derived bound"):
+        pgm.correct(result(), method="perturbative")
+    diagnosis = pgm.diagnose(result(), num_replicates=3, num_draws=500)
+    # The objective is E log p(y | f) but for its nodes.
+    np.testing.assert_allclose(diagnosis.gap, 0.0, atol=1e-5)
+    assert diagnosis.importance.pareto_k == pytest.approx(
+        pgm.diagnose(exact(), num_replicates=0, num_draws=500).importance.pareto_k, abs=0.05
+    )
+    assert str(diagnosis)
+
+
+def test_comparisons_reports_and_files_take_it(tmp_path):
+    corrected = pgm.correct(result())
+    draws = pgm.gibbs(robust_model(), *data(), num_samples=200, num_warmup=100, num_chains=2, seed=1)
+    table = pgm.compare(gibbs=draws, own=result(), corrected=corrected, expected=exact())
+    frame = table.to_dataframe()
+    np.testing.assert_allclose(frame.loc["own", "mean_error"], frame.loc["expected", "mean_error"], rtol=0.01)
+    table.report(tmp_path / "report.html")
+    assert "own" in (tmp_path / "report.html").read_text()
+    assert str(result())
+    loaded = pgm.load(result().save(tmp_path / "own.npz"), objective=ROBUST)
+    np.testing.assert_allclose(pgm.correct(loaded).variance, corrected.variance, rtol=1e-9)
+    bare = pgm.load(tmp_path / "own.npz")
+    np.testing.assert_array_equal(bare.predict_latent(data()[0])[0], loaded.predict_latent(data()[0])[0])
+    with pytest.raises(ValueError, match=r"give it to pgm.load\(path, objective=...\)"):
+        pgm.correct(bare)
+    with pytest.raises(ValueError, match="objective is 'robust', and that of the result in the file is 'expected'"):
+        pgm.load(exact().save(tmp_path / "other.npz"), objective=ROBUST)
+
+
+@pytest.mark.parametrize("objective", ["laplace", 3, RobustExpected])
+def test_what_is_no_objective_is_refused(objective):
+    with pytest.raises(ValueError, match="objective must be one of 'augmented', 'expected', or a"):
+        pgm.vi(robust_model(), *data(), objective=objective)
+
+
+def test_its_number_of_latents_is_checked():
+    model = pgm.Model(pgm.HeteroscedasticGaussian(1.0), pgm.GP(pgm.RBF(), size=2))
+    with pytest.raises(ValueError, match="objective 'robust' is for 1 latents; the model has 2"):
+        pgm.vi(model, *data(), objective=ROBUST)

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.variational import gaussian_vi as engine
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.runtime.x64 import double_precision
 from tests.referees import rbf
 
@@ -75,7 +75,7 @@ def test_an_even_root_is_an_absolute_value(name):
     written = laplace(lambda y, f: abs(y - f))(scale=pgm.Fixed(SCALE)).formula(1)
     if name in ("square", "scaled", "fourth"):
         assert formula.key == written.key
-    objective = engine.quadrature_of(model(laplace(ROOTS[name])))
+    objective = expected_objective(model(laplace(ROOTS[name])))
     assert len(objective.kinks) == 1
 
 
@@ -131,7 +131,7 @@ def test_which_log_densities_are_concave(likelihood, columns, concave):
     import jax
     import jax.numpy as jnp
 
-    objective = engine.quadrature_of(pgm.Model(likelihood, pgm.GP(pgm.RBF(1.0, 1.0), size=columns)))
+    objective = expected_objective(pgm.Model(likelihood, pgm.GP(pgm.RBF(1.0, 1.0), size=columns)))
     m = np.linspace(-1.3, 0.9, 4 * columns).reshape(4, columns)
     with jax.enable_x64(True):
         arguments = map(jnp.asarray, (m, 0.6 * np.ones_like(m), np.array([1.0, 0.0, 1.0, 1.0])))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from tests.programs import run
 
@@ -38,7 +39,7 @@ def test_blocks_of_latents_that_are_no_neighbours(blocks):
         mask[np.ix_(block, block)] = 1.0
     W = roots @ roots.swapaxes(1, 2) * mask
     # A principal submatrix of what is positive semi-definite is so too.
-    posterior = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), blocks)
+    posterior = run(condition_blocks, prior, Sites(jnp.asarray(h), jnp.asarray(W)), blocks)
 
     # All latents at all inputs, latent after latent.
     rows = N + len(X_NEW)
@@ -87,7 +88,7 @@ def test_more_latents_than_are_solved_for_at_once():
     prior = pgm.Model(pgm.LogisticSoftmax(10), gps).prior(X[:5])
     h, roots = RNG.normal(size=(5, 10)), RNG.normal(size=(5, 10, 10))
     W = roots @ roots.swapaxes(1, 2)
-    conditioned = run(condition_blocks, prior, jnp.asarray(h), jnp.asarray(W), (tuple(range(10)),))
+    conditioned = run(condition_blocks, prior, Sites(jnp.asarray(h), jnp.asarray(W)), (tuple(range(10)),))
     mean, V = run(lambda posterior: posterior.marginals(), conditioned)
     # Datum after datum.
     K = np.zeros((5, 10, 5, 10))
@@ -104,7 +105,9 @@ def test_more_latents_than_are_solved_for_at_once():
 def test_deviations_by_products_are_those_of_solves(form):
     prior = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(KERNELS[0], size=3, form=form)).prior(X).for_sampling()
     roots = RNG.normal(size=(N, 3, 3))
-    posterior = run(condition_blocks, prior, jnp.ones((N, 3)), jnp.asarray(roots @ roots.swapaxes(1, 2)), ((0, 1, 2),))
+    posterior = run(
+        condition_blocks, prior, Sites(jnp.ones((N, 3)), jnp.asarray(roots @ roots.swapaxes(1, 2))), ((0, 1, 2),)
+    )
     u = jnp.asarray(RNG.normal(size=posterior.centre.shape))
     solved = run(lambda posterior: posterior.deviation(u), posterior)
     products = run(lambda posterior: posterior.with_inverse_roots().deviation(u), posterior)

@@ -7,7 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.variational import cavi as cavi_engine
+from pgmodels.inference.variational.cavi import CoordinateAscent
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from pgmodels.plots.inputs import inducing_inputs
@@ -107,9 +107,9 @@ def test_neither_a_pass_nor_its_gradient_holds_a_factor(monkeypatch):
         assert compiled.memory_analysis().temp_size_in_bytes < 8 * n * r / 2
 
 
-def sweeps_alone(problem, state):
+def sweeps_alone(self, problem, state):
     """A step of CAVI that does not go to the best mean first, as it does with a factor at hand."""
-    return cavi_engine.sweep(problem, state, state.mean, state.sites)
+    return self.sweep(problem, state, state.mean, state.sites)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def pair():
     """One result with the factor, and one without it."""
     model = bernoulli(pgm.Inducing(X[:9]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cavi_engine, "step", sweeps_alone)
+        patch.setattr(CoordinateAscent, "step", sweeps_alone)
         in_memory = pgm.cavi(model, X, LABELS)
         patch.setattr(inducing, "HELD", 0)
         patch.setattr(chunks, "CHUNK", 80)
@@ -171,7 +171,7 @@ def test_the_sampler_holds_the_factor(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
-    monkeypatch.setattr(cavi_engine, "step", sweeps_alone)
+    monkeypatch.setattr(CoordinateAscent, "step", sweeps_alone)
     in_memory = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
     monkeypatch.setattr(inducing, "HELD", 0)
     monkeypatch.setattr(chunks, "CHUNK", 320)
@@ -191,7 +191,7 @@ def test_coupled_latents_are_passed_over_in_chunks(monkeypatch):
         prior = PriorCollection(
             (chunked_prior_at(kernel, jnp.zeros(()), X, InducingPoints(Z, jnp.ones(r), jnp.zeros(())), 2),)
         )
-        posterior = condition_blocks(prior, h, W, ((0, 1),))
+        posterior = condition_blocks(prior, Sites(h, W), ((0, 1),))
         return posterior.marginals(), posterior.log_normalizer()
 
     compiled = jax.jit(moments).lower(KERNEL, *shapes).compile()

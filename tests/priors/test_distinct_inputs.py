@@ -123,8 +123,8 @@ def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together()
         problem = problem_of(apart().resolve(X), Data(X, y))
         first, second = problem.prior.groups
         coarse = PriorCollection((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
-        rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_mask[:, None]
-        state = run(state_of, problem, Sites(rows / NOISE, problem.row_mask[:, None] / NOISE))
+        rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_weights[:, None]
+        state = run(state_of, problem, Sites(rows / NOISE, problem.row_weights[:, None] / NOISE))
         neglect = replace(problem, prior=coarse).neglect(*state[:3])
     pull = np.linalg.solve(covariance(X, X) + NOISE * np.eye(20), y - MEAN)
     squares = [pull @ np.equal.outer(column, column) @ pull for column in X.T]
@@ -166,7 +166,7 @@ def test_the_model_behind_inducing_inputs_shares_what_coordinates_leave():
         prior = apart(form=pgm.Inducing(Z)).prior(X).for_sampling()
         h = jnp.asarray(rng.normal(size=(20, 2)))
         root = rng.normal(size=(20, 2, 2))
-        posterior = run(condition_blocks, prior, h, jnp.asarray(root @ root.transpose(0, 2, 1)), ((0, 1),))
+        posterior = run(condition_blocks, prior, Sites(h, jnp.asarray(root @ root.transpose(0, 2, 1))), ((0, 1),))
         G = np.asarray(jax.vmap(lambda v: prior.latents(prior.unflatten(v)) - prior.means())(np.eye(sum(prior.ranks))))
         mean, V = (np.asarray(part) for part in run(posterior.marginals))
         spread = np.asarray(jax.vmap(posterior.deviation)(jnp.eye(sum(prior.ranks))))

@@ -63,7 +63,7 @@ def test_latents_factorised_together_are_those_factorised_by_themselves():
     @partial(jax.jit, static_argnums=1)
     def figures(prior, together):
         if together:
-            posterior = condition_blocks(prior, h, jax.vmap(jnp.diag)(w), ((0, 1),))
+            posterior = condition_blocks(prior, Sites(h, w).as_coupled(), ((0, 1),))
         else:
             posterior = prior.condition(Sites(h, w))
         scalars = posterior.log_normalizer(), posterior.log_factor(f)
@@ -79,7 +79,7 @@ def test_the_bound_is_that_of_an_explicit_posterior():
     kernel = pgm.RBF(1.7, [0.5, 0.9])
     K_Z, K_ZX = np.asarray(kernel(Z, Z)), np.asarray(kernel(Z, rows))
     weights = np.linalg.solve(K_Z, K_ZX)
-    h, w = (np.asarray(part)[:, 0] for part in result.posterior.sites)
+    h, w = (np.asarray(part)[:, 0] for part in result.sites)
     # q(u) ~ N(u; mean, K_Z) exp(h f - w f^2 / 2) with f = E[f | u].
     S = np.linalg.inv(np.linalg.inv(K_Z) + weights @ np.diag(w) @ weights.T)
     centre = 0.4 + S @ weights @ (h - 0.4 * w)
@@ -149,7 +149,7 @@ def test_linear_response_is_how_the_optimum_moves(sparse):
         return Sites(h + tilt, w), mean[:, 0]
 
     def optimum(tilt):
-        sites = sparse.posterior.sites
+        sites = sparse.sites
         for _ in range(150):
             sites, mean = step(sites, tilt)
         return mean

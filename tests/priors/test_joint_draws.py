@@ -82,25 +82,22 @@ def posterior(coupled):
     prior = MODEL.prior(X)
     assert [type(group) for group in prior.groups] == [DensePrior, LowRankPrior]
     if coupled:
-        return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, H, COUPLED)
+        return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, Sites(H, COUPLED))
     return jax.jit(lambda prior, sites: prior.condition(sites))(prior, Sites(H, W))
 
 
 @cache
 def approximation(coupled):
-    return pgm.Approximation(**fields_of(coupled))
-
-
-def fields_of(coupled):
     mean, variance = map(np.asarray, jax.jit(lambda posterior: posterior.moments())(posterior(coupled)))
     common = {"model": MODEL, "X": X, "y": Y, "seconds": 0.0, "method": "cavi", "elbo_trace": np.zeros(2)}
-    return common | {
-        "mean": mean,
-        "variance": variance,
-        "posterior": posterior(coupled),
-        "converged": True,
-        "tolerance": 1e-9,
-    }
+    q = {"mean": mean, "variance": variance, "posterior": posterior(coupled)}
+    return pgm.Approximation(**common, **q, converged=True, tolerance=1e-9)
+
+
+def corrected_by(kind, coupled, **correction):
+    """A correction of the approximation that leaves its moments at the data as they are."""
+    q = approximation(coupled)
+    return kind(uncorrected=q, mean=q.mean, variance=q.variance, seconds=0.0, num_nonpositive=0, **correction)
 
 
 def precision_of(coupled):
@@ -149,15 +146,15 @@ def test_linear_response_reaches_across_rows(coupled):
     R, U = (np.asarray(part) for part in jax.jit(halves)(posterior(coupled), None))
     turned = np.linalg.solve(R.T, U.reshape(len(R), N * L))
     correction = {"shift": np.zeros(len(R)), "covariance": np.zeros((N, L, L)), "response": turned @ T @ turned.T}
-    correction |= {"residual": 0.0, "num_nonpositive": 0}
-    corrected = LinearResponse(**fields_of(coupled), **correction, is_positive=True)
+    correction |= {"residual": 0.0}
+    corrected = corrected_by(LinearResponse, coupled, **correction, is_positive=True)
     flat = cross.reshape(L * len(NEW), N * L)
     covariance = covariance + (flat @ T @ flat.T).reshape(covariance.shape)
     # Sums of 90 terms of size 1 at most, of covariances to 1e-7.
     np.testing.assert_allclose(corrected._covariance_at(jnp.asarray(NEW)), covariance, atol=1e-5)
     drawn = corrected.draw_latents(NEW, 2000, seed=6)
     assert standard_errors(drawn, mean, covariance) < 4.5
-    without = LinearResponse(**fields_of(coupled), **correction, is_positive=False)
+    without = corrected_by(LinearResponse, coupled, **correction, is_positive=False)
     with pytest.raises(ValueError, match="not positive definite, so that there is nothing to draw from"):
         without.draw_latents(NEW)
 
@@ -221,8 +218,8 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
 
 
 def test_what_has_no_joint_covariance_says_so():
-    correction = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L)), "num_nonpositive": 0}
-    corrected = PerturbativeApproximation(**fields_of(False), **correction)
+    correction = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L))}
+    corrected = corrected_by(PerturbativeApproximation, False, **correction)
     with pytest.raises(ValueError, match=r"corrects each row by itself.*pgm.correct\(result\)"):
         corrected.draw_latents(NEW)
     for count in (0, 2.5):

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from contextlib import contextmanager
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,12 @@ from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
 )
 from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
 from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.model import Data
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import whitened_prior
-from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
+from pgmodels.priors.padding import pad_rows, pad_sites, padded_size, row_mask_of
 from pgmodels.priors.representation import Representation
 from tests.covering import some
 from tests.programs import run
@@ -67,11 +69,13 @@ def test_there_are_eight_sizes_between_powers_of_two():
 @pytest.mark.parametrize("coupled", [False, True])
 def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
     with jax.enable_x64(True):
+        sites, new = some_sites(coupled), jnp.array(X_NEW)
         if coupled:
-            posterior = run(condition_blocks, prior(), *some_sites(True), ((0, 2), (1,)))
+            condition = partial(condition_blocks, blocks=((0, 2), (1,)))
         else:
-            posterior = run(prior().condition, some_sites())
-        padded, new = posterior.padded(), jnp.array(X_NEW)
+            condition = PriorCollection.condition
+        posterior = run(condition, prior(), sites)
+        padded = run(condition, prior().padded(), pad_sites(sites, 48))
         assert padded.prior.num_rows == 48
         for ours, theirs in zip(run(posterior.moments), run(padded.moments), strict=True):
             np.testing.assert_allclose(theirs[:41], ours, rtol=0, atol=1e-13)
@@ -81,20 +85,11 @@ def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
         ours, theirs = (np.asarray(run(each.cross_covariance, new)) for each in (posterior, padded))
         np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
     # What fills up can be taken away again, and added in whatever precision the caller computes.
-    assert padded.prior.groups[0].K.dtype == posterior.padded().prior.groups[0].K.dtype
+    assert prior().padded().groups[0].K.dtype == np.float64
     with jax.enable_x64(True):
-        back = padded.resized(41)
-        same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(posterior))
+        back = prior().padded().resized(41)
+        same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(prior()))
         assert all(same)
-
-
-def test_filled_posteriors_are_what_filled_priors_and_silent_sites_make():
-    with jax.enable_x64(True):
-        sites = some_sites()
-        silent = Sites(*(jnp.concatenate([part, jnp.zeros((7, 3))]) for part in sites))
-        made, padded = run(prior().padded().condition, silent), run(prior().condition, sites).padded()
-        for ours, theirs in zip(jax.tree.leaves(padded), jax.tree.leaves(made), strict=True):
-            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
 
 
 def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
@@ -104,7 +99,7 @@ def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
         problem = problem_of(model, model.check(X, y))
         assert len(problem.y) == 48
         wild = jnp.array(problem.y).at[41:44].set(jnp.array([np.nan, 1e300, -np.inf]))
-        other = Problem(problem.objective, problem.prior, wild, problem.parameters, row_mask=problem.row_mask)
+        other = Problem(problem.objective, problem.prior, wild, problem.parameters, row_weights=problem.row_weights)
         mean, variance = problem.marginals()
         sites = problem.sites(mean, variance)
         assert not np.asarray(sites.precision)[41:].any()
@@ -193,12 +188,17 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
         can_pad = False
 
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=Own()))
-    inputs, row_mask = model.padded(X)
+    data = Data(X, np.sin(X[:, 0]))
+    with jax.enable_x64(True):
+        padded, unpadded = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(data), model.padded(data)
+    inputs, y, row_weights = unpadded
     np.testing.assert_array_equal(inputs.X[0], X)
-    assert row_mask is None
-    padded, row_mask = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(X)
-    np.testing.assert_array_equal(padded.X[0], pad_rows(X, 48))
-    np.testing.assert_array_equal(row_mask, row_mask_of(41, 48))
+    np.testing.assert_array_equal(y, data.y)
+    np.testing.assert_array_equal(row_weights, np.ones(41))
+    inputs, y, row_weights = padded
+    np.testing.assert_array_equal(inputs.X[0], pad_rows(X, 48))
+    np.testing.assert_array_equal(y, pad_rows(data.y, 48))
+    np.testing.assert_array_equal(row_weights, row_mask_of(41, 48))
 
 
 class Plain(Representation):

@@ -12,7 +12,9 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 
 import pgmodels as pgm
-from pgmodels.inference.variational import gaussian_vi as engine
+from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.variational import natural_gradient, vi
+from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.objectives.expected import Quadrature
 from tests.own_likelihoods import log_poisson
 
@@ -109,7 +111,7 @@ def test_without_variance_the_objective_is_the_log_density(size):
     softmax = pgm.likelihood(lambda y, f: pgm.exp(f[y]) / pgm.sum(pgm.exp(f)) if size > 1 else pgm.exp(-abs(y - f)))
     objective = Quadrature(softmax().formula(size), size)
     if size == 1:
-        objective = engine.quadrature_of(pgm.Model(softmax(), pgm.GP(pgm.RBF(1.0, 1.0))))
+        objective = expected_objective(pgm.Model(softmax(), pgm.GP(pgm.RBF(1.0, 1.0))))
         assert objective.kinks
     m = np.array([[0.3, -0.2, 0.9, 0.4], [0.0, 0.5, 0.1, 2.0], [0.2, 0.1, 0.0, 0.7]])[:, :size]
     y = np.array([0.0, 0.0, 1.0])
@@ -129,15 +131,15 @@ def test_a_step_that_fails_in_every_trial_is_no_convergence():
     """Its length is 0: it has converged where the sites are those that the marginals ask for, and only there."""
     result = fitted()
     data = result.model.prepare(X, Y, None)[1]
-    problem = engine.gaussian_problem(result.model, data, result.prior.padded())
+    problem = variational_problem(result.model, data, expected_objective(result.model), result.posterior.prior)
     with jax.enable_x64(True):
-        state = engine._from_sites(problem, result.posterior.padded().sites)._replace(length=jnp.zeros(()))
-        assert not engine._is_stalled(problem, state)
+        state = vi.state_from(problem, result.posterior.sites)._replace(length=jnp.zeros(()))
+        assert not natural_gradient._is_stalled(problem, state)
         missed = jnp.where(state.variance > 0.0, 0.05 / jnp.sqrt(state.variance + 1e-300), 0.0)
         for change in (missed, jnp.nan):
             off = state._replace(slope=state.slope._replace(potential=state.slope.potential + change))
-            assert engine._is_stalled(problem, off)
-            assert not engine._is_stalled(problem, off._replace(length=jnp.ones(())))
+            assert natural_gradient._is_stalled(problem, off)
+            assert not natural_gradient._is_stalled(problem, off._replace(length=jnp.ones(())))
 
 
 @pytest.mark.slow
@@ -148,9 +150,8 @@ def test_trials_that_are_all_nan_warn(monkeypatch):
             return bound, *(jnp.full_like(part, jnp.nan) for part in sites)
 
     formula = pgm.Bernoulli().formula(1)
-    monkeypatch.setattr(engine, "quadrature_of", lambda model, coarse=False: WithoutDerivative(formula, 1))
     with pytest.warns(pgm.ConvergenceWarning, match="no step raises the ELBO, and it is not at its optimum"):
-        result = pgm.gaussian_vi(bernoulli(), X[:8], Y[:8])
+        result = pgm.vi(bernoulli(), X[:8], Y[:8], objective=WithoutDerivative(formula, 1))
     assert not result.converged
 
 

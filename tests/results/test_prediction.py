@@ -8,7 +8,7 @@ from scipy import integrate, stats
 from scipy.special import expit
 
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.functions import normal_pdf
 from pgmodels.likelihoods.likelihood import likelihood

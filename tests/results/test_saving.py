@@ -181,7 +181,7 @@ def figures(result):
         "log density": predictive.log_density(NEW_LABELS),
         "latent": np.stack(result.predict_latent(new)),
     }
-    if isinstance(result, pgm.Approximation) and not isinstance(result, pgm.CorrectedApproximation):
+    if isinstance(result, pgm.Approximation):
         values |= {"drawn": result.draw_at_data(3, seed=2)[0], "elbo": np.array(result.elbo)}
     return values
 
@@ -222,8 +222,14 @@ def test_a_result_says_the_same_when_it_is_loaded(results, files, name):
     assert repr(back.model) == repr(result.model)
     assert back.prior == result.prior
     for field in fields(result):
-        if field.name not in ("model", "prior", "posterior", "run"):
+        if field.name not in ("model", "prior", "posterior", "uncorrected", "run"):
             assert plain(getattr(back, field.name)) == plain(getattr(result, field.name)), field.name
+    if isinstance(result, pgm.CorrectedApproximation):
+        for part in ("method", "elbo_trace", "converged", "tolerance", "objective"):
+            assert plain(getattr(back.uncorrected, part)) == plain(getattr(result.uncorrected, part)), part
+        for part in ("mean", "variance"):
+            ours, theirs = (getattr(each.uncorrected, part) for each in (back, result))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
     assert_same(figures(back), figures(result), name)
     assert_same(figures(load(back.save(files[name].with_suffix(".again")), name)), figures(back), name)
 

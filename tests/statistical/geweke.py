@@ -30,12 +30,12 @@ from pgmodels.inference.mcmc.gibbs.moves.whitened_slice import WhitenedSlice
 from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
-from pgmodels.inference.mcmc.gibbs.target import Chain, Target, prior_of
+from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
 from pgmodels.parameters.vector import with_priors
-from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.blocks import choose_blocks
-from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.runtime.jit import supported_options
 from tests.statistical.joint import Joint, JointLaw
@@ -145,7 +145,7 @@ class Geweke:
         W = roots @ np.swapaxes(roots, 1, 2)
         marginals = jnp.asarray(self.rng.normal(0.3, 0.5, (n, size))), jnp.asarray(0.1 * np.eye(size) + W)
         h = self.rng.normal(0.2, 0.6, (n, size))
-        self.base = condition_blocks(prior, jnp.asarray(h), jnp.asarray(W), choose_blocks(prior))
+        self.base = condition_blocks(prior, Sites(jnp.asarray(h), jnp.asarray(W)), choose_blocks(prior))
         d = len(unknowns.start())
         middle = jnp.asarray(unknowns.start() + 0.2)
         scale = jnp.asarray(np.tril(0.15 * self.rng.normal(size=(d, d)), -1) + 0.6 * np.eye(d))
@@ -161,7 +161,7 @@ class Geweke:
             response = SurrogatePath(frame, *marginals, middle, scale, *slopes[:2])
             self.target = replace(self.target, fitted=response)
         else:
-            self.target = replace(self.target, fixed_reference=self.base.with_inverse_roots())
+            self.target = replace(self.target, fixed_reference=Reference(surrogate=self.base.with_inverse_roots()))
 
     def kernels(self, *others: Kernel) -> dict[str, Callable[[Target, Chain], Chain]]:
         """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
@@ -180,8 +180,7 @@ class Geweke:
     def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
         """One step of a move, with its state made for it."""
         reference = target.reference(chain.unknowns)
-        shared = {PriorCollection: prior_of(reference), BlockPosterior: reference}
-        state = row.move.init(target, chain) if row.move.state is None else shared[row.move.state]
+        state = row.move.init(target, chain) if row.move.state is None else getattr(reference, row.move.state)
         return row.move.step(target, row.settings, chain, state, jnp.asarray(row.number)).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:

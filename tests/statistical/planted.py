@@ -26,7 +26,7 @@ from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors import block_posterior as coupled
 from pgmodels.priors.block_posterior import BlockPosterior, FICPosterior
-from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.posterior import IndependentPosterior
 from tests.statistical.geweke import RELAXATION
 
 

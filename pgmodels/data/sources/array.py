@@ -30,10 +30,15 @@ class ArrayRows(Rows):
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
         """See Rows."""
+        for rows in self.slices(rng):
+            yield self.X[rows], self.y[rows]
+
+    def slices(self, rng: np.random.Generator | None) -> Iterator[slice]:
+        """The rows of each block."""
         length = BLOCK if rng is None else _RUN
         starts = np.arange(0, len(self.X), length)
         for start in starts if rng is None else rng.permutation(starts):
-            yield self.X[start : start + length], self.y[start : start + length]
+            yield slice(start, start + length)
 
 
 def _sliced(value: Any, name: str) -> np.ndarray:

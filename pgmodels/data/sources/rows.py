@@ -9,8 +9,8 @@ import numpy as np
 # The number of rows per block, where it can be chosen.
 BLOCK = 16_384
 
-# Raw inputs (m, d) and observations (m,) or (m, columns).
-Block: TypeAlias = tuple[np.ndarray, np.ndarray]
+# Raw inputs (m, d) and observations (m,) or (m, columns), and row weights (m,) if there are any.
+Block: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Rows(ABC):

@@ -15,7 +15,7 @@ _SHUFFLED = 131_072
 def batches(
     rows: Rows, scaling: Scaling, num_rows: int, size: int, seed: Sequence[int], first: int = 0
 ) -> Iterator[Block]:
-    """Batches of ``size`` rows, beginning with batch ``first``: X (size, d) and y (size, ...), float64.
+    """Batches of ``size`` rows, beginning with batch ``first``: float64 X (size, d), y (size, ...), and any weights.
 
     A pass has as many full batches as possible and drops the remaining rows. Its order depends on the seed and the
     number of the pass, so that a resumed run continues with the same batches. A batch of all rows is in order.
@@ -56,8 +56,9 @@ def _one_pass(
     """The batches of a pass; returns the remaining rows."""
     buffer: list[Block] = []
     num_buffered = 0
-    for X, y in rows.blocks(rng):
-        buffer.append((scaling(np.asarray(X, dtype=np.float64)), np.asarray(y, dtype=np.float64)))
+    for block in rows.blocks(rng):
+        X, *others = (np.asarray(part, dtype=np.float64) for part in block)
+        buffer.append((scaling(X), *others))
         num_buffered += len(X)
         if num_buffered >= max(_SHUFFLED, size):
             buffer = [(yield from _drained(buffer, size, rng))]
@@ -67,17 +68,17 @@ def _one_pass(
 
 def _drained(buffer: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, Block]:
     """Shuffled batches of the buffered blocks; returns the remaining rows."""
-    X, y = (np.concatenate(arrays) for arrays in zip(*buffer, strict=True))
-    order = np.arange(len(X)) if rng is None else rng.permutation(len(X))
-    for start in range(0, len(X) - size + 1, size):
+    block = tuple(np.concatenate(arrays) for arrays in zip(*buffer, strict=True))
+    count = len(block[0])
+    order = np.arange(count) if rng is None else rng.permutation(count)
+    for start in range(0, count - size + 1, size):
         chosen = order[start : start + size]
-        yield X[chosen], y[chosen]
-    rest = order[len(X) - len(X) % size :]
-    return X[rest], y[rest]
+        yield tuple(part[chosen] for part in block)
+    rest = order[count - count % size :]
+    return tuple(part[rest] for part in block)
 
 
 def stacked_batches(stream: Iterator[Block], length: int) -> Iterator[Block]:
     """Stacks of ``length`` batches along a new first axis."""
     while True:
-        X, y = (np.stack(arrays) for arrays in zip(*islice(stream, length), strict=True))
-        yield X, y
+        yield tuple(np.stack(arrays) for arrays in zip(*islice(stream, length), strict=True))

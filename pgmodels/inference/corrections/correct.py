@@ -6,21 +6,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.corrections.linear_response import Response, halves, linear_response
-from pgmodels.inference.variational.gaussian_vi import has_coupled_sites, quadrature_of
+from pgmodels.inference.objectives import expected_objective, objective_of_result
+from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
-from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
-from pgmodels.priors.padding import masked, pad_rows, row_mask_of
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.padding import pad_rows, weighted
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
     Approximation,
     CorrectedApproximation,
+    GaussianResult,
     LinearResponse,
     PerturbativeApproximation,
 )
@@ -81,7 +84,9 @@ def joint_expansion(
 
 
 @double_precision
-def correct(approximation: Approximation, *, method: str | None = None) -> CorrectedApproximation:
+def correct(
+    approximation: Approximation | CorrectedApproximation, *, method: str | None = None
+) -> CorrectedApproximation:
     """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
     By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
@@ -95,7 +100,7 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
-    if not isinstance(approximation, Approximation):
+    if not isinstance(approximation, GaussianResult):
         raise ValueError(
             f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
         )
@@ -103,13 +108,13 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
         return approximation
     approximation, method = approximation.uncorrected, method or "linear_response"
     corrected = _METHODS[method](approximation)
-    prior = np.asarray(_prior_variances(approximation.posterior.padded().prior))[: len(approximation.y)]
+    prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
     return corrected
 
 
-def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
+def corrected_if(result: Approximation, choice: bool | str) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
 
     With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
@@ -118,7 +123,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
     if choice is False:
         return _noted(result, "none, with correct=False")
     if choice is True:
-        return _noted(correct(result), "by linear response")
+        return correct(_noted(result, BEFORE_CORRECTION))
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
@@ -126,7 +131,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     try:
         with raised(CorrectionWarning):
-            return _noted(correct(result), "by linear response")
+            return correct(_noted(result, BEFORE_CORRECTION))
     except (CorrectionWarning, ValueError) as fault:
         return _noted(result, f"none, since it is not to be trusted here: {fault}")
 
@@ -159,7 +164,7 @@ def check_against_prior(
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
     mean, spread = map(as_array, marginals())
-    if bool(np.all(quadrature_of(model).is_concave(mean, spread, as_array(y), model.parameters))):
+    if bool(np.all(expected_objective(model).is_concave(mean, spread, as_array(y), model.parameters))):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 
@@ -167,15 +172,15 @@ def check_against_prior(
 def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
-    model, posterior, n = approximation.model, approximation.posterior.padded(), len(approximation.y)
-    y, row_mask = _filled(approximation, posterior.prior.num_rows)
+    model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     Phi = mixing(model, y)
-    objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
-    coupled, across = has_coupled_sites(approximation), Phi[0] if Phi else None
+    objective = objective_of_result(approximation)
+    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
-    moves = approximation.objective == "augmented" and objective.size == 1
-    respond = _respond if approximation.objective == "augmented" else _respond_by_quadrature
-    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
+    moves = objective.has_auxiliaries and objective.size == 1
+    respond = _respond if objective.num_nodes == 1 else _respond_by_quadrature
+    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
@@ -185,24 +190,24 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
             "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
-    priors = posterior.prior, approximation.posterior.prior
     return LinearResponse(
-        **_shared(approximation, start),
-        method="linear_response",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean,
         variance=variance,
-        shift=resize_coordinates(np.asarray(response.shift), *priors),
+        shift=np.asarray(response.shift),
         covariance=covariance,
-        response=resize_coordinates(np.asarray(response.covariance), *priors),
+        response=np.asarray(response.covariance),
         is_positive=positive,
         residual=residual,
         num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
     )
 
 
-def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]:
-    """Observations padded to ``size`` rows, and the row mask."""
-    return pad_rows(approximation.y, size), as_array(row_mask_of(len(approximation.y), size))
+def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
+    """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
+    posterior = approximation.posterior
+    return objective.signed and posterior.is_coupled and is_affordable(posterior.prior)
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
@@ -229,23 +234,6 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
     return False
 
 
-def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
-    """Fields that a corrected result copies from the uncorrected one."""
-    return {
-        "model": approximation.model,
-        "X": approximation.X,
-        "y": approximation.y,
-        "columns": approximation.columns,
-        "seconds": approximation.seconds + time.perf_counter() - start,
-        "posterior": approximation.posterior,
-        "elbo_trace": approximation.elbo_trace,
-        "converged": approximation.converged,
-        "tolerance": approximation.tolerance,
-        "objective": approximation.objective,
-        "fit": approximation.fit,
-    }
-
-
 def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
     """Mean and variance of a result of the derived bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
 
@@ -253,10 +241,10 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     """
     start = time.perf_counter()
     model = approximation.model
-    if approximation.objective != "augmented":
+    if not objective_of_result(approximation).has_auxiliaries:
         raise ValueError(
             "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='augmented'); got that of {approximation.objective}. Use the default, "
+            f"fit(..., objective='augmented'); got that of {approximation.objective!r}. Use the default, "
             "method='linear_response'."
         )
     augmentation = model.augmentation
@@ -266,12 +254,13 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             "moments of one block only and the second-order formula does not hold. Use the default, "
             "method='linear_response', or gibbs."
         )
-    posterior, n = approximation.posterior.padded(), len(approximation.y)
+    posterior, n = approximation.posterior, len(approximation.y)
     size = posterior.prior.num_rows
-    y, row_mask = _filled(approximation, size)
+    y, row_weights = approximation.data.padded(size)
     Phi = mixing(model, y)
-    shift, curvature = (np.asarray(masked(row_mask, part)) for part in _expansion(approximation, posterior, y, Phi))
-    if isinstance(posterior, BlockPosterior):
+    expanded = _expansion(approximation, posterior, y, Phi)
+    shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
         variance = np.diagonal(covariance, axis1=1, axis2=2)
@@ -279,8 +268,8 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         m, v = (pad_rows(part, size) for part in (approximation.mean, approximation.variance))
         mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
     return PerturbativeApproximation(
-        **_shared(approximation, start),
-        method="perturbative",
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
         mean=mean[:n],
         variance=variance[:n],
         shift=np.asarray(shift)[:n],
@@ -289,15 +278,13 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     )
 
 
-def _expansion(
-    approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
+def _expansion(approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, without weights, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
-    if isinstance(posterior, BlockPosterior):
+    if posterior.is_coupled:
         f, V = _marginals(posterior)
         z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
         beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
@@ -312,14 +299,14 @@ def _corrected(
     objective: Any,
     coupled: bool,
     moves: bool,
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     across: Any,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
     """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
-    response = linear_response(objective, coupled, posterior, across, y, row_mask, parameters)
+    response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)
 
@@ -331,13 +318,9 @@ _respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
 _halves = compiled(halves)
 
 
-def corrected_moments(posterior: IndependentPosterior | BlockPosterior, shift: Any, response: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[Any, Any]:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
-    if isinstance(posterior, BlockPosterior):
-        mean, V = posterior.marginals()
-    else:
-        mean, variance = posterior.moments()
-        V = jax.vmap(jnp.diag)(variance)
+    mean, V = posterior.marginals()
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
@@ -348,12 +331,12 @@ def _prior_variances(prior: PriorCollection) -> Any:
 
 
 @compiled
-def _marginals(posterior: BlockPosterior) -> Any:
+def _marginals(posterior: Posterior) -> Any:
     return posterior.marginals()
 
 
 @compiled
-def _covariance(posterior: IndependentPosterior | BlockPosterior, *Phi: Any) -> Any:
+def _covariance(posterior: Posterior, *Phi: Any) -> Any:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance

@@ -14,12 +14,13 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.inference.corrections.response_products import by_products
-from pgmodels.inference.variational.gaussian_vi import positive_part
+from pgmodels.inference.variational.natural_gradient import positive_part
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.block_posterior import BlockPosterior, together
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.block_posterior import together
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
-from pgmodels.priors.padding import masked
+from pgmodels.priors.padding import weighted
+from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.x64 import as_array
 
 # Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
@@ -50,10 +51,13 @@ def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in range(size))
 
 
-def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any) -> Sensitivity:
+def sensitivity(
+    objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any, clipped: bool
+) -> Sensitivity:
     """The second derivatives of the objective at the marginals of an optimum with these precisions (math: section 5b).
 
-    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled.
+    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether
+    precisions below zero are held at zero.
     """
     size, coupled = objective.size, spread.ndim == 3
     pairs = entries(size, coupled)
@@ -75,7 +79,7 @@ def sensitivity(objective: Objective, mean: Any, spread: Any, precision: Any, y:
     H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
     W = precision if coupled else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
-    if not coupled:
+    if clipped:
         # A precision clipped at zero does not respond to the marginals.
         free = slopes[:, size:] <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
@@ -99,27 +103,29 @@ class Response(NamedTuple):
 def linear_response(
     objective: Objective,
     coupled: bool,
-    posterior: IndependentPosterior | BlockPosterior,
+    posterior: Posterior,
     Phi: Any,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     parameters: Any,
 ) -> Response:
     """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M from the dependence of the sites on the marginals (math: section 5b).
 
-    ``row_mask`` is 0 at padding rows, which do not contribute to M.
+    ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
     """
     mean, spread = at_data(posterior, Phi, coupled)
     size = mean.shape[1]
+    single = coupled and not objective.takes_covariances
+    spread = jnp.diagonal(spread, axis1=1, axis2=2) if single else spread
     precision = objective.local_sites(mean, spread, y, parameters)[1]
     precision = precision if coupled else positive_part(precision)
-    derivatives = sensitivity(objective, mean, spread, precision, y, parameters)
-    derivatives = Sensitivity(*(masked(row_mask, part) for part in derivatives))
+    derivatives = sensitivity(objective, mean, spread, precision, y, parameters, not coupled)
+    derivatives = Sensitivity(*(weighted(row_weights, part) for part in derivatives))
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
     R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
-    added, residual = _added(U, derivatives, entries(size, coupled))
+    added, residual = _added(U, derivatives, entries(size, coupled and not single))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
@@ -132,7 +138,7 @@ def linear_response(
 
 
 def halves(
-    posterior: IndependentPosterior | BlockPosterior, Phi: Any, prior: PriorCollection | None = None
+    posterior: Posterior, Phi: Any, prior: PriorCollection | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
     """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
 
@@ -146,13 +152,13 @@ def halves(
 
 
 def at_data(
-    posterior: IndependentPosterior | BlockPosterior, Phi: Any, coupled: bool
+    posterior: Posterior, Phi: Any, coupled: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
     """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
 
     The response involves only the latents' coordinates, but the objective depends on their full variance.
     """
-    if isinstance(posterior, IndependentPosterior):
+    if not posterior.is_coupled:
         return posterior.moments()
     mean, covariance = posterior.marginals()
     if Phi is None:

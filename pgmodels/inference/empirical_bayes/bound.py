@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.inference.engine import MANY, VariationalState
 from pgmodels.inference.inducing_selection import (
     SHARPER,
     SHARPEST,
@@ -25,9 +25,6 @@ from pgmodels.inference.inducing_selection import (
 )
 from pgmodels.inference.loop import Ascent, LoopState, run_block
 from pgmodels.inference.problem import Problem, are_few_rows, precisions
-from pgmodels.inference.variational import cavi as cavi_engine
-from pgmodels.inference.variational import gaussian_vi as gaussian_engine
-from pgmodels.inference.variational.cavi import MANY, CaviState
 from pgmodels.inference.variational.second_order_sweeps import (
     ascend_expanded,
     can_expand,
@@ -35,10 +32,10 @@ from pgmodels.inference.variational.second_order_sweeps import (
     expansions_at,
     is_simple,
 )
+from pgmodels.inference.variational.vi import couples, engine_of
 from pgmodels.model import GP, Data, Model
 from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
-from pgmodels.objectives.expected import Quadrature
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.blocks import MAX_BLOCK
@@ -47,7 +44,7 @@ from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
 from pgmodels.priors.inducing.selection import ENOUGH
 from pgmodels.priors.low_rank import InducingPoints, low_rank_at
-from pgmodels.priors.padding import masked, pad_rows
+from pgmodels.priors.padding import masked
 from pgmodels.priors.representation import TOLERANCE, Auto
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
@@ -88,36 +85,13 @@ def _floor(learnable: ParameterVector, distinct: Sequence[np.ndarray]) -> float:
 # Rounding below this, in nats, is no reason to refuse a value.
 _NATS = 0.1
 
-# q(f) of either engine.
-State = CaviState | gaussian_engine.GaussianState
 
-
-def objective_of(model: Model, name: str) -> Objective:
-    """The objective (sum over the data) by the name of the engine that maximises it.
-
-    ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
-    augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.
-    """
-    if name == "augmented" or (name == "auto" and model.is_augmentable and _takes_derived(model.augmentation)):
-        return model.augmentation
-    return gaussian_engine.quadrature_of(model)
-
-
-def _takes_derived(augmentation: Augmentation) -> bool:
-    return augmentation.size > 1 or augmentation.is_exact
-
-
-def engine_of(objective: Objective) -> Any:
-    """The module of the engine that maximises an objective."""
-    return gaussian_engine if isinstance(objective, Quadrature) else cavi_engine
-
-
-def collapsed_bound(problem: Problem, state: State) -> Any:
+def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites fixed: the ELBO as a function of θ plus Σ (h m - w s / 2).
 
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
     """
-    m, v, sites = jax.lax.stop_gradient(state[:3])
+    m, v, sites = jax.lax.stop_gradient((state.mean, state.variance, state.sites))
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
@@ -127,7 +101,7 @@ Pivots = InducingPoints | None
 
 def _coupled(objective: Objective) -> bool:
     """Whether predictors or sites couple the latents, whose priors then need factors."""
-    return objective.predictors is not None or (isinstance(objective, Quadrature) and objective.size > 1)
+    return objective.predictors is not None or couples(objective)
 
 
 def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Inputs) -> tuple[Pivots, ...]:
@@ -143,7 +117,7 @@ def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray]
     many = sum(n * gp.size for n, gp in zip(counts, model.gps, strict=True)) if _coupled(objective) else max(counts)
     if many < _MANY_ROWS:
         return none
-    expands = engine_of(objective) is cavi_engine and is_simple(objective)
+    expands = objective.is_monotone and is_simple(objective)
     pivots: list[Pivots] = []
     for gp, X in zip(model.gps, distinct, strict=True):
         most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
@@ -166,7 +140,7 @@ def _problem(
     model: Model,
     inputs: DistinctInputs,
     y: Any,
-    row_mask: Any,
+    row_weights: Any,
     pivots: tuple[Pivots, ...],
     floor: float,
 ) -> Problem:
@@ -189,8 +163,8 @@ def _problem(
         gp.size * (len(points.Z) if points and isinstance(gp.form, Inducing) else len(X))
         for gp, points, X, _ in group_inputs
     ]
-    joint = isinstance(objective, Quadrature) and objective.size > 1 and prior.factored
-    return Problem(objective, prior, y, model.parameters, joint and sum(widths) <= MAX_BLOCK, row_mask, floor)
+    coupled = couples(objective) and prior.factored and sum(widths) <= MAX_BLOCK
+    return Problem(objective, prior, y, model.parameters, coupled, row_weights, floor)
 
 
 class _ProblemFamily(Module):
@@ -201,26 +175,26 @@ class _ProblemFamily(Module):
     model: Model
     inputs: DistinctInputs
     y: Array
-    row_mask: Array | None
+    row_weights: Array
     floor: float = eqx.field(static=True)
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at the values of an unconstrained vector."""
         model = with_values(self.model, self.learnable.leaf_indices, self.learnable.constrain(vector))
-        return _problem(self.objective, model, self.inputs, self.y, self.row_mask, pivots, self.floor)
+        return _problem(self.objective, model, self.inputs, self.y, self.row_weights, pivots, self.floor)
 
 
 def _many_rows(family: _ProblemFamily, *_: Any) -> bool:
-    return not are_few_rows(len(family.y), isinstance(family.objective, Quadrature) and family.objective.size > 1)
+    return not are_few_rows(len(family.y), couples(family.objective))
 
 
 @partial(compiled, optimise=_many_rows)
 def _ascend(
-    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: State, tolerance: Any
+    family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...], start: VariationalState, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
     """Optimise q(f): final loop state, bound plus log prior, its gradient, and the floor's loss (``floor_loss``)."""
     problem = family.problem(vector, pivots)
-    if isinstance(start, CaviState) and can_expand(problem):
+    if can_expand(problem):
         ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
         bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
@@ -244,8 +218,8 @@ def _ascent_of(loop: LoopState) -> Ascent:
 
 
 @partial(compiled, optimise=False)
-def _start(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...]) -> State:
-    return engine_of(family.objective).first_state(family.problem(vector, pivots))
+def _start(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...]) -> VariationalState:
+    return engine_of(family.objective).init(family.problem(vector, pivots))
 
 
 @partial(compiled, optimise=_many_rows)
@@ -256,7 +230,7 @@ def _left_out(family: _ProblemFamily, vector: Array, pivots: tuple[Pivots, ...],
         residual = family.problem(vector, pivots).prior.residual_variances()
         if residual is None:
             return jnp.zeros(())
-        return 0.5 * jnp.sum(masked(family.row_mask, jnp.maximum(weights, 0.0) * residual))
+        return 0.5 * jnp.sum(masked(family.row_weights, jnp.maximum(weights, 0.0) * residual))
 
     return jax.grad(nats)(vector)
 
@@ -275,12 +249,11 @@ class MarginalBound:
         self.inputs = choose_inputs(model, data.X)
         self.automatic, self.sharpness = is_automatic(model), 1.0
         terms = objective or model.augmentation
-        distinct, row_mask = model.padded(data.X)
-        y = as_array(data.y if row_mask is None else pad_rows(data.y, len(row_mask)))
+        distinct, y, row_weights = model.padded(data)
         self.distinct = distinct.masked()
         floor = _floor(learnable, self.distinct)
-        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_mask, floor=floor)
-        self.state: State | None = None
+        self.family = _ProblemFamily(terms, learnable, without_inputs(model).bare(), distinct, y, row_weights, floor)
+        self.state: Any = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0
         self.best, self.slope = np.inf, np.zeros(0)

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,23 +11,26 @@ import numpy as np
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.corrections.correct import corrected_if
-from pgmodels.inference.empirical_bayes.bound import MarginalBound, engine_of, objective_of
-from pgmodels.inference.empirical_bayes.search import Limits, Maximum, names_of, within
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar, names_of, within
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
+from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
-from pgmodels.inference.variational.cavi import MANY, ConvergenceWarning
+from pgmodels.inference.loop import Callback, check_callback
+from pgmodels.inference.objectives import check_objective, objective_of
 from pgmodels.inference.variational.variance_ratio import warn_narrow
+from pgmodels.inference.variational.vi import converge, finish, nearly_converged
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
-from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-OBJECTIVES = ("augmented", "expected")
 # Tolerance of q(f) at the learned values.
 _INNER_TOLERANCE = 1e-9
 # A value more than a factor of _SUSPECT from every start is reported if a further factor of _FURTHER changes the ELBO
@@ -54,13 +58,14 @@ def fit(
     y: Any,
     *,
     weights: Any = None,
-    objective: str = "auto",
+    objective: str | Objective = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
     correct: bool | str = "auto",
+    callback: Callback | None = None,
     progress: bool | None = None,
-) -> Approximation:
+) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
     ``objective`` is what is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of
@@ -89,6 +94,9 @@ def fit(
     corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings and
     errors of ``pgm.correct``; ``False`` never does.
 
+    ``callback(state, info)`` is called after each step of the search on all rows, with the state of q(f) and a
+    ``pgm.IterationInfo`` that holds the values learned so far.
+
     A positive value without a prior stays within a factor of 1e6 of its starts; a FitWarning names extreme values that
     the data do not determine. From 1,024 rows on (10,000 with inducing inputs) the search starts at the optimum of a
     subset of the rows, with the Hessian there, provided that the subset determines the values. The learned model is
@@ -98,10 +106,10 @@ def fit(
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
-    if objective not in (names := ("auto", *OBJECTIVES)):
-        raise ValueError(f"objective must be one of {', '.join(map(repr, names))}; got {objective!r}.")
+    check_objective(objective, auto=True)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
+    check_callback(callback)
     if not isinstance(correct, bool) and correct != "auto":
         raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
     if num_starts is not None:
@@ -110,8 +118,9 @@ def fit(
     model.check_memory(data.X)
     terms = objective_of(model, objective)
     if not trainable(model).leaf_indices:
-        model = select_inducing_inputs(model, data, engine_of(terms).nearly_converged)
-    with progress_bar("fit", max_iterations, progress) as bar:
+        model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+    with progress_bar("fit", max_iterations, progress) as shown:
+        bar = SearchBar(shown, len(data.y), callback)
         maximum = learn(model, data, terms, Limits(max_iterations, tolerance, num_starts), bar)
         undetermined = _undetermined(maximum)
         if undetermined and num_starts is None:
@@ -147,23 +156,22 @@ def fit(
     )
     result = replace(
         result,
-        method="fit",
         fit=report,
         converged=result.converged and maximum.converged,
         seconds=time.perf_counter() - begin,
     )
-    result = corrected_if(result, correct)
-    warn_narrow("fit", result)
-    return result
+    corrected = corrected_if(result, correct)
+    warn_narrow("fit", corrected)
+    return corrected
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
     """The result at the learned values, without the lower limit on variances."""
-    engine, optimum = engine_of(bound.family.objective), bound.optimum(tolerance)
+    objective, optimum = bound.family.objective, bound.optimum(tolerance)
     if bound.lost <= tolerance * max(1.0, abs(bound.best)):
-        return engine.finish(final, data, optimum, tolerance)
+        return finish("fit", final, data, objective, optimum, tolerance)
     start = optimum.state._replace(elbo=np.float64(-np.inf))
-    return engine.converge(final, data, start, MANY, tolerance, False)
+    return converge("fit", final, data, objective, start, MANY, tolerance, False)
 
 
 def hold_unnormalised(model: Model, engine: str) -> Model:

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel
@@ -23,7 +24,7 @@ from pgmodels.parameters.parameter import Parameter, is_parameter
 from pgmodels.parameters.vector import ParameterVector, constrain, free_shape
 from pgmodels.priors.collection import columns
 from pgmodels.priors.linear_predictor import push_values
-from pgmodels.priors.padding import masked, pad_rows, padded_size, row_mask_of
+from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -73,7 +74,7 @@ def initial_models(
     their number, random models are added.
     """
     starts = {"values given": Start(model, "level")}
-    level = None if objective is None else constant_latents(model, data.y, objective)
+    level = None if objective is None else constant_latents(model, data, objective)
     levelled = model if level is None else _levelled(model, data.X, level)
     lengthscales: list[Parameter] = []
 
@@ -125,17 +126,18 @@ def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
 
 
-def constant_latents(model: Model, y: np.ndarray, objective: Objective) -> ConstantFit | None:
+def constant_latents(model: Model, data: Data, objective: Objective) -> ConstantFit | None:
     """Maximum-likelihood constants and free likelihood parameters, alternating; None if they are not finite.
 
     Constants are updated as by CAVI for one latent value under a flat prior, which needs no initial scale.
     """
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
+    rows = data.padded(padded_size(len(data.y)))
     for _ in range(_ROUNDS):
-        parameters, value = _likeliest(model, objective, parameters, y, location, variance)
+        parameters, value = _likeliest(model, objective, parameters, rows, location, variance)
         for latent in range(model.num_latents):
-            location, variance, h, w = _update(partial(_local, objective, parameters, y), location, variance, latent)
+            location, variance, h, w = _update(partial(_local, objective, parameters, rows), location, variance, latent)
         if not np.isfinite(value) or not np.isfinite(location).all():
             return None
         if value - previous < 1e-3:
@@ -174,14 +176,14 @@ def _update(
 
 @partial(compiled, static_argnames="objective")
 def _bound(
-    objective: Objective, parameters: Any, y: Any, row_mask: Any, location: Any, variance: Any
+    objective: Objective, parameters: Any, y: Any, row_weights: Any, location: Any, variance: Any
 ) -> tuple[Any, ...]:
     # A function of the latents, so that its gradient maps sites on predictors back to the latents.
     def total(parameters: Any, m: Any, v: Any) -> Any:
         if objective.predictors is not None:
             Phi = objective.predictors.matrix(y, parameters)
             m, v = push_values(Phi, m), push_values(Phi**2, v)
-        return jnp.sum(masked(row_mask, objective.local_bound(m, v, y, parameters)))
+        return jnp.sum(weighted(row_weights, objective.local_bound(m, v, y, parameters)))
 
     shape = (y.shape[0], objective.num_latents)
     m, v = jnp.broadcast_to(location, shape), jnp.broadcast_to(variance, shape)
@@ -189,25 +191,24 @@ def _bound(
     return value, by_parameter, by_mean - 2.0 * by_variance * m, -2.0 * by_variance
 
 
-def _local(objective: Objective, parameters: Any, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Any:
-    """The bound at constant marginals, its gradient in the parameters, and the sites (n, L)."""
+def _local(objective: Objective, parameters: Any, rows: tuple[Array, Array], m: np.ndarray, v: np.ndarray) -> Any:
+    """The bound at constant marginals, its gradient in the parameters, and the sites (n, L); ``rows`` are padded."""
     arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
-    size = padded_size(len(y))
-    return _bound(objective, arrays, pad_rows(y, size), row_mask_of(len(y), size), as_array(m), as_array(v))
+    return _bound(objective, arrays, *rows, as_array(m), as_array(v))
 
 
 def _likeliest(
     model: Model,
     objective: Objective,
     parameters: dict[str, Any],
-    y: np.ndarray,
+    rows: tuple[Array, Array],
     location: np.ndarray,
     variance: np.ndarray,
 ) -> tuple[dict[str, Any], float]:
     """The free likelihood parameters that maximise the bound at constant marginals, and its value there."""
     free = {name: p for name, p in model.likelihood.parameters.items() if p.is_free}
     if not free:
-        return parameters, float(_local(objective, parameters, y, location, variance)[0])
+        return parameters, float(_local(objective, parameters, rows, location, variance)[0])
 
     from scipy.optimize import minimize
 
@@ -223,7 +224,7 @@ def _likeliest(
 
     def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
         moved, pull_back = jax.vjp(unpack, as_array(vector))
-        value, by_parameter, _, _ = _local(objective, parameters | moved, y, location, variance)
+        value, by_parameter, _, _ = _local(objective, parameters | moved, rows, location, variance)
         slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
         away = np.where(bounded, (vector - declared) / _LEEWAY, 0.0)
         if not (np.isfinite(value) and np.isfinite(slope).all()):

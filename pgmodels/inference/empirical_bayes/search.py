@@ -1,5 +1,6 @@
 """Maximisation of a bound over hyperparameters: from several starts by L-BFGS, or from a warm start by BFGS."""
 
+import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from numpyro.distributions.constraints import real
 
 from pgmodels.inference.empirical_bayes.bound import TIGHT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import Start, steps
+from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Parameter
@@ -68,6 +70,24 @@ class Maximum(NamedTuple):
     message: str
     inverse_hessian: np.ndarray | None = None
     num_tried: int = 1
+
+
+class SearchBar:
+    """Shows the steps of a search, and calls a callback after those on all ``num_rows`` rows."""
+
+    def __init__(self, bar: ProgressBar, num_rows: int = 0, callback: Callback | None = None):
+        self.bar, self.num_rows, self.callback = bar, num_rows, callback
+        self.number, self.begin = 0, time.perf_counter()
+
+    def step(self, bound: MarginalBound) -> None:
+        """After a step to the best vector of a bound."""
+        self.bar.advance(1, f"ELBO {-bound.best:.4f}")
+        if self.callback is None or len(bound.X) != self.num_rows:
+            return
+        self.number += 1
+        learnable, seconds = bound.learnable, time.perf_counter() - self.begin
+        values = dict(zip(learnable.names, map(np.asarray, learnable.constrain(bound.vector)), strict=True))
+        self.callback(bound.state, IterationInfo("fit", self.number, -bound.best, seconds, values))
 
 
 class _InexactObjective:
@@ -146,7 +166,7 @@ class _Scaled:
 
 
 def multistart(
-    initial: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: ProgressBar
+    initial: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: SearchBar
 ) -> Maximum:
     """L-BFGS-B from the start with the largest bound, reselecting inducing inputs between rounds.
 
@@ -185,7 +205,7 @@ def multistart(
             jac=True,
             method="L-BFGS-B",
             bounds=(box / units).T,
-            callback=lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}"),
+            callback=lambda _: bar.step(bound),
             options={
                 "ftol": ftol * min(1.0, size / scaled.height),
                 "gtol": 1e-5 / scaled.height,
@@ -221,22 +241,29 @@ def _leading(initial: dict[str, Start], elbos: dict[str, float], count: int | No
     return [chosen[0], *(name for name in chosen[1:] if np.isfinite(elbos[name]))]
 
 
-def _first_steps(bound: MarginalBound, box: np.ndarray, units: np.ndarray, count: int, bar: ProgressBar) -> int:
+def _first_steps(bound: MarginalBound, box: np.ndarray, units: np.ndarray, count: int, bar: SearchBar) -> int:
     """At most ``count`` steps of L-BFGS-B; returns their number."""
     from scipy.optimize import minimize
 
     scaled = _Scaled.at_best(bound, box, units)
     options = {"ftol": _FIRST_ROUND, "gtol": 1e-5 / scaled.height, "maxls": 40, "maxiter": count}
-    report_step = lambda intermediate_result: bar.advance(1, f"ELBO {-scaled.height * intermediate_result.fun:.4f}")  # noqa: E731
     begin, limits = bound.vector / units, (box / units).T
     return int(
-        minimize(scaled, begin, jac=True, method="L-BFGS-B", bounds=limits, callback=report_step, options=options).nit
+        minimize(
+            scaled,
+            begin,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=limits,
+            callback=lambda _: bar.step(bound),
+            options=options,
+        ).nit
     )
 
 
 def warm_start(
     name: str, start: Model, inverse_hessian: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
-    bar: ProgressBar,
+    bar: SearchBar,
 ) -> Maximum | None:  # fmt: skip
     """BFGS from a start near the optimum, with an initial inverse Hessian; None if the bound is not finite there.
 
@@ -261,7 +288,7 @@ class _Refinement(NamedTuple):
 
 
 def _refine_bfgs(
-    inexact: _InexactObjective, inverse_hessian: np.ndarray, limits: Limits, bar: ProgressBar
+    inexact: _InexactObjective, inverse_hessian: np.ndarray, limits: Limits, bar: SearchBar
 ) -> _Refinement:
     """BFGS from the best vector with an initial inverse Hessian, reselecting inducing inputs between rounds.
 
@@ -280,9 +307,9 @@ def _refine_bfgs(
     def is_stationary() -> bool:
         return inexact.predicted_decrease(inverse_hessian) <= limits.enough(bound)
 
-    def report_step(intermediate_result: Any) -> None:
+    def report_step(_: Any) -> None:
         nonlocal before
-        bar.advance(1, f"ELBO {-intermediate_result.fun:.4f}")
+        bar.step(bound)
         gain, before = before - bound.best, bound.best
         if gain <= limits.enough(bound) or is_stationary():
             raise StopIteration

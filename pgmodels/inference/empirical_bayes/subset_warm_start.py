@@ -6,6 +6,7 @@ from pgmodels.inference.empirical_bayes.initial_values import Start, initial_mod
 from pgmodels.inference.empirical_bayes.search import (
     Limits,
     Maximum,
+    SearchBar,
     are_within,
     box_of,
     multistart,
@@ -16,7 +17,6 @@ from pgmodels.model import Data, Model
 from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
-from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
 
 # Each subset has 1 / _GROWTH of the rows.
@@ -31,7 +31,7 @@ _SATURATED = 20.0
 _SEED = 0
 
 
-def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: ProgressBar) -> Maximum:
+def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
     """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
     initial = initial_models(model, data, terms, limits.num_starts)
     box = box_of(initial)
@@ -39,7 +39,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Progr
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
-    before = learn(model, Data(data.X[rows], data.y[rows], data.columns), terms, limits, bar)
+    before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
         inverse_hessian_at(before, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian
     )

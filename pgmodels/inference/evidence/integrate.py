@@ -15,13 +15,15 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.empirical_bayes.bound import Pivots, collapsed_bound, pivots_at
+from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
 from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, precisions
-from pgmodels.inference.variational import gaussian_vi as engine
-from pgmodels.inference.variational.cavi import ConvergenceWarning
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
+from pgmodels.inference.variational.vi import nearly_converged, optimise, start_state, variational_problem
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model
@@ -40,12 +42,11 @@ from pgmodels.numerics.psis import smoothed
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_values
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import move
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.low_rank import low_rank_at
-from pgmodels.priors.padding import masked, pad_rows, pad_zeros, padded_size
+from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime import hooks
@@ -85,7 +86,7 @@ class _ProblemFamily(Module):
     model: Model
     inputs: DistinctInputs
     y: Array
-    row_mask: Array | None
+    row_weights: Array
 
     def problem(self, vector: Array, pivots: tuple[Pivots, ...]) -> Problem:
         """The problem at unconstrained hyperparameters, in low-rank form if the groups have pivots."""
@@ -100,7 +101,7 @@ class _ProblemFamily(Module):
                 if points
             )
             prior = PriorCollection(tuple(groups), inputs.copies)
-        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_mask)
+        return Problem(self.objective, prior, self.y, model.parameters, self.coupled, self.row_weights)
 
     def at(self, vector: Array) -> Model:
         """The model at unconstrained hyperparameters."""
@@ -142,9 +143,9 @@ def _ascend(
     return state.sites, value, jax.grad(penalised)(vector)
 
 
-def _optimum(problem: Problem, start: Sites, tolerance: Any) -> engine.GaussianState:
-    first = engine.state_of(problem, start)
-    return run_block(engine.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
+def _optimum(problem: Problem, start: Sites, tolerance: Any) -> VariationalState:
+    first = NATURAL_GRADIENT.state_of(problem, start)
+    return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
 
 
 @compiled
@@ -164,7 +165,7 @@ def _evaluate(
         noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
         f, log_ratio = proposal.place(keys, noise)
         terms = formula.log_evaluate(Environment(family.y, f, problem.parameters))[..., 0]
-        return log_ratio + jnp.sum(masked(family.row_mask, terms.T), axis=0)
+        return log_ratio + jnp.sum(weighted(family.row_weights, terms.T), axis=0)
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
@@ -177,7 +178,7 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
     posterior, predictors = problem.condition(sites), problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     response = linear_response(
-        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_mask, problem.parameters
+        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_weights, problem.parameters
     )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
     return posterior, jnp.where(is_positive, response.covariance, 0.0), is_positive
@@ -202,11 +203,7 @@ def _predict(
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
     posterior, response, _ = _corrected(family.problem(vector, pivots), sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
-    if isinstance(posterior, BlockPosterior):
-        mean, covariance = posterior.marginals_at(X_new)
-    else:
-        mean, variance = posterior.predict(X_new)
-        covariance = jax.vmap(jnp.diag)(variance)
+    mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
 
 
@@ -264,7 +261,8 @@ def integrate(
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
-    model = select_inducing_inputs(model.resolve(data.X), data, engine.nearly_converged)
+    model = model.resolve(data.X)
+    model = select_inducing_inputs(model, data, partial(nearly_converged, objective=expected_objective(model)))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
         raise ValueError(
@@ -280,11 +278,11 @@ class _Integration:
 
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
-        problem = engine.gaussian_problem(model, data, model.compiled_prior(data.X))
-        problem, ascent = engine.optimise(problem, engine.start_state(model, data, problem), 1e-6, 200)
+        problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
+        problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
-        self.family = problem_family(model, data.X, data.y, unknowns, problem.coupled)
+        self.family = problem_family(model, data, unknowns, problem.coupled)
         self.first = ascent.state.sites
         count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
         self.keys = jax.random.split(jax.random.key(seed), count)
@@ -323,6 +321,7 @@ class _Integration:
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
+            weights=self.data.weights,
             seconds=time.perf_counter() - begin,
             method="integrate",
             vectors=self._vectors(design.points[kept]),
@@ -397,7 +396,7 @@ class _Integration:
         """Warn if the prior at the mode is less accurate than the data require."""
         dense = None in self.family.pivots(self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
-        problem = engine.gaussian_problem(model, self.data, prior)
+        problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
@@ -442,14 +441,9 @@ class _Integration:
             )
 
 
-def problem_family(
-    model: Model, X: np.ndarray, y: np.ndarray, unknowns: ParameterVector, joint: bool
-) -> _ProblemFamily:
+def problem_family(model: Model, data: Data, unknowns: ParameterVector, joint: bool) -> _ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    objective = engine.quadrature_of(model)
-    inputs, row_mask = model.padded(X)
-    observed = as_array(y if row_mask is None else pad_rows(y, len(row_mask)))
-    return _ProblemFamily(objective, unknowns, joint, model.bare(), inputs, observed, row_mask)
+    return _ProblemFamily(expected_objective(model), unknowns, joint, model.bare(), *model.padded(data))
 
 
 @hooks.moments_at.register(IntegratedApproximation)
@@ -475,7 +469,7 @@ def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: 
 
 def _family_of_result(result: IntegratedApproximation) -> _ProblemFamily:
     """The problem family of a result."""
-    return problem_family(result.model, result.X, result.y, checked_unknowns(result.model), result.precision.ndim == 4)
+    return problem_family(result.model, result.data, checked_unknowns(result.model), result.precision.ndim == 4)
 
 
 def _place(

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
-from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -50,7 +51,7 @@ class Evidence:
 
 
 @double_precision
-def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
+def log_evidence(result: GaussianResult, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
 
     By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
@@ -60,14 +61,14 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     that none was near enough. The formula is taken as it stands: what it leaves out is missing here too. Raises
     ValueError for draws.
     """
-    if not isinstance(result, Approximation):
+    if not isinstance(result, GaussianResult):
         raise ValueError(
             f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
-    corrected = result if isinstance(result, LinearResponse) else correct_by_response(result)
+    corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(weigh(corrected, share, num_draws, seed).weights)
@@ -85,7 +86,9 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0)
     )
     if not evidence.is_reliable:
         remedy = (
-            "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "augmented" else "Draw more"
+            "Draw more"
+            if objective_of_result(result).is_exact
+            else "Take gaussian_vi's result, whose Gaussian is closer"
         )
         warn(
             f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "

@@ -15,8 +15,9 @@ from pgmodels.data.options import check_between
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.mcmc.chains import warn_unmixed
 from pgmodels.inference.mcmc.gibbs.sampler import check_sizes
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem
-from pgmodels.inference.variational.gaussian_vi import gaussian_problem
+from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
 from pgmodels.model import Data, Model, require_model
@@ -100,6 +101,7 @@ def nuts(
         X=data.X,
         y=data.y,
         columns=data.columns,
+        weights=data.weights,
         prior=model.compiled_prior(data.X, program.fixed_groups),
         whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(samples["f"]),
@@ -119,7 +121,8 @@ def nuts(
 
 def _largest_precision(data: Data, draws: Draws) -> float:
     """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
-    problem = gaussian_problem(draws.model, data, draws.prior).with_independent_sites()
+    objective = expected_objective(draws.model)
+    problem = variational_problem(draws.model, data, objective, draws.prior).with_independent_sites()
     mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
     return problem.largest_precision(_sites(problem, mean, variance))
 

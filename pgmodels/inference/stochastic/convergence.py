@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
 from pgmodels.inference.empirical_bayes.initial_values import initial_models
+from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.sharding import shard_rows, to_host
+from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows, to_host
 from pgmodels.inference.stochastic.step import Rates, StochasticProblem, SviState, WindowAverage, first_state, step
 from pgmodels.model import Data
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
@@ -145,10 +146,10 @@ def make_settings(
 
 @partial(compiled, optimise=False)
 @shard_rows
-def _first(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+def _first(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
     if problem.sample is not None:
-        return latent_subsampling.first_state(problem, problem.sample, vector, X, y)
-    return first_state(problem, vector, X, y)
+        return latent_subsampling.first_state(problem, problem.sample, vector, rows)
+    return first_state(problem, vector, rows)
 
 
 @compiled
@@ -156,18 +157,17 @@ def _first(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d
 def advance(
     problem: StochasticProblem,
     state: SviState,
-    X: Float[Array, "most b d"],
-    y: Array,
+    rows: DataBatch,
     rates: Rates,
     first: Any,
     last: Any,
 ) -> tuple[SviState, WindowAverage]:
     """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
     if problem.sample is not None:
-        return latent_subsampling.advance(problem, problem.sample, state, X, y, rates, first, last)
+        return latent_subsampling.advance(problem, problem.sample, state, rows, rates, first, last)
 
     def body(index: Array, carry: tuple[SviState, WindowAverage]) -> tuple[SviState, WindowAverage]:
-        state, info = step(problem, carry[0], X[index % len(X)], y[index % len(y)], rates)
+        state, info = step(problem, carry[0], rows.number(index), rates)
         vector, remaining = state.values.vector, carry[1].share
         now = WindowAverage(state.naturals, vector, vector**2, info.centre, info.bound, -state.rate * remaining)
         return state, jax.tree.map(jnp.add, carry[1], now)
@@ -188,24 +188,23 @@ def initial_ascent(
 
     The bounds with it.
     """
-    X, y = next(stream(0))
-    first, rows = (X[:_RATE_BATCHES], y[:_RATE_BATCHES]), (as_array(X), as_array(y))
+    rows = DataBatch.of(next(stream(0)))
+    first = rows.first(_RATE_BATCHES)
 
     def started(vector: np.ndarray) -> SviState:
-        return to_host(_first(problem, as_array(vector), *map(as_array, first)))
+        return to_host(_first(problem, as_array(vector), first))
 
     learning = float(settings.rates.learning)
     if not problem.learnable.leaf_indices:
         return Ascent(started(problem.start()), learning, 0, None, None, 0, (), False), {}
     # From everywhere: rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
-    few = Data(sample.X[places], sample.y[places])
-    begun = initial_models(problem.learnable.model, few, _constant_objective(problem))
+    begun = initial_models(problem.learnable.model, sample.at(places), _constant_objective(problem))
     models = {name: start.model for name, start in begun.items() if start.kind == "level"}
     states = {name: started(problem.start(model)) for name, model in models.items()}
     fixed_rates = settings.rates._replace(learning=as_array(np.float64(0.0)))
     count = settings.sweep * _TRIAL_STEPS
-    tried = {name: advance(problem, state, *rows, fixed_rates, 0, count) for name, state in states.items()}
+    tried = {name: advance(problem, state, rows, fixed_rates, 0, count) for name, state in states.items()}
     bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
@@ -227,9 +226,9 @@ def _constant_objective(problem: StochasticProblem) -> Objective | None:
 
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
     """Shapes of a state and a window, without computation."""
-    X, y = map(as_array, next(stream(0)))
-    first = _first.shapes(problem, as_array(problem.start()), X[:_RATE_BATCHES], y[:_RATE_BATCHES])
-    return advance.shapes(problem, first, X, y, settings.rates, 0, settings.window)
+    rows = DataBatch.of(next(stream(0)))
+    first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
+    return advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
 
 
 def maximise(
@@ -239,9 +238,10 @@ def maximise(
     settings: Settings,
     save: Callable[[Ascent, bool], None],
     progress: bool | None,
+    callback: Callback | None = None,
 ) -> Outcome:
     """Windows of steps until convergence; ``save`` is called after each, with whether it is the last."""
-    done = len(ascent.trace)
+    done, begin = len(ascent.trace), time.perf_counter()
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
         bar.advance(done)
@@ -249,21 +249,25 @@ def maximise(
             start, done = time.perf_counter(), len(ascent.trace)
             count = settings.num_steps(done + 1) - settings.num_steps(done)
             following = _next if count == settings.window else _last
-            X, y = map(as_array, next(rows))
-            ascent = following(problem, ascent, (X, y), settings)
+            ascent = following(problem, ascent, DataBatch.of(next(rows)), settings)
             speed = count * settings.batch_size / (time.perf_counter() - start)
             if count == settings.window:
                 save(ascent, ascent.converged or settings.num_steps(done + 2) < (done + 2) * settings.window)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
+            if callback is not None:
+                values = map(np.asarray, problem.values_at(ascent.state.values.vector))
+                named = dict(zip(problem.learnable.names, values, strict=True))
+                info = IterationInfo("svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - begin, named)
+                callback(ascent.state, info)
     return _outcome(ascent, settings)
 
 
 def _advanced(
-    problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings, first: int, last: int
+    problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings, first: int, last: int
 ) -> tuple[SviState, WindowAverage]:
     """Steps on some of the batches. Raises ValueError if the bound or the means are not finite."""
     rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
-    state, window = to_host(advance(problem, ascent.state, *rows, rates, first, last))
+    state, window = to_host(advance(problem, ascent.state, rows, rates, first, last))
     if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
         raise ValueError(
             "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
@@ -272,7 +276,7 @@ def _advanced(
     return state, window
 
 
-def _last(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
     """The steps that fill no window: their average and that of the pool before, of the later half where there is none.
 
     They are not used to judge convergence.
@@ -288,7 +292,7 @@ def _last(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array],
     return ascent._replace(state=state, window=window, trace=trace)
 
 
-def _next(problem: StochasticProblem, ascent: Ascent, rows: tuple[Array, Array], settings: Settings) -> Ascent:
+def _next(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
     state, window = _advanced(problem, ascent, rows, settings, 0, settings.window)
     bound, learning = float(window.bound), ascent.learning
     windows_at_rate, trace = ascent.windows_at_rate + 1, (*ascent.trace, bound)

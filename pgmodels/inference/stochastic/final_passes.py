@@ -10,19 +10,18 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
 from pgmodels.data.sources.stream import in_order
+from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source
-from pgmodels.inference.stochastic.sharding import shard_rows, to_host
+from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows, to_host
 from pgmodels.inference.stochastic.step import StochasticProblem, block_indices, penalised_bound
-from pgmodels.inference.variational.cavi import ConvergenceWarning
 from pgmodels.model import Model
 from pgmodels.numerics.anderson import History, empty_history
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.warnings import warn
-from pgmodels.runtime.x64 import as_array
 
 
 class _PassResult(NamedTuple):
@@ -150,7 +149,7 @@ def _pass(
     """A pass over all rows."""
     total = None
     for batches, count, size in _chunks(source, settings):
-        statistics = to_host(_means(problem, (naturals, vector), *map(as_array, batches), count))
+        statistics = to_host(_means(problem, (naturals, vector), DataBatch.of(batches), count))
         statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
         total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
     if total is None:
@@ -168,8 +167,8 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
     def stacked(most: int) -> tuple[Block, int, int]:
         count = len(several)
         padded = several + [several[-1]] * (most - count)
-        X, y = (np.stack(arrays) for arrays in zip(*padded, strict=True))
-        return (X, y), count, X.shape[1]
+        block = tuple(np.stack(arrays) for arrays in zip(*padded, strict=True))
+        return block, count, block[0].shape[1]
 
     most = min(settings.window, settings.batches)
     for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
@@ -186,15 +185,14 @@ def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, in
 def _means(
     problem: StochasticProblem,
     at: tuple[tuple[NaturalParameters, ...], Array],
-    X: Float[Array, "most b d"],
-    y: Array,
+    rows: DataBatch,
     count: Array,
 ) -> _PassStatistics:
     """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at
 
     def add(index: Array, total: _PassStatistics) -> _PassStatistics:
-        bound, (batch, moments) = penalised_bound(problem, naturals, vector, X[index], y[index])
+        bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
         targets = problem.targets(batch, moments.mean, moments.variance)
         statistics = _PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
         return jax.tree.map(jnp.add, total, statistics)

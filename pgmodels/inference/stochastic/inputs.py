@@ -2,17 +2,21 @@
 
 import numpy as np
 
-from pgmodels.inference.empirical_bayes.bound import engine_of, objective_of
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
+from pgmodels.inference.objectives import objective_of
+from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import GP, Data, Model
+from pgmodels.objectives.base import Objective
 from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
 # Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
 _ROWS, _FEW = 20_000, 2_000
 
 
-def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str) -> Inputs:
+def inputs_for_steps(
+    model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str | Objective
+) -> Inputs:
     """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
@@ -21,14 +25,11 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
         return choose_inputs(model, sample.X)
     order = np.random.default_rng(0).permutation(len(sample.X))
     if train_hyperparameters:
-        few = np.sort(order[:_FEW])
+        few = sample.at(np.sort(order[:_FEW]))
         # The steps learn on all rows, and say what is to be said of that.
         with suppress_warnings(PgmodelsWarning):
-            y, weights = sample.y[few], None
-            if model.is_weighted:
-                y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
             fitted = fit(
-                model.unweighted, sample.X[few], y, weights=weights, objective=objective, correct=False, progress=False
+                model, few.X, few.y, weights=few.weights, objective=objective, correct=False, progress=False
             ).model
         pairs = zip(model.gps, fitted.gps, strict=True)
         gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
@@ -36,8 +37,8 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
     rows = np.sort(order[:_ROWS])
 
     def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
-        elbo, precisions = engine_of(objective_of(model, objective)).nearly_converged(model, data)
+        elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
         return elbo, num_rows / len(rows) * precisions
 
-    chosen = select_inducing_inputs(model, Data(sample.X[rows], sample.y[rows], sample.columns), optimum)
+    chosen = select_inducing_inputs(model, sample.at(rows), optimum)
     return choose_inputs(chosen, sample.X)

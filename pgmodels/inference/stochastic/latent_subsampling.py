@@ -10,11 +10,13 @@ from jaxtyping import Array, Float, Int
 from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, to_moments
+from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
 from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.linalg import solve_columns
+from pgmodels.priors.padding import weighted
 
 
 def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
@@ -93,16 +95,15 @@ def targets(
 ) -> NaturalParameters:
     """The optimal q of some latents where they have such marginals, and rows stand for all."""
     h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
+    h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
     share, A = problem.num_rows / len(batch.y), batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
-    return NaturalParameters(share * precision, share * (h - w * batch.means[0]).T @ A.T)
+    return NaturalParameters(share * precision, share * h.T @ A.T)
 
 
-def first_state(
-    problem: StochasticProblem, sample: LatentSample, vector: Array, X: Float[Array, "count b d"], y: Array
-) -> SviState:
+def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
     """The start of all latents by the first of some batches; see ``natural_gradient.first_state``."""
-    batch, size = problem.batch(vector, X[0], y[0]), sample.bound.augmentation.size
+    batch, size = problem.batch(vector, rows.number(0)), sample.bound.augmentation.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.y), size), batch.means[0])
     both = (mean, jnp.broadcast_to(jnp.minimum(prior, 1.0)[:, None], mean.shape))
@@ -110,7 +111,7 @@ def first_state(
     sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
     scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
     naturals = targets(problem, sample, batch, both, every, scale)
-    log_sum = fit_log_sum(batch.factors[0], scale, problem.num_rows)
+    log_sum = fit_log_sum(batch.factors[0], scale, batch.weights, problem.num_rows)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
 
@@ -169,7 +170,8 @@ def estimated_bound(
     at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.scale)
     total = jnp.sum(inclusion_weights(latents, sampled.chosen, share) * terms, axis=1)
     total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.scale)
-    return problem.num_rows / len(batch.y) * jnp.sum(total) - jnp.sum(sampled.marginals.divergences) / share
+    likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, total))
+    return likely - jnp.sum(sampled.marginals.divergences) / share
 
 
 class LatentStepInfo(NamedTuple):
@@ -183,7 +185,7 @@ class LatentStepInfo(NamedTuple):
 
 
 def step(
-    problem: StochasticProblem, sample: LatentSample, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
+    problem: StochasticProblem, sample: LatentSample, state: SviState, rows: DataBatch, rates: Rates
 ) -> tuple[SviState, LatentStepInfo]:
     """For some latents a step of their natural parameters towards the optimum for some rows, and Adam's.
 
@@ -198,7 +200,7 @@ def step(
     log_sum = state.log_sum
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
-        batch = problem.batch(vector, X, y)
+        batch = problem.batch(vector, rows)
         sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
         log_prior = problem.learnable.log_prior(problem.values_at(vector))
         return estimated_bound(problem, sample, batch, sampled, latents) + log_prior, (batch, sampled)
@@ -213,7 +215,7 @@ def step(
     )
     length = sample.share * rates.length(sample.share * state.values.taken)
     sums = estimated_sum(sample, batch, sampled, sampled.marginals, latents)
-    following = newton_update(log_sum, batch.factors[0], sums, problem.num_rows, length)
+    following = newton_update(log_sum, batch.factors[0], sums, batch.weights, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)
     every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
     after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
@@ -224,8 +226,7 @@ def advance(
     problem: StochasticProblem,
     sample: LatentSample,
     state: SviState,
-    X: Float[Array, "most b d"],
-    y: Array,
+    rows: DataBatch,
     rates: Rates,
     first: Any,
     last: Any,
@@ -241,7 +242,7 @@ def advance(
 
     def body(index: Array, carry: Any) -> Any:
         state, (naturals, vectors, squares, centres, bounds, remaining) = carry
-        state, info = step(problem, sample, state, X[index % len(X)], y[index % len(y)], rates)
+        state, info = step(problem, sample, state, rows.number(index), rates)
         latents, vector = info.latents, state.values.vector
         naturals = jax.tree.map(lambda total, now: total.at[latents].add(now), naturals, info.naturals)
         centres, remaining = centres.at[latents].add(info.centres), remaining.at[latents].multiply(1.0 - info.rates)

@@ -13,22 +13,23 @@ from pgmodels.inference.stochastic.step import StochasticProblem
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import scatter_blocks
-from pgmodels.priors.collection import IndependentPosterior, PriorCollection
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import over_states
+from pgmodels.priors.posterior import IndependentPosterior, Posterior
 from pgmodels.runtime.jit import compiled
 
 
 def posterior(
     problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "1 d"]
-) -> IndependentPosterior | BlockPosterior:
+) -> Posterior:
     """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
     prior = (_prior_at(problem, vector, X) if problem.learns else problem.prior).resized(0)
     h = jnp.zeros((0, problem.objective.num_latents))
     if problem.objective.predictors is not None:
         roots, centres = zip(*map(_to_moments, naturals), strict=True)
         centre = scatter_blocks(prior, problem.blocks, centres)
-        W = jnp.zeros((*h.shape, h.shape[1]))
-        return BlockPosterior(prior, h, W, centre, roots, jnp.zeros(()), problem.blocks)
+        sites = Sites(h, jnp.zeros((*h.shape, h.shape[1])))
+        return BlockPosterior(prior, sites, centre, roots, jnp.zeros(()), problem.blocks)
     every = _latent_moments(naturals[0] if problem.sample is not None else tuple(naturals))
     groups = [
         group.posterior(*jax.tree.map(itemgetter(latents), every))

@@ -13,6 +13,7 @@ from pgmodels.data.sources.survey import survey
 from pgmodels.inference.row_check import RowCheck
 from pgmodels.inference.stochastic.convergence import Settings, Stream
 from pgmodels.model import Data, Model
+from pgmodels.objectives.base import Objective
 
 
 class Source(NamedTuple):
@@ -28,6 +29,19 @@ class Source(NamedTuple):
     digest: str
 
 
+class _WeightedRows(ArrayRows):
+    """Rows of arrays with their weights."""
+
+    def __init__(self, data: Data):
+        super().__init__(data.X, data.y)
+        self.weights = data.row_weights
+
+    def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
+        """See Rows."""
+        for rows in self.slices(rng):
+            yield self.X[rows], self.y[rows], self.weights[rows]
+
+
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
     """X and y, which may be given as a pair; ValueError where y is missing."""
     if y is not None or isinstance(X, Rows):
@@ -41,17 +55,18 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def source_of(
-    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str
+    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: Objective
 ) -> tuple[Model, Data, Source]:
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
-        _check_rows(model, y, weights)
-    if train_hyperparameters or isinstance(X, Rows) or objective != "augmented":
-        _require_inducing(model)
+        _check_rows(y, weights)
+    if train_hyperparameters or isinstance(X, Rows) or not objective.is_monotone:
+        _require_inducing(model, objective)
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-        return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
+        rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
+        return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
     surveyed = survey(X, check)
     model.warn_unseen(check.unseen)
@@ -70,18 +85,16 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
     return stream
 
 
-def _check_rows(model: Model, y: Any, weights: Any) -> None:
+def _check_rows(y: Any, weights: Any) -> None:
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
         raise ValueError(f"{extra[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
-    if model.is_weighted:
-        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
 
 
-def _require_inducing(model: Model) -> None:
+def _require_inducing(model: Model, objective: Objective) -> None:
     for gp in model.gps:
         if not gp.form.num_inputs:
             raise ValueError(
-                "svi learns hyperparameters, goes by objective='expected', and works from rows that it does not "
-                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                f"svi learns hyperparameters, goes by objective={objective.name!r}, and works from rows that it does "
+                f"not hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )

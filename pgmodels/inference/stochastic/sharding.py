@@ -4,13 +4,15 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
 
+from pgmodels.data.sources.rows import Block
 from pgmodels.runtime.x64 import as_array
 
 _ROWS = "rows"
@@ -18,18 +20,39 @@ _ROWS = "rows"
 _SHARDED, _REPLICATED = PartitionSpec(None, _ROWS), PartitionSpec()
 
 
+class DataBatch(NamedTuple):
+    """Rows of data, or batches of rows along a first axis; ``weights`` are None if all are 1."""
+
+    X: Float[Array, "*batches b d"]
+    y: Array
+    weights: Float[Array, "*batches b"] | None = None
+
+    @classmethod
+    def of(cls, batches: Block) -> "DataBatch":
+        """Batches that were read."""
+        return cls(*map(as_array, batches))
+
+    def number(self, index: Any) -> "DataBatch":
+        """One of the batches; after the last comes the first."""
+        return jax.tree.map(lambda part: part[index % len(part)], self)
+
+    def first(self, count: int) -> "DataBatch":
+        """The first of the batches."""
+        return jax.tree.map(lambda part: part[:count], self)
+
+
 def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(problem, start, X, y, *others)``, to be compiled, with the rows of the batches X and y on all devices.
+    """``function(problem, start, rows, *others)``, to be compiled, with the rows of its batches on all devices.
 
     XLA adds up their sums. What it returns is the same on each device.
     """
 
     @wraps(function)
-    def call(problem: Any, start: Any, X: Any, y: Any, *others: Any) -> Any:
+    def call(problem: Any, start: Any, rows: DataBatch, *others: Any) -> Any:
         if jax.device_count() == 1:
-            return function(problem, start, X, y, *others)
-        X, y = jax.lax.with_sharding_constraint((X, y), NamedSharding(_mesh(), _SHARDED))
-        result = function(problem, start, X, y, *others)
+            return function(problem, start, rows, *others)
+        rows = jax.lax.with_sharding_constraint(rows, NamedSharding(_mesh(), _SHARDED))
+        result = function(problem, start, rows, *others)
         return jax.lax.with_sharding_constraint(result, NamedSharding(_mesh(), _REPLICATED))
 
     return call

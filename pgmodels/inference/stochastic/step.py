@@ -21,7 +21,8 @@ from pgmodels.inference.stochastic.natural_parameters import (
     retraction_step,
     to_moments,
 )
-from pgmodels.inference.variational.gaussian_vi import positive
+from pgmodels.inference.stochastic.sharding import DataBatch
+from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
 from pgmodels.objectives.base import Objective
@@ -31,6 +32,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.representation import inducing_by_root
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
+from pgmodels.priors.padding import masked, weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -104,7 +106,10 @@ class LatentSample(Module):
 
 
 class Batch(NamedTuple):
-    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters."""
+    """Minibatch: the mean, factor A (rank, b) and residual variance (b,) of each latent, Φ, and the parameters.
+
+    ``weights`` (b,) are those of rows, None if all are 1.
+    """
 
     y: Array
     means: Float[Array, " L"]
@@ -112,6 +117,7 @@ class Batch(NamedTuple):
     residuals: list[Array]
     parameters: dict[str, Any]
     Phi: Array | None
+    weights: Float[Array, " b"] | None
 
 
 class Moments(NamedTuple):
@@ -192,16 +198,18 @@ class StochasticProblem(Module):
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
         )
 
-    def batch(self, vector: Float[Array, " values"], X: Float[Array, "b d"], y: Array) -> Batch:
+    def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
         """Some rows."""
         parameters = with_values(self.model, self.learnable.leaf_indices, self.values_at(vector)).parameters
-        prior = self.prior_at(vector, X) if self.learns else self.prior
+        prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors: list[tuple[Array, Any]] = []
         for group in prior.require_factors():
-            at_rows = (group.factor, group.residual_variance()) if self.learns else group.factor_at(X)
+            at_rows = (group.factor, group.residual_variance()) if self.learns else group.factor_at(rows.X)
             factors += [at_rows] * group.size
-        Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(y, parameters)
-        return Batch(y, prior.means(), [A for A, _ in factors], [residual for _, residual in factors], parameters, Phi)
+        predictors, y = self.objective.predictors, rows.y
+        Phi = None if predictors is None else predictors.matrix(y, parameters)
+        A, residuals = [A for A, _ in factors], [residual for _, residual in factors]
+        return Batch(y, prior.means(), A, residuals, parameters, Phi, rows.weights)
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
@@ -241,19 +249,21 @@ class StochasticProblem(Module):
             residual = push_values(batch.Phi**2, residual)
         w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
         share = jnp.mean(residual / moments.variance, axis=1)
-        return jnp.stack([self.num_rows * jnp.mean(jnp.sum(0.5 * w * residual, axis=1)), jnp.mean(share)])
+        loss = jnp.mean(weighted(batch.weights, jnp.sum(0.5 * w * residual, axis=1)))
+        return jnp.stack([self.num_rows * loss, jnp.mean(masked(batch.weights, share))])
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
         return self.natural_target(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))
 
     def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
-        """The q of sites on the predictors of a batch, which stand for all rows."""
+        """The q of sites of rows of weight 1 on the predictors of a batch, which stand for all rows."""
         if batch.Phi is None:
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
             h, w = pull_sites(batch.Phi, sites)
-        h, share, A, targets = h - w @ batch.means, self.num_rows / len(batch.y), batch.factors, []
+        h, w = (weighted(batch.weights, part) for part in (h - w @ batch.means, w))
+        share, A, targets = self.num_rows / len(batch.y), batch.factors, []
         for block in self.blocks:
             products = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
             potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
@@ -267,12 +277,12 @@ def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Ar
     return jnp.concatenate(factors)
 
 
-def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "count b d"], y: Array) -> SviState:
+def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
     """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
 
-    See ``pgmodels.inference.variational.cavi.first_state``. Precisions below zero are left out.
+    See ``pgmodels.inference.variational.cavi.CoordinateAscent.init``. Precisions below zero are left out.
     """
-    batch = problem.batch(vector, X[0], y[0])
+    batch = problem.batch(vector, rows.number(0))
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
     prior = jnp.stack([jnp.sum(A**2, axis=0) + residual for A, residual in pairs], axis=1)
@@ -285,17 +295,17 @@ def first_state(problem: StochasticProblem, vector: Array, X: Float[Array, "coun
     if not problem.adaptive:
         return begun
 
-    def gradients(rows: tuple[Array, Array]) -> Any:
-        one = problem.batch(vector, *rows)
+    def gradients(rows: DataBatch) -> Any:
+        one = problem.batch(vector, rows)
         return difference(problem.targets(one, *problem.moments(one, naturals)[:2]), naturals)
 
-    every = jax.lax.map(gradients, (X, y))
+    every, count = jax.lax.map(gradients, rows), len(rows.X)
     averages = []
     for index in range(len(problem.objective.blocks)):
         indices = block_indices(problem, index)
         means = [jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), every[place]) for place in indices]
-        squares = sum(jnp.sum(leaf**2) for place in indices for leaf in every[place]) / len(X)
-        averages.append(GradientStatistics(means, as_array(squares), as_array(np.float64(len(X)))))
+        squares = sum(jnp.sum(leaf**2) for place in indices for leaf in every[place]) / count
+        averages.append(GradientStatistics(means, as_array(squares), as_array(np.float64(count))))
     return begun._replace(averages=tuple(averages))
 
 
@@ -313,31 +323,30 @@ class StepInfo(NamedTuple):
 
 
 def penalised_bound(
-    problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "b d"], y: Array
+    problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, rows: DataBatch
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
     """Minibatch estimate of Σ B - KL(q || prior) + log prior of the values, with its Batch and Moments.
 
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
-    batch = problem.batch(vector, X, y)
+    batch = problem.batch(vector, rows)
     moments = problem.moments(batch, naturals)
-    terms = problem.objective.local_bound(moments.mean, moments.variance, y, batch.parameters)
+    terms = problem.objective.local_bound(moments.mean, moments.variance, batch.y, batch.parameters)
     log_prior = problem.learnable.log_prior(problem.values_at(vector))
-    return problem.num_rows / len(y) * jnp.sum(terms) - moments.divergence + log_prior, (batch, moments)
+    likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, terms))
+    return likely - moments.divergence + log_prior, (batch, moments)
 
 
-def step(
-    problem: StochasticProblem, state: SviState, X: Float[Array, "b d"], y: Array, rates: Rates
-) -> tuple[SviState, StepInfo]:
+def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
     """For each block of the objective a step of its natural parameters towards the optimum for some rows, and Adam's.
 
     Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
     of CAVI.
     """
-    problem = replace(problem, objective=problem.objective.for_batch(state.taken * len(y)))
+    problem = replace(problem, objective=problem.objective.for_batch(state.taken * len(rows.y)))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
-        return penalised_bound(problem, state.naturals, vector, X, y)
+        return penalised_bound(problem, state.naturals, vector, rows)
 
     (value, (batch, initial_moments)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     naturals, averages, shortest, moments = list(state.naturals), list(state.averages), jnp.ones(()), initial_moments

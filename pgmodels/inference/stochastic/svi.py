@@ -12,11 +12,12 @@ from jaxtyping import Array
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.data.sources.rows import Rows
-from pgmodels.inference.empirical_bayes.bound import objective_of
-from pgmodels.inference.empirical_bayes.fit import OBJECTIVES, hold_unnormalised
+from pgmodels.inference.empirical_bayes.fit import hold_unnormalised
 from pgmodels.inference.empirical_bayes.initial_values import steps
+from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.inducing_selection import Inputs, with_inputs, without_inputs
-from pgmodels.inference.loop import maximise
+from pgmodels.inference.loop import Callback, check_callback, maximise
+from pgmodels.inference.objectives import check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.stochastic import convergence
 from pgmodels.inference.stochastic.checkpoint import SviCheckpoint
@@ -27,17 +28,14 @@ from pgmodels.inference.stochastic.latent_subsampling import latent_sample_of
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.posterior import posterior
 from pgmodels.inference.stochastic.rows import Source, paired, shuffled, source_of
-from pgmodels.inference.stochastic.sharding import explain_lost_process, require_same_inputs
+from pgmodels.inference.stochastic.sharding import DataBatch, explain_lost_process, require_same_inputs
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
-from pgmodels.inference.variational import cavi as cavi_engine
-from pgmodels.inference.variational.cavi import ConvergenceWarning, conclude
-from pgmodels.inference.variational.gaussian_vi import is_affordable
+from pgmodels.inference.variational.cavi import CAVI, start_at
 from pgmodels.inference.variational.variance_ratio import warn_narrow
-from pgmodels.model import Data, Model, require_model
+from pgmodels.inference.variational.vi import conclude, couples, is_affordable
+from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
-from pgmodels.objectives.expected import Quadrature
-from pgmodels.objectives.randomised_quadrature import ShiftedQuadrature
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
@@ -51,9 +49,8 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Step sizes "robbins-monro": (t + delay)^-power. Targets of "expected" are not optima of a bound in closed form, so
-# that the first steps are short.
-_DELAY, _POWER = {"augmented": 1.0, "expected": 10.0}, 0.7
+# Step sizes "robbins-monro": (t + delay)^-power. Where full steps may lower the bound, the first steps are short.
+_DELAY, _CAREFUL_DELAY, _POWER = 1.0, 10.0, 0.7
 # Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
 _LIGHT_ROWS = 20_000
 
@@ -66,11 +63,11 @@ def _many_rows(problem: StochasticProblem, naturals: Any, vector: Array, X: Arra
 def _moments(
     problem: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
 ) -> tuple[Array, Array]:
-    moments = problem.moments(problem.batch(vector, X, y), naturals)
+    moments = problem.moments(problem.batch(vector, DataBatch(X, y)), naturals)
     return moments.mean, moments.variance
 
 
-_start = compiled(cavi_engine.start_at, optimise=False)
+_start = compiled(start_at, optimise=False)
 
 
 @double_precision
@@ -85,12 +82,13 @@ def svi(
     class_batch_size: int | None = None,
     train_hyperparameters: bool = False,
     train_inducing: bool = False,
-    objective: str = "augmented",
+    objective: str | Objective = "augmented",
     rate: Any = "robbins-monro",
     max_epochs: int | None = None,
     tolerance: float = 0.1,
     seed: Any = 0,
     checkpoint: Any = None,
+    callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation | SparseApproximation:
     """The Gaussian q(f) of ``cavi`` or ``gaussian_vi``, found by natural-gradient steps on batches of rows.
@@ -141,6 +139,9 @@ def svi(
     ``jax.distributed.initialize`` these are the devices of all its processes, each of which makes the same call, reads
     all rows and has the result. Raises RuntimeError in the others where one of them has ended.
 
+    ``callback(state, info)`` is called after each window of steps, with the state of the steps and a
+    ``pgm.IterationInfo`` that holds the bound's average over the window and the values learned so far.
+
     ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
     interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_epochs`` it goes on.
     Source: Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
@@ -154,34 +155,35 @@ def svi(
         raise ValueError(
             "train_inducing=True needs train_hyperparameters=True: inducing inputs are learned along with the values."
         )
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}; got {objective!r}.")
-    decay, key = _decay(rate, objective), as_key(seed)
+    check_callback(callback)
+    check_objective(objective)
+    terms, key = objective_of(require_model(model), objective), as_key(seed)
+    decay = _decay(rate, terms)
     X, y = paired(X, y)
     sample = None
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
         there = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        there |= {"objective='expected'": objective != "augmented"}
+        there |= {f"objective={terms.name!r}": not terms.has_auxiliaries}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
             raise ValueError(f"class_batch_size goes without {conflicting[0]}: leave one of them out.")
         sample = latent_sample_of(require_model(model), class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
-    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, objective)
+    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms)
     model = model.resolve(data.X)
     if train_hyperparameters:
         model = hold_unnormalised(model, "svi")
-    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size
+    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
     sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
     settings = make_settings(
-        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, objective == "augmented"
+        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
     )
     options = _Options(
-        train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, progress, sample
+        train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, callback, progress, sample
     )
-    # A step on all rows from q leads to the optimum only where that of a bound is known in closed form.
-    ends_with_all = objective == "augmented" and sample is None and not isinstance(X, Rows)
+    # Full steps on all rows from q lead to the optimum only where they never lower the bound.
+    ends_with_all = terms.is_monotone and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
     return result(model, data, source, settings, options)
 
@@ -192,10 +194,11 @@ class _Options(NamedTuple):
     train_hyperparameters: bool
     train_inducing: bool
     adaptive: bool
-    objective: str
+    objective: str | Objective
     key: Any
     checkpoint: SviCheckpoint | None
     begin: float
+    callback: Callback | None
     progress: bool | None
     sample: LatentSample | None
 
@@ -213,17 +216,18 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     """Stochastic steps for a resolved model, followed by steps of CAVI on all rows."""
     inputs = inputs_for_steps(model, data, len(data.X), options.train_hyperparameters, options.objective)
     model_for_steps = with_inputs(model, inputs)
-    problem = None if options.train_hyperparameters else problem_of(model_for_steps, data)
+    objective = objective_of(model, options.objective)
+    problem = None if options.train_hyperparameters else problem_of(model_for_steps, data, objective=objective)
     prior = model_for_steps.prior(data.X[:1]) if problem is None else problem.prior
     prior.require_factors()
     fitted = _learned(model, prior, inputs, data, source, settings, options)
-    problem = problem or problem_of(fitted.model, data)
+    problem = problem or problem_of(fitted.model, data, objective=objective_of(fitted.model, options.objective))
     # The first bound converts the absolute limit to a relative tolerance.
-    first = maximise(cavi_engine.step, problem, _start(problem, *_at_all(problem, fitted, data)), 0.0, 0)
+    first = maximise(CAVI.step, problem, _start(problem, *_at_all(problem, fitted, data)), 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
     limit = settings.max_gain(source.num_rows, size) / size
     count = settings.remaining_epochs(len(fitted.outcome.trace))
-    ascent = maximise(cavi_engine.step, problem, first.state, limit, count, title="svi", progress=options.progress)
+    ascent = maximise(CAVI.step, problem, first.state, limit, count, title="svi", progress=options.progress)
     # Suppress the warning of CAVI: svi gives its own below.
     result = conclude(
         "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
@@ -231,7 +235,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     if fitted.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
     converged = fitted.outcome.converged and ascent.converged
-    result = replace(result, objective="augmented", converged=converged, fit=fitted.report)
+    result = replace(result, converged=converged, fit=fitted.report)
     warn_narrow("svi", result)
     return result
 
@@ -242,7 +246,8 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     fitted = _learned(model, prior, inputs, sample, source, settings, options)
     outcome = fitted.outcome
-    if outcome.converged and options.objective == "augmented" and options.sample is None:
+    objective = objective_of(fitted.model, options.objective)
+    if outcome.converged and objective.is_monotone and options.sample is None:
         outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, settings, options.progress)
     return SparseApproximation(
         model=fitted.model,
@@ -255,7 +260,8 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
         tolerance=settings.tolerance,
         seconds=time.perf_counter() - options.begin,
         fit=fitted.report,
-        objective=options.objective,
+        objective=objective.name,
+        custom_objective=custom_objective(fitted.model, objective),
     )
 
 
@@ -297,7 +303,7 @@ def _learned(
             if saved is not None and jax.process_index() == 0:
                 saved.save(ascent, starts, final)
 
-        outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress)
+        outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress, options.callback)
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
@@ -323,9 +329,11 @@ def _fingerprint(
     model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
 ) -> dict[str, str]:
     """Digests of everything that determines the steps, the same in every process."""
+    model, sample = with_powers(model, sample)
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
-    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
+    objective = objective_of(model, options.objective).name
+    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, objective)
     return {
         "model": digest((model.signature, inputs)),
         "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),
@@ -349,16 +357,13 @@ def _report(
     )
 
 
-def _terms(model: Model, prior: PriorCollection, objective: str) -> tuple[Objective, bool]:
+def _terms(model: Model, prior: PriorCollection, objective: str | Objective) -> tuple[Objective, bool]:
     """The objective as a sum over the data, and whether q couples the latents of its predictors."""
-    exact = objective_of(model, objective)
-    if not isinstance(exact, Quadrature):
-        return exact, False
-    terms = ShiftedQuadrature.of(exact)
-    coupled = terms.predictors is not None and terms.size > 1
+    terms = objective_of(model, objective).stochastic()
+    coupled = terms.predictors is not None and couples(terms)
     if coupled and not is_affordable(prior):
         raise ValueError(
-            "objective='expected' in svi takes predictors that combine latents, where a datum has several, for "
+            f"objective={terms.name!r} in svi takes predictors that combine latents, where a datum has several, for "
             f"latents with {MAX_BLOCK} inducing inputs in all at most; got {sum(prior.ranks)}. Choose fewer, or "
             "objective='augmented'."
         )
@@ -377,14 +382,14 @@ def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array
     return mean, variance
 
 
-def _decay(rate: Any, objective: str) -> tuple[float, float] | None:
+def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:
     """Delay and power of a rate, None for the adaptive one."""
     if isinstance(rate, str) and rate == "adaptive":
-        if objective != "augmented":
-            raise ValueError(f"rate='adaptive' goes with objective='augmented'; got objective={objective!r}.")
+        if not objective.is_monotone:
+            raise ValueError(f"rate='adaptive' goes with objective='augmented'; got objective={objective.name!r}.")
         return None
     if isinstance(rate, str) and rate == "robbins-monro":
-        return _DELAY[objective], _POWER
+        return _DELAY if objective.is_monotone else _CAREFUL_DELAY, _POWER
     if not isinstance(rate, tuple | list) or len(rate) != 2:
         raise ValueError(
             f"rate must be 'adaptive', 'robbins-monro' or delay and power of (t + delay)^-power; got {rate!r}."

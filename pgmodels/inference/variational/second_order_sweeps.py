@@ -47,7 +47,9 @@ def can_expand(problem: Problem) -> bool:
     """Whether sites are on single latents and updated together, and all priors are dense and not too large."""
     objective, prior = problem.objective, problem.prior
     return (
-        is_simple(objective)
+        objective.is_monotone
+        and is_simple(objective)
+        and not problem.has_few_rows
         and not problem.coupled
         and len(_dense(problem)) == len(prior.groups)
         and sum(group.size * len(group.X) ** 2 for group in prior.groups) <= _MOST
@@ -79,7 +81,7 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     return Expanded(state, expansions, *_aim(problem, state, expansions))
 
 
-def ascend_expanded(problem: Problem, start: CaviState, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
+def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
     """At most ``length`` factorisations, traceable, until the predicted or actual gain is below a tolerance.
 
     The tolerance is relative to the ELBO, which never falls: if the target sites lower it, the plain sweep is taken.

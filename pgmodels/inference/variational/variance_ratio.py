@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.conditioning import condition
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.problem import problem_of
-from pgmodels.model import Data
 from pgmodels.priors.base import Sites
-from pgmodels.priors.padding import pad_rows, pad_zeros
-from pgmodels.results.approximation import Approximation, CorrectedApproximation
+from pgmodels.priors.padding import pad_rows, pad_zeros, weighted
+from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import warn
@@ -40,13 +40,15 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     """
     model, n = approximation.model, len(approximation.y)
     ratio = np.ones_like(approximation.variance)
-    if approximation.objective != "augmented" or model.augmentation.is_exact:
+    objective = objective_of_result(approximation)
+    if not objective.has_auxiliaries or objective.is_exact:
         return ratio
-    problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
-    size = problem.prior.num_rows
-    rows = (pad_rows(part, max(size, _ROWS)) for part in (approximation.y, *approximation.predictor_moments()))
-    curvature_sites = _sites_by_curvature(model.augmentation, *rows, model.parameters)
-    sites = Sites(*(as_array(pad_zeros(np.asarray(part)[:n], size)) for part in curvature_sites))
+    problem = problem_of(model, approximation.data, approximation.posterior.prior)
+    size, many = problem.prior.num_rows, max(problem.prior.num_rows, _ROWS)
+    y, row_weights = approximation.data.padded(many)
+    moments = (pad_rows(part, many) for part in approximation.predictor_moments())
+    curvature_sites = _sites_by_curvature(model.augmentation, y, row_weights, *moments, model.parameters)
+    sites = Sites(*(as_array(pad_zeros(part, size)) for part in curvature_sites))
     wider = np.asarray(condition(problem, sites)[2])[:n]
     # A latent that the prior knows is known.
     np.divide(approximation.variance, wider, out=ratio, where=wider > 0)
@@ -55,7 +57,12 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
 
 @partial(compiled, static_argnames="augmentation", optimise=False)
 def _sites_by_curvature(
-    augmentation: Augmentation, y: Any, m: Float[Array, "n p"], v: Float[Array, "n p"], parameters: Any
+    augmentation: Augmentation,
+    y: Any,
+    row_weights: Any,
+    m: Float[Array, "n p"],
+    v: Float[Array, "n p"],
+    parameters: Any,
 ) -> tuple[Array, Array]:
     """The potential at the marginals, and -B_mm, at most W and not negative, of each predictor by itself."""
 
@@ -71,15 +78,16 @@ def _sites_by_curvature(
     places = np.unique(np.linspace(0, size - 1, _LOOKED_AT).astype(int))
     rises, (h, W) = jax.vmap(towards, out_axes=(0, None))(jnp.eye(size)[places])
     # The auxiliaries' variance is what takes a curvature off a precision, down to below zero at outliers.
-    return h, W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
+    precision = W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
+    return weighted(row_weights, h), weighted(row_weights, precision)
 
 
-def warn_narrow(engine: str, approximation: Approximation) -> None:
+def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
 
     Only for converged results without a correction: otherwise non-convergence has its own warning.
     """
-    if not approximation.converged or isinstance(approximation, CorrectedApproximation):
+    if not (approximation.converged and isinstance(approximation, Approximation)):
         return
     ratio = variance_ratio(approximation)
     typical = np.median(ratio, axis=0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pgmodels.priors import linalg as algebra
-from pgmodels.priors.base import Key, LatentPrior, Posterior, Sites
+from pgmodels.priors.base import GroupPosterior, Key, LatentPrior, Sites
 from pgmodels.priors.factored import centred
 from pgmodels.priors.lapack_loops import over_latents, over_states
 from pgmodels.priors.low_rank import LowRankPrior
@@ -88,7 +88,7 @@ class FICPrior(LatentPrior):
         return FICGroupPosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
 
 
-class FICGroupPosterior(Posterior):
+class FICGroupPosterior(GroupPosterior):
     """Given sites on f - mean: v ~ N(centre, (R R^T)^-1) with e integrated out, and e given v, datum by datum."""
 
     prior: FICPrior
@@ -103,13 +103,13 @@ class FICGroupPosterior(Posterior):
         return 1.0 + self.sites.precision * self.prior.residual[:, None]
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         span, residual, (h, _) = self.prior.span, self.prior.residual[:, None], self.sites
         mean = ((self.centres @ span.A).T + residual * h) / self.scale
         return self.prior.mean + mean, residual / self.scale + self._variance(span.A) / self.scale**2
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See Posterior."""
+        """See GroupPosterior."""
         span, h, scale = self.prior.span, self.sites.potential, self.scale
         residual_terms = -0.5 * jnp.log(scale) + 0.5 * h**2 * self.prior.residual[:, None] / scale
         quadratic = 0.5 * jnp.sum((span.A @ (h / scale)) * self.centres.T)
@@ -117,12 +117,12 @@ class FICGroupPosterior(Posterior):
         return quadratic - roots + jnp.sum(residual_terms) + self.constant
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         A, residual = self.prior.span.factor_at(X_new)
         return self.prior.mean + (self.centres @ A).T, residual[:, None] + self._variance(A)
 
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """See Posterior."""
+        """See GroupPosterior."""
         span, (h, w), scale = self.prior.span, self.sites, self.scale
         ours, theirs = jax.random.split(key)
         noise = jax.random.normal(ours, self.centres.shape, h.dtype)

@@ -7,7 +7,7 @@ from sklearn.model_selection import train_test_split
 
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.cavi import cavi
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.others import Linear
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial
@@ -27,7 +27,7 @@ def test_binary_formula():
     m, v = vi.mean[:, 0], vi.variance[:, 0]
     c = np.sqrt(m**2 + v)
     V = (np.tanh(c / 2) / c - 0.5 / np.cosh(c / 2) ** 2) / (2 * c**2)
-    C = np.linalg.inv(np.linalg.inv(rbf(X) + 1e-10 * np.eye(25)) + np.diag(vi.posterior.sites.precision[:, 0]))
+    C = np.linalg.inv(np.linalg.inv(rbf(X) + 1e-10 * np.eye(25)) + np.diag(vi.sites.precision[:, 0]))
     mean = m + C @ (v * m * V)
     variance = v + m**2 - mean**2 + 2 * m * (C @ (m * v * V)) + C**2 @ ((m**2 + v) * V)
     # The inverse of a nearly singular K loses six digits.

@@ -151,6 +151,8 @@ def test_fit_corrects_its_result(tmp_path):
     assert fitted.uncorrected.method == q.method == "fit"
     assert fitted.fit.values.keys() == q.fit.values.keys()
     assert q.uncorrected is q
+    assert by_hand.uncorrected is q
+    assert (fitted.method, fitted.fit.correction) == ("linear_response", "by linear response")
     # Which it is, in print.
     assert "corrected by linear response" in repr(fitted)
     assert "corrected by linear response" in str(fitted)
@@ -163,6 +165,8 @@ def test_fit_corrects_its_result(tmp_path):
     other = pgm.correct(fitted, method="perturbative")
     np.testing.assert_allclose(other.variance, pgm.correct(q, method="perturbative").variance, rtol=1e-8)
     assert pgm.correct(other) is other
+    assert other.uncorrected is fitted.uncorrected
+    assert other.fit.correction == "to second order"
     np.testing.assert_allclose(pgm.correct(other, method="linear_response").variance, fitted.variance, rtol=1e-8)
     # In a file, with its report.
     loaded = pgm.load(fitted.save(tmp_path / "fit.npz"))

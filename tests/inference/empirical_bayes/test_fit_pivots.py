@@ -6,7 +6,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes import bound as bound_module
-from pgmodels.inference.empirical_bayes.bound import MarginalBound, objective_of, pivots_at
+from pgmodels.inference.empirical_bayes.bound import MarginalBound, pivots_at
+from pgmodels.inference.objectives import objective_of
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from tests.referees import sigma

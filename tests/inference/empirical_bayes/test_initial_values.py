@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.fit import FitWarning
 from pgmodels.inference.empirical_bayes.initial_values import constant_latents, initial_models
-from pgmodels.inference.variational.gaussian_vi import quadrature_of
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.model import Data
 from tests.own_likelihoods import log_poisson
@@ -83,7 +83,7 @@ class Breaking(Stationary):
         return jnp.where(jnp.asarray(self.lengthscale.value) > 0.5, jnp.nan, jnp.exp(-0.5 * squared))
 
 
-@pytest.mark.filterwarnings("ignore::pgmodels.inference.variational.cavi.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::pgmodels.inference.engine.ConvergenceWarning")
 def test_steps_that_are_not_finite_are_stepped_back_from():
     X, y = wave()
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(0.5), pgm.GP(Breaking(1.0, 0.1))), X, y)
@@ -108,7 +108,7 @@ def test_constant_latents_of_a_log_link_are_not_led_beyond_the_counts():
     y = np.array([0.0, 900.0, 2.0, 31.0, 0.0, 7.0, 120.0, 404.0])
     model = pgm.Model(log_poisson(), pgm.GP(pgm.RBF(1.0, 0.5), mean=0.0))
     with jax.enable_x64(True):
-        level = constant_latents(model, y, quadrature_of(model))
+        level = constant_latents(model, y, expected_objective(model))
     # E exp(f) is at the mean count: half the variance of one constant, 1 / sum(y), is the difference.
     np.testing.assert_allclose(level.location, np.log(y.mean()), atol=1e-3)
     np.testing.assert_allclose(level.precision[:, 0], y.mean(), rtol=1e-2)

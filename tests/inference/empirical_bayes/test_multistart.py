@@ -6,11 +6,11 @@ import pytest
 from numpyro.distributions.constraints import ordered_vector
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import objective_of
 from pgmodels.inference.empirical_bayes.fit import _is_felt, _report, _undetermined
 from pgmodels.inference.empirical_bayes.initial_values import spectral_periods
-from pgmodels.inference.empirical_bayes.search import Limits
+from pgmodels.inference.empirical_bayes.search import Limits, SearchBar
 from pgmodels.inference.empirical_bayes.subset_warm_start import learn
+from pgmodels.inference.objectives import objective_of
 from pgmodels.model import Data
 from pgmodels.runtime.progress import progress_bar
 
@@ -95,7 +95,7 @@ def test_a_ridge_that_no_value_shows_by_itself_is_named():
     gp = pgm.GP(pgm.RBF(pgm.Fixed(0.01), pgm.Fixed(1.0)), mean=0.0)
     model = pgm.Model(pgm.NegativeBinomial(1.0), gp)
     with jax.enable_x64(True), progress_bar("fit", 1, False) as bar:
-        maximum = learn(model, Data(X, y), objective_of(model, "expected"), Limits(50, 1e-9), bar)
+        maximum = learn(model, Data(X, y), objective_of(model, "expected"), Limits(50, 1e-9), SearchBar(bar))
         bound, ridge = maximum.bound, maximum.bound.vector.copy()
         assert bound.learnable.names == ["dispersion", "mean"]
         assert list(_undetermined(maximum)) == ["dispersion"]

@@ -16,6 +16,7 @@ import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.model import Data
+from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 
@@ -168,7 +169,7 @@ def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
 
     @jax.jit
     def figures(prior, h, W, f, units):
-        posterior = condition_blocks(prior, h, W, ((0, 1, 2),))
+        posterior = condition_blocks(prior, Sites(h, W), ((0, 1, 2),))
         marginals = posterior.marginals()
         scalars = posterior.log_normalizer(), posterior.log_factor(f), posterior.divergence(marginals[1])
         latents = jax.vmap(lambda flat: prior.latents(prior.unflatten(flat)))

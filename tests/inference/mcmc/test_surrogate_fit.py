@@ -7,6 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import first_sites, fit_surrogate, fitting_problem, surrogate_of
+from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks, together
 from tests.registry import EVERY
 
@@ -33,7 +34,7 @@ def test_it_is_the_variational_gaussian_with_nine_tenths_of_its_factors(name):
             return np.linalg.inv(np.asarray(posterior.covariance()).reshape(size, size))
 
         none = jnp.zeros(mean.shape)
-        free = condition_blocks(prior, none, none[:, :, None] * none[:, None], fit.surrogate.blocks)
+        free = condition_blocks(prior, Sites(none, none).as_coupled(), fit.surrogate.blocks)
         variational = together(problem.condition(fit.sites))
         surrogate_mean = fit.surrogate.marginals()[0]
         np.testing.assert_allclose(surrogate_mean, mean, atol=1e-9)

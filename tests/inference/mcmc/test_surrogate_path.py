@@ -33,10 +33,8 @@ def gaussian(centre, marginals):
     """A fit with a given centre of whitened coordinates and given marginals."""
     prior = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.5, 0.7), mean=0.4)).prior(np.array([[0.0], [0.3], [1.1]]))
     W = np.array([0.5, 2.0, 1.0])[:, None, None]
-    built = condition_blocks(prior, jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W), choose_blocks(prior))
-    return Fit(
-        replace(built, centre=jnp.asarray(centre)), marginals, Sites(built.potential, built.precision), jnp.zeros(())
-    )
+    built = condition_blocks(prior, Sites(jnp.array([[0.3], [-1.0], [0.2]]), jnp.asarray(W)), choose_blocks(prior))
+    return Fit(replace(built, centre=jnp.asarray(centre)), marginals, built.sites, jnp.zeros(()))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
+from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, penalised_bound
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.x64 import as_array
@@ -120,15 +121,15 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     root = np.tril(RNG.normal(size=(C, 3, 3)))
     stacked = NaturalParameters(as_array(root @ np.swapaxes(root, 1, 2)), as_array(RNG.normal(size=(C, 3))))
     each = [jax.tree.map(lambda leaf, c=c: leaf[c], stacked) for c in range(C)]
-    X, y = as_array(ROWS), as_array(y)
+    rows, y = DataBatch(as_array(ROWS), as_array(y)), as_array(y)
 
     def exact(vector):
-        value, (batch, moments) = penalised_bound(problem, each, vector, X, y)
+        value, (batch, moments) = penalised_bound(problem, each, vector, rows)
         return value, problem.targets(batch, moments.mean, moments.variance)
 
     (value, targets), slope = run(jax.value_and_grad(exact, has_aux=True), vector)
     tangent = sample.bound
-    means, variances = (np.asarray(part) for part in run(problem.moments, run(problem.batch, vector, X, y), each)[:2])
+    means, variances = (np.asarray(part) for part in run(problem.moments, run(problem.batch, vector, rows), each)[:2])
     sums = tangent.constant(y, model.parameters) + jnp.sum(
         tangent.sums(means, variances, y, model.parameters, np.arange(C)), axis=1
     )
@@ -138,7 +139,7 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     @jax.jit
     def of_some(vector, latents):
         def bound(vector):
-            batch = problem.batch(vector, X, y)
+            batch = problem.batch(vector, rows)
             before = jax.tree.map(lambda leaf: leaf[latents], stacked)
             sampled = latent_subsampling.sampled_marginals(sample, batch, stacked, before, nothing, latents)._replace(
                 scale=sums
@@ -169,14 +170,17 @@ def test_the_sum_is_learned_from_estimates_of_it(doubles):
     weights = np.array([0.7, -1.1, 0.4])
     sums = np.exp(np.asarray(features(A)) @ weights)
     # The prior N(0, 1) of the weights has the say of one row among so many.
-    now = fit_log_sum(A, as_array(np.ones(50)), as_array(1e9))
+    now = fit_log_sum(A, as_array(np.ones(50)), None, as_array(1e9))
     np.testing.assert_allclose(now.weights, 0.0, atol=1e-12)
     for _ in range(40):
-        now = newton_update(now, A, as_array(sums), as_array(1e9), as_array(0.5))
+        now = newton_update(now, A, as_array(sums), None, as_array(1e9), as_array(0.5))
     np.testing.assert_allclose(now.weights, weights, atol=1e-6)
-    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), as_array(1e9)).weights, weights, atol=1e-7)
+    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), None, as_array(1e9)).weights, weights, atol=1e-7)
     # Unbiased estimates of either half or one and a half of the sum leave it where it is, to first order.
-    ups = [newton_update(now, A, as_array(share * sums), as_array(1e9), as_array(0.1)).weights for share in (0.5, 1.5)]
+    ups = [
+        newton_update(now, A, as_array(share * sums), None, as_array(1e9), as_array(0.1)).weights
+        for share in (0.5, 1.5)
+    ]
     np.testing.assert_allclose(np.mean(ups, axis=0), weights, atol=1e-6)
 
 

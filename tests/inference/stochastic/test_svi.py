@@ -14,6 +14,7 @@ from pgmodels.inference.empirical_bayes import bound as bound_module
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.stochastic import convergence as windows
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
+from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import (
     GradientStatistics,
     Rates,
@@ -201,7 +202,7 @@ def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, i
     assert len(vector) == 4 + 4 * inputs_move
     assert problem.learnable.names == ["dispersion", "variance", "lengthscale", "mean"]
     rows, naturals = as_array(X[::16]), some_q()
-    ours = lambda vector: penalised_bound(problem, naturals, vector, rows, COUNTS)[0]  # noqa: E731
+    ours = lambda vector: penalised_bound(problem, naturals, vector, DataBatch(rows, COUNTS))[0]  # noqa: E731
     theirs = lambda vector: written_out(vector, naturals[0], rows, COUNTS)  # noqa: E731
     (value, slope), (expected, its_slope) = (run(jax.value_and_grad(f), vector) for f in (ours, theirs))
     # Inverses of a matrix with condition number 1e2 lose as many digits.
@@ -209,7 +210,7 @@ def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, i
     np.testing.assert_allclose(slope, its_slope, rtol=1e-9)
     # Batches average to it, the log prior and KL included.
     batch = jax.value_and_grad(lambda *arguments: penalised_bound(problem, naturals, *arguments)[0])
-    by_batch = [run(batch, vector, rows[i::3], as_array(COUNTS)[i::3]) for i in range(3)]
+    by_batch = [run(batch, vector, DataBatch(rows[i::3], as_array(COUNTS)[i::3])) for i in range(3)]
     assert np.mean([value for value, _ in by_batch]) == pytest.approx(float(expected), rel=1e-10)
     np.testing.assert_allclose(np.mean([slope for _, slope in by_batch], axis=0), its_slope, rtol=1e-9)
 
@@ -218,14 +219,12 @@ def test_the_bound_of_all_rows_and_its_gradient_are_those_written_out(doubles, i
 def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     rows = X[::16]
     problem, vector = learning(LEARNED, rows)
-    every, rates = (as_array(rows)[None], as_array(COUNTS)[None]), Rates(*map(as_array, np.array([1.0, 0.0, 0.0])))
-    state = run(first_state, problem, vector, *every)
+    every, rates = DataBatch(as_array(rows)[None], as_array(COUNTS)[None]), Rates(*map(as_array, [1.0, 0.0, 0.0]))
+    state = run(first_state, problem, vector, every)
     for _ in range(100):
-        state, _ = windows.advance(problem, state, *every, rates, 0, 1)
+        state, _ = windows.advance(problem, state, every, rates, 0, 1)
     (value, _), slope = run(
-        jax.value_and_grad(
-            lambda v: penalised_bound(problem, state.naturals, v, *(part[0] for part in every)), has_aux=True
-        ),
+        jax.value_and_grad(lambda v: penalised_bound(problem, state.naturals, v, every.number(0)), has_aux=True),
         vector,
     )
     collapsed, its_slope = MarginalBound(trainable(LEARNED), Data(rows, COUNTS))(np.asarray(vector))

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import minimize
 
 import pgmodels as pgm
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, natural_step, retraction_step
-from pgmodels.inference.variational.gaussian_vi import quadrature_of
-from pgmodels.objectives.randomised_quadrature import ShiftedQuadrature
+from pgmodels.objectives.expected import ShiftedQuadrature
 from pgmodels.priors.dense import WHITENING_JITTER
 from pgmodels.runtime.x64 import as_array
 from tests.covering import some
@@ -62,13 +62,13 @@ def test_steps_end_at_the_variational_gaussian(name, size):
 def test_precisions_below_zero_are_among_them():
     model, y = CASES["student_t"]
     exact = pgm.gaussian_vi(model, X, y)
-    sites = quadrature_of(model).local_sites(exact.mean, exact.variance, y, model.parameters)
+    sites = expected_objective(model).local_sites(exact.mean, exact.variance, y, model.parameters)
     assert np.min(sites[1]) < -0.05
 
 
 def closest_independent(model, y):
     """Means and roots of whitened values at Z, of each latent by itself, of the largest bound: by L-BFGS."""
-    terms, size, count = quadrature_of(model), model.num_latents, len(Z)
+    terms, size, count = expected_objective(model), model.num_latents, len(Z)
     K = rbf(Z, 2.0, 0.9) + WHITENING_JITTER * 2.0 * np.eye(count)
     A = np.linalg.solve(np.linalg.cholesky(K), 2.0 * np.exp(-0.5 * ((Z - X.T) / 0.9) ** 2))
     lower = np.tril_indices(count)
@@ -107,7 +107,7 @@ def test_latents_of_a_datum_are_independent():
 @pytest.mark.parametrize("predictors", [1, 3])
 def test_shifted_nodes_have_the_integral_as_their_mean(predictors):
     model = pgm.Model(pgm.Bernoulli() if predictors == 1 else pgm.LogisticSoftmax(3), gp(size=predictors))
-    exact = quadrature_of(model)
+    exact = expected_objective(model)
     shifted = ShiftedQuadrature.of(exact)
     # As wide as 33 nodes, or 16, are too few for and those of the exact rule enough.
     widest = 90.0 if predictors == 1 else 4.0
@@ -129,7 +129,7 @@ def test_shifted_nodes_have_the_integral_as_their_mean(predictors):
 
 def test_shifts_go_by_the_place_of_a_datum():
     """So that devices which share the rows of a batch shift each of them alike."""
-    shifted = ShiftedQuadrature.of(quadrature_of(CASES["bernoulli"][0]))
+    shifted = ShiftedQuadrature.of(expected_objective(CASES["bernoulli"][0]))
     m, v, y = RNG.normal(size=(6, 1)), np.full((6, 1), 60.0), LABELS[:6]
     with jax.enable_x64(True):
         every = run(lambda: shifted.for_batch(14.0).local_bound(m, v, y, {}))
@@ -190,7 +190,7 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"objective": "laplace"}, "objective must be one of 'augmented', 'expected'; got 'laplace'"),
+        ({"objective": "laplace"}, "objective must be one of 'augmented', 'expected', or a pgm.Objective; got 'lap"),
         ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' goes with objective='augmented'"),
         ({"objective": "expected", "class_batch_size": 2}, "class_batch_size goes without objective='expected'"),
     ],

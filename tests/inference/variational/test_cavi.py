@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_wine
 
-from pgmodels.inference.variational.cavi import ConvergenceWarning, cavi
+from pgmodels.inference.engine import ConvergenceWarning
+from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model

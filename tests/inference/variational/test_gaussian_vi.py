@@ -262,7 +262,7 @@ def test_wrong_calls_are_refused():
         pgm.gaussian_vi(model, X, y, tolerance=-1.0)
     with pytest.raises(ValueError, match=r"model must be a pgm\.Model"):
         pgm.gaussian_vi(model.likelihood, X, y)
-    with pytest.raises(ValueError, match=r"got that of gaussian_vi"):
+    with pytest.raises(ValueError, match=r"got that of 'expected'"):
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 

@@ -9,8 +9,9 @@ from scipy.optimize import minimize
 import pgmodels as pgm
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi as engine
+from pgmodels.inference.variational import cavi as module
 from pgmodels.inference.variational import newton_mean as mean_ascent
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.newton_mean import at_best_mean, can_ascend
 from tests.registry import CASES
 
@@ -35,9 +36,9 @@ def sparse(name, n=21, **data):
     return model.resolve(data.X), data
 
 
-def converged(problem, tolerance=1e-12, step=engine.step):
+def converged(problem, tolerance=1e-12, step=CAVI.step):
     """Where sweeps end."""
-    return maximise(step, problem, engine.init(problem), tolerance, 3000)
+    return maximise(step, problem, CAVI.init(problem), tolerance, 3000)
 
 
 @pytest.mark.slow
@@ -50,8 +51,8 @@ def test_the_mean_is_best(name, monkeypatch):
     model, data = sparse(name)
     problem = problem_of(model, data)
     assert can_ascend(problem)
-    assert problem.row_mask is not None
-    state = engine.state_of(problem, engine.init(problem).sites)
+    assert problem.row_weights is not None
+    state = CAVI.state_of(problem, CAVI.init(problem).sites)
     mean, sites = jax.jit(at_best_mean)(problem, *state[:3])
     rows = len(data.y)
     case, y = CASES[name], data.y
@@ -72,7 +73,7 @@ def test_the_mean_is_best(name, monkeypatch):
     natural_target = problem.moments(sites)
     np.testing.assert_allclose(natural_target[0][:rows], mean[:rows], atol=1e-6)
     np.testing.assert_allclose(natural_target[1], state.variance, rtol=1e-12)
-    assert engine.state_of(problem, sites).elbo > state.elbo
+    assert CAVI.state_of(problem, sites).elbo > state.elbo
 
 
 def _design(G, Phi):
@@ -89,9 +90,9 @@ def test_sweeps_end_where_plain_ones_do(name, monkeypatch):
     ascent = converged(problem)
     assert ascent.converged
     assert np.diff(ascent.trace).min() > -1e-11 * abs(ascent.trace[-1])
-    monkeypatch.setattr(engine, "can_ascend", lambda problem: False)
+    monkeypatch.setattr(module, "can_ascend", lambda problem: False)
     # A function of its own has programs of its own.
-    plain = converged(problem, step=lambda problem, state: engine.step(problem, state))
+    plain = converged(problem, step=lambda problem, state: CAVI.step(problem, state))
     np.testing.assert_allclose(ascent.trace[-1], plain.trace[-1], rtol=1e-9)
     np.testing.assert_allclose(ascent.state.mean, plain.state.mean, atol=1e-4)
     assert len(ascent.trace) <= len(plain.trace)
@@ -147,6 +148,6 @@ def test_a_start_says_nothing_of_the_mean():
     """Its moments are no sites': the first step is a sweep from them."""
     model, data = sparse("bernoulli")
     problem = problem_of(model, data)
-    start = engine.init(problem)
-    expected = engine.state_of(problem, problem.sites(*start[:2]))
-    np.testing.assert_allclose(engine.step(problem, start).mean, expected.mean, rtol=1e-12)
+    start = CAVI.init(problem)
+    expected = CAVI.state_of(problem, problem.sites(*start[:2]))
+    np.testing.assert_allclose(CAVI.step(problem, start).mean, expected.mean, rtol=1e-12)

@@ -8,8 +8,8 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound, collapsed_bound
 from pgmodels.inference.loop import run_block
-from pgmodels.inference.variational import cavi as engine
 from pgmodels.inference.variational import second_order_sweeps as expanded
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.second_order_sweeps import ascend_expanded, can_expand, expanded_at, expanded_bound
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import trainable
@@ -63,10 +63,10 @@ def test_moments_move_as_they_say():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_optimum_of_plain_sweeps(name):
     problem = dense_problem(name)
-    start = engine.first_state(problem)
+    start = CAVI.init(problem)
     assert can_expand(problem)
     ascent, _ = jax.jit(lambda problem, start: ascend_expanded(problem, start, 1e-11, 50))(problem, start)
-    plain = jax.jit(lambda problem, start: run_block(engine.step, problem, start, 1e-14, 2000, 2000))(problem, start)
+    plain = jax.jit(lambda problem, start: run_block(CAVI.step, problem, start, 1e-14, 2000, 2000))(problem, start)
     trace = np.asarray(ascent.trace)[: int(ascent.taken)]
     assert ascent.converged
     # What is promised is of second order, so that what is left is below the tolerance but for its own square.
@@ -80,7 +80,7 @@ def test_the_optimum_of_plain_sweeps(name):
 @pytest.mark.slow
 def test_where_promises_are_broken_the_sweep_counts(monkeypatch):
     problem = dense_problem("bernoulli")
-    start = engine.first_state(problem)
+    start = CAVI.init(problem)
     honest = ascend_expanded(problem, start, 1e-12, 50)[0].state.elbo
 
     def astray(problem, state, expansions):
@@ -107,10 +107,10 @@ def test_the_gradient_is_that_of_the_collapsed_bound(name):
     def at(shifts):
         group = problem.prior.groups[0]
         kernel = jax.tree.map(lambda leaf: leaf * jnp.exp(shifts["kernel"]), group.kernel)
-        moved = covariance_prior(kernel, group.mean + shifts["mean"], group.X, group.size, problem.row_mask)
+        moved = covariance_prior(kernel, group.mean + shifts["mean"], group.X, group.size, problem.row_weights)
         parameters = {name: value * jnp.exp(shifts["parameters"]) for name, value in problem.parameters.items()}
         prior = PriorCollection((moved,))
-        return type(problem)(problem.objective, prior, problem.y, parameters, row_mask=problem.row_mask)
+        return type(problem)(problem.objective, prior, problem.y, parameters, row_weights=problem.row_weights)
 
     zero = {name: jnp.zeros(()) for name in ("kernel", "mean", "parameters")}
     ours = jax.grad(lambda shifts: expanded_bound(at(shifts), expanded.state, expanded.expansions))(zero)

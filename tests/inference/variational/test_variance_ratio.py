@@ -8,7 +8,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.inference.empirical_bayes.bound import objective_of
+from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.variational.variance_ratio import variance_ratio
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.results.correction import CorrectionWarning

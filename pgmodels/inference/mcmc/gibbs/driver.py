@@ -22,15 +22,15 @@ from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
-from pgmodels.inference.mcmc.gibbs.target import Chain, Target
+from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.interop.numpyro_model import checked_unknowns
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
+from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
-from pgmodels.priors.padding import pad_rows, row_mask_of
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
@@ -71,19 +71,20 @@ class GibbsRun(Picklable):
         groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
         bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
-        row_mask = None
-        if model.can_pad and self.prior.can_pad:
-            self.prior = self.prior.padded()
-            row_mask = as_array(row_mask_of(len(data.y), self.prior.num_rows))
+        pads = model.can_pad and self.prior.can_pad
+        self.prior = self.prior.padded() if pads else self.prior
+        # Auxiliary variables are drawn given the formula to the power of the weights: they are no factors here.
+        self.powers = with_powers(model, data)
+        y, row_mask = self.powers[1].padded(self.prior.num_rows)
         self.target = Target(
-            model=model.bare(),
-            inputs=model.inputs(data.X, padded=row_mask is not None),
-            y=as_array(pad_rows(data.y, self.prior.num_rows)),
-            augmentation=model.augmentation,
+            model=self.powers[0].bare(),
+            inputs=model.inputs(data.X, padded=pads),
+            y=y,
+            augmentation=self.powers[0].augmentation,
             unknowns=self.unknowns,
             groups=tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
-            fixed_reference=None if self._sampled else self.prior,
-            row_mask=row_mask,
+            fixed_reference=None if self._sampled else Reference(self.prior),
+            row_mask=row_mask if pads else None,
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
         self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
@@ -141,7 +142,8 @@ class GibbsRun(Picklable):
             self.prior = finer.resized(self.prior.num_rows)
             fit = first_fit(self.target, self.prior)
             self.precision = _largest_precision(fit)
-        self.target = replace(self.target, fixed_reference=_to_draw_from(fit.surrogate).completed(fit.surrogate))
+        surrogate = _to_draw_from(fit.surrogate).completed(fit.surrogate)
+        self.target = replace(self.target, fixed_reference=Reference(surrogate=surrogate))
 
     @property
     def _sampled(self) -> bool:
@@ -152,9 +154,10 @@ class GibbsRun(Picklable):
     def fingerprint(self) -> dict[str, str]:
         """Digests of everything that determines the draws, the same in every process."""
         num_warmup, num_chains, key, keep = self.settings
+        model, data = self.powers
         return {
-            "model": self.model.signature,
-            "data": digest((self.data.X, self.data.y)),
+            "model": model.signature,
+            "data": digest((data.X, data.y)),
             "seed": digest(key),
             "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
         }
@@ -255,6 +258,7 @@ class GibbsRun(Picklable):
             X=self.data.X,
             y=self.data.y,
             columns=self.data.columns,
+            weights=self.data.weights,
             prior=prior,
             whitened=whitened,
             log_likelihood_trace=records.log_likelihood,
@@ -324,7 +328,7 @@ class GibbsRun(Picklable):
         """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
         path, fault = fit_again(self.target, vectors, self._preconditioned)
         if fault:
-            self.failed_fits.append(f"iteration {self.number}{':' if response is None else ','} {fault}")
+            self.failed_fits.append(f"iteration {self.number}{':' if path is None else ','} {fault}")
         if path is not None:
             self.target = replace(self.target, fitted=path)
             self.state = renew_surrogates(self.target, self.state)
@@ -352,7 +356,7 @@ class GibbsRun(Picklable):
 
 def _largest_precision(fit: Fit) -> float:
     surrogate = fit.surrogate
-    return float(np.asarray(surrogate.prior.total(surrogate.precision)).max())
+    return float(np.asarray(surrogate.prior.total(surrogate.sites.precision)).max())
 
 
 def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
@@ -392,7 +396,7 @@ def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
     spans = surrogate.prior.spans()
     residual = surrogate.prior.marginals()[1] - spans.marginals()[1]
     W = precisions_of(surrogate)
-    moved = condition_blocks(spans, surrogate.potential, W, surrogate.blocks)
+    moved = condition_blocks(spans, Sites(surrogate.sites.potential, W), surrogate.blocks)
     return residual, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + residual
 
 

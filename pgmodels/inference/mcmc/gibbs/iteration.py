@@ -11,10 +11,8 @@ import jax.numpy as jnp
 
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule, MoveStats
 from pgmodels.inference.mcmc.gibbs.schedule import Schedule, zero_stats
-from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target, prior_at, prior_of, surrogate_at
+from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target, prior_at, surrogate_at
 from pgmodels.inference.mcmc.gibbs.trace import CHUNK, Keep, Moments, Record
-from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -102,11 +100,10 @@ def _steps(
         moved = move.steps(target, move_schedule.settings, chain, state, number, count)
         state = moved.state
     else:
-        shared = reference if reference is not None else target.fixed_reference
-        used = prior_of(shared) if move.state is PriorCollection and shared is not None else shared
+        used = getattr(target.fixed_reference if reference is None else reference, move.state)
         moved = move.steps(target, move_schedule.settings, chain, used, number, count)
         if MoveRequirement.HYPERPARAMETERS in move.requirements:
-            reference = moved.state
+            reference = Reference(surrogate=moved.state)
     return moved.chain, reference, state, moved.info, moved.finite
 
 
@@ -132,20 +129,21 @@ def _renewals(moves: Sequence[Move]) -> set[int]:
 def _needs_surrogate(schedule: Schedule) -> Any:
     """Whether any move that uses the surrogate is made."""
     pairs = zip(schedule.moves, schedule.move_schedules, strict=True)
-    return (
-        sum((move_schedule.repeats for move, move_schedule in pairs if move.state is BlockPosterior), as_array(0)) > 0
-    )
+    repeats = (move_schedule.repeats for move, move_schedule in pairs if move.state == "surrogate")
+    return sum(repeats, as_array(0)) > 0
 
 
 def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference) -> Reference:
     """The reference at the chain's hyperparameters. If no move uses the surrogate, only its prior is recomputed."""
-    if not isinstance(reference, BlockPosterior):
-        return prior_at(target, chain.unknowns)
-    return jax.lax.cond(
+    before = reference.surrogate
+    if before is None:
+        return Reference(prior_at(target, chain.unknowns))
+    renewed = jax.lax.cond(
         surrogate,
         lambda: surrogate_at(target, chain.unknowns),
-        lambda: replace(reference, prior=prior_at(target, chain.unknowns)),
+        lambda: replace(before, prior=prior_at(target, chain.unknowns)),
     )
+    return Reference(surrogate=renewed)
 
 
 @partial(compiled, on_one_thread=True, static_argnames="keep")
@@ -185,13 +183,7 @@ def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: A
 
     def one(key: Any) -> State:
         key, draw = jax.random.split(key)
-        if isinstance(reference, BlockPosterior):
-            coordinates = reference.centre + reference.deviation(jax.random.normal(draw, reference.centre.shape))
-            latents = reference.prior.latents(reference.prior.unflatten(coordinates))
-        else:
-            latents, whitened = reference.draw(draw)
-            coordinates = reference.flatten(whitened)
-        chain = Chain(key, vector, latents, coordinates)
+        chain = Chain(key, vector, *reference.draw(draw))
         move_states = tuple(move.init(target, chain) if move.state is None else () for move in moves)
         return State(chain, reference if target.fixed_reference is None else None, move_states)
 
@@ -204,4 +196,5 @@ start_chains = compiled(started_chains, static_argnames="moves", optimise=False,
 @partial(compiled, on_one_thread=True)
 def renew_surrogates(target: Target, state: State) -> State:
     """The same chains, with the surrogates of a new target."""
-    return state._replace(reference=jax.lax.map(partial(surrogate_at, target), state.chains.unknowns))
+    surrogate = jax.lax.map(partial(surrogate_at, target), state.chains.unknowns)
+    return state._replace(reference=Reference(surrogate=surrogate))

@@ -12,7 +12,7 @@ from pgmodels.inference.mcmc.gibbs.iteration import State, iterate, start_chains
 from pgmodels.inference.mcmc.gibbs.sampler import as_key
 from pgmodels.inference.mcmc.gibbs.schedule import zero_stats
 from pgmodels.inference.mcmc.gibbs.trace import Keep
-from pgmodels.inference.variational.cavi import nearly_converged
+from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import Model, require_model
 from pgmodels.runtime.x64 import as_array, double_precision
 

@@ -12,9 +12,9 @@ from pgmodels.inference.inducing_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
-from pgmodels.inference.variational.cavi import nearly_converged
+from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import as_key
@@ -65,7 +65,7 @@ def gibbs(
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
     if weights is not None:
-        _check_powers(model, data)
+        _check_powers(*with_powers(model, data))
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     saved = None if checkpoint is None else Checkpoint(checkpoint)

@@ -3,20 +3,20 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from pgmodels.inference.loop import run_block
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, couple
-from pgmodels.inference.variational import cavi
-from pgmodels.inference.variational.gaussian_vi import GaussianState, positive_part, pull, quadrature_of, state_of, step
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, GaussianState, positive_part, pull
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior, Marginals
+from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.fresh import Fresh
+from pgmodels.priors.posterior import Marginals
 from pgmodels.runtime.jit import compiled
 
 # The surrogate is only a reference distribution: a loose tolerance suffices.
@@ -42,19 +42,19 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
 
     ``row_mask`` says which rows are data, None where all are; the others get no factors.
     """
-    objective = quadrature_of(model, coarse=True)
-    problem = Problem(objective, prior, y, model.parameters, row_mask=row_mask)
+    objective = expected_objective(model, coarse=True)
+    problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
 def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
     """Where the fit starts: at the first sites of ``cavi``, whose bound nothing makes overflow."""
-    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_mask=row_mask))
+    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
 
 
 @partial(compiled, optimise=False)
 def _first_sites(problem: Problem) -> Sites:
-    return cavi.first_state(problem).sites
+    return CAVI.init(problem).sites
 
 
 def fit_surrogate(problem: Problem, start: Sites) -> Fit:
@@ -62,7 +62,7 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     if problem.coupled and not start.coupled:
         if sum(problem.prior.ranks) >= _DEAR:
             start = _ascend_apart(problem.with_independent_sites(), start)
-        start = Sites(start.potential, jax.vmap(jnp.diag)(start.precision))
+        start = start.as_coupled()
     return _ascend(problem, start).completed(problem.prior)
 
 
@@ -80,7 +80,8 @@ def _ascend(problem: Problem, start: Sites) -> Fresh:
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:
-    return run_block(step, problem, state_of(problem, start), _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+    first = NATURAL_GRADIENT.state_of(problem, start)
+    return run_block(NATURAL_GRADIENT.step, problem, first, _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
@@ -98,7 +99,7 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
 
 def precisions_of(surrogate: BlockPosterior) -> Any:
     """The precisions of the data's sites, (n, latents, latents), of which a surrogate has a share."""
-    return surrogate.precision / _SHARE
+    return surrogate.sites.precision / _SHARE
 
 
 def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
@@ -108,7 +109,4 @@ def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
 
 def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
     """The posterior given sites, with all latents of a datum factorised together where that is affordable."""
-    predictors = problem.objective.predictors
-    if predictors is None and not sites.coupled:
-        sites = Sites(sites.potential, jax.vmap(jnp.diag)(sites.precision))
-    return couple(predictors, problem.prior, sites, problem.y, problem.parameters)
+    return couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.inference.mcmc.gibbs.preconditioner import FURTHEST, constant_preconditioner, log_lengths
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit
-from pgmodels.priors.block_posterior import Marginals
+from pgmodels.priors.posterior import Marginals
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -17,8 +18,28 @@ from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import masked
 from pgmodels.runtime.pickling import Module
 
-# The Gaussian over the latents that moves use: the prior, or the surrogate, which contains the prior.
-Reference = PriorCollection | BlockPosterior
+
+class Reference(NamedTuple):
+    """The Gaussian over the latents that moves use: the surrogate, which contains the prior, or the prior alone."""
+
+    prior_alone: PriorCollection | None = None
+    surrogate: BlockPosterior | None = None
+
+    @property
+    def prior(self) -> PriorCollection:
+        """The prior of the latents."""
+        prior = self.prior_alone if self.surrogate is None else self.surrogate.prior
+        assert prior is not None
+        return prior
+
+    def draw(self, key: Any) -> tuple[Any, Any]:
+        """A draw of the latents at the data and its coordinates, flat."""
+        if self.surrogate is None:
+            latents, whitened = self.prior.draw(key)
+            return latents, self.prior.flatten(whitened)
+        centre = self.surrogate.centre
+        coordinates = centre + self.surrogate.deviation(jax.random.normal(key, centre.shape))
+        return self.prior.latents(self.prior.unflatten(coordinates)), coordinates
 
 
 class Chain(NamedTuple):
@@ -79,7 +100,7 @@ class Target(Module):
     def prior(self, vector: Any) -> PriorCollection:
         """The latents' prior at given hyperparameters."""
         if self.fixed_reference is not None:
-            return prior_of(self.fixed_reference)
+            return self.fixed_reference.prior
         return self.drawn(vector).traced_prior(self.inputs, self.groups).for_sampling()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
@@ -98,8 +119,8 @@ class Target(Module):
 
     def surrogate(self, vector: Any) -> BlockPosterior:
         """The surrogate at given hyperparameters: its prior's, with factors made where ``path`` expects the latents."""
-        if isinstance(self.fixed_reference, BlockPosterior):
-            return self.fixed_reference
+        if self.fixed_reference is not None and self.fixed_reference.surrogate is not None:
+            return self.fixed_reference.surrogate
         problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.row_mask)
         return surrogate_of(problem, self.path.at(vector))
 
@@ -107,12 +128,7 @@ class Target(Module):
         """The prior or surrogate that moves use at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference
-        return self.prior(vector) if self.fitted is None else self.surrogate(vector)
-
-
-def prior_of(reference: Reference) -> PriorCollection:
-    """The prior of a reference Gaussian."""
-    return reference.prior if isinstance(reference, BlockPosterior) else reference
+        return Reference(self.prior(vector)) if self.fitted is None else Reference(surrogate=self.surrogate(vector))
 
 
 # Over chains these loop: see pgmodels.priors.lapack_loops.

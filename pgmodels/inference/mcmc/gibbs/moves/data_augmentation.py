@@ -1,7 +1,7 @@
 """The Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class DataAugmentation(Move):
     """
 
     name: ClassVar[str] = "sweep"
-    state: ClassVar[type[PriorCollection]] = PriorCollection
+    state: ClassVar[Literal["prior"]] = "prior"
     is_sweep: ClassVar[bool] = True
 
     def no_info(self, chain: Chain) -> DataAugmentationInfo:

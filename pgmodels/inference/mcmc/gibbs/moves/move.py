@@ -3,13 +3,12 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
-from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.x64 import as_array
 
@@ -59,14 +58,15 @@ class MoveStats(NamedTuple):
 class Move(ABC):
     """A Markov transition of one chain that leaves the posterior invariant.
 
-    ``state`` is the type of the object the move uses at the current hyperparameters, shared between moves: the prior or
-    the surrogate. With None the move has a state from ``init``. A move that updates the hyperparameters either uses the
-    surrogate, and returns it at the new hyperparameters, or uses None; then the shared object is recomputed.
+    ``state`` names the object that the move uses at the current hyperparameters, shared between moves: the ``prior`` or
+    the ``surrogate`` of a ``Reference``. With None the move has a state from ``init``. A move that updates the
+    hyperparameters either uses the surrogate, and returns it at the new hyperparameters, or uses None; then the shared
+    object is recomputed.
     """
 
     name: ClassVar[str]
     requirements: ClassVar[frozenset[MoveRequirement]] = frozenset()
-    state: ClassVar[type[PriorCollection] | type[BlockPosterior] | None] = None
+    state: ClassVar[Literal["prior", "surrogate"] | None] = None
     # Whether it is a Gibbs sweep, whose spacing goes by the cost of the other moves.
     is_sweep: ClassVar[bool] = False
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ class SliceLatents(Move):
 
     name: ClassVar[str] = "slice_latents"
     requirements: ClassVar[frozenset[MoveRequirement]] = frozenset({MoveRequirement.GAUSSIAN})
-    state: ClassVar[type[BlockPosterior]] = BlockPosterior
+    state: ClassVar[Literal["surrogate"]] = "surrogate"
 
     def no_info(self, chain: Chain) -> Any:
         """See Move."""

@@ -1,7 +1,7 @@
 """Slice steps on the hyperparameters, the latents moving with the surrogate."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 
@@ -43,7 +43,7 @@ class SurrogateSlice(Move):
     requirements: ClassVar[frozenset[MoveRequirement]] = frozenset(
         {MoveRequirement.HYPERPARAMETERS, MoveRequirement.GAUSSIAN}
     )
-    state: ClassVar[type[BlockPosterior]] = BlockPosterior
+    state: ClassVar[Literal["surrogate"]] = "surrogate"
 
     def step(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any) -> Step:
         """See Move."""

@@ -1,0 +1,113 @@
+"""The objectives of a model by name, or as objects of one's own."""
+
+from collections.abc import Callable
+
+from pgmodels.augmentation.normal_form import expand
+from pgmodels.augmentation.predictor import affine
+from pgmodels.augmentation.predictors import rewrite_if_fewer
+from pgmodels.augmentation.quadratic import read_completed
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.operations import Call, Power
+from pgmodels.likelihoods.symbols import Constant
+from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
+from pgmodels.objectives.expected import Kink, Quadrature
+from pgmodels.results.approximation import GaussianResult
+
+
+def augmented_objective(model: Model) -> Objective:
+    """The bound of the derived augmentation; NoAugmentationError if there is none."""
+    return model.augmentation
+
+
+def expected_objective(model: Model, coarse: bool = False) -> Quadrature:
+    """The expected log density of a model's formula, over its predictors where its factors combine latents."""
+    if model.is_augmentable:
+        formula, predictors = model.augmentation.formula, model.augmentation.predictors
+    else:
+        formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
+    size = model.num_latents if predictors is None else len(predictors.rows)
+    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
+
+
+# By the names that users pass and results record.
+OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
+    "augmented": augmented_objective,
+    "expected": expected_objective,
+}
+AUTO = "auto"
+
+
+def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
+    """Raise ValueError if ``objective`` is neither an object nor a name; ``auto`` is whether that is a name too."""
+    names = ((AUTO,) if auto else ()) + tuple(OBJECTIVES)
+    if isinstance(objective, str) and objective not in names:
+        raise ValueError(
+            f"objective must be one of {', '.join(map(repr, names))}, or a pgm.Objective; got {objective!r}."
+        )
+    if not isinstance(objective, (str, Objective)):
+        raise ValueError(
+            f"objective must be one of {', '.join(map(repr, names))}, or an instance of a subclass of pgm.Objective; "
+            f"got {objective!r}."
+        )
+
+
+def objective_of(model: Model, objective: str | Objective) -> Objective:
+    """The objective of a model by name, or the object itself if its number of latents is that of the model.
+
+    ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
+    augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.
+    """
+    check_objective(objective, auto=True)
+    if isinstance(objective, Objective):
+        if objective.num_latents != model.num_latents:
+            raise ValueError(
+                f"objective {objective.name!r} is for {objective.num_latents} latents; the model has "
+                f"{model.num_latents}. Give the GPs of the model that number, or the objective that size."
+            )
+        return objective
+    if objective == AUTO:
+        derived = model.augmentation if model.is_augmentable else None
+        takes_derived = derived is not None and (derived.size > 1 or derived.is_exact)
+        objective = "augmented" if takes_derived else "expected"
+    return OBJECTIVES[objective](model)
+
+
+def custom_objective(model: Model, objective: Objective) -> Objective | None:
+    """The objective if its name alone does not give it."""
+    by_name = OBJECTIVES.get(objective.name)
+    return None if by_name is not None and by_name(model) == objective else objective
+
+
+def objective_of_result(result: GaussianResult) -> Objective:
+    """The objective that a result is the optimum of.
+
+    Raises ValueError for a loaded result of an objective of one's own that was not given to ``pgm.load``.
+    """
+    if result.custom_objective is not None:
+        return result.custom_objective
+    if result.objective not in OBJECTIVES:
+        raise ValueError(
+            f"the result is the optimum of the objective {result.objective!r}, which its file does not hold: give it "
+            "to pgm.load(path, objective=...)."
+        )
+    return objective_of(result.model, result.objective)
+
+
+def _kinks(expression: Expression) -> list[Kink]:
+    """The kinks of a formula: zeros of affine arguments of absolute values, and vertices under fractional powers.
+
+    The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
+    """
+    if expression.latent_free:
+        return []
+    kinks = [kink for child in expression.children for kink in _kinks(child)]
+    predictor = None
+    if isinstance(expression, Call) and expression.name == "abs":
+        predictor = affine(expression.argument)
+    elif isinstance(expression, Power) and isinstance(expression.exponent, Constant) and expression.exponent.value % 1:
+        quadratic = read_completed(expand(expression.base, 1))
+        predictor = quadratic.squares[0].predictor if quadratic and len(quadratic.squares) == 1 else None
+    if predictor is not None:
+        kinks.append(Kink(predictor.scale, predictor.shift))
+    return kinks

@@ -1,0 +1,175 @@
+"""Natural-gradient ascent: steps of backtracked length towards the optimal sites, for any objective."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pgmodels.inference.engine import ConvergenceWarning, Engine
+from pgmodels.inference.loop import Ascent, backtrack
+from pgmodels.inference.problem import Problem, Spread
+from pgmodels.numerics.anderson import History, empty_history
+from pgmodels.priors.base import Sites
+from pgmodels.priors.blocks import MAX_BLOCK
+from pgmodels.runtime.warnings import warn
+
+# Maximum halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the mean moves.
+_HALVINGS, _OF_ALL = 60, 30
+# Stalled if a step is shorter than _SHORT and sites miss their targets by _STILL, in posterior standard deviations.
+_SHORT, _STILL = 1e-3, 0.01
+
+
+class GaussianState(NamedTuple):
+    """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
+
+    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is that of
+    the last step, 0 if none raised the ELBO.
+    """
+
+    mean: Float[Array, "n p"]
+    variance: Spread
+    sites: Sites
+    slope: Sites
+    elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
+    length: Float[Array, ""]
+    memory: History
+
+
+class NaturalGradient(Engine):
+    """Steps along the natural gradient, for objectives whose full steps may lower the ELBO."""
+
+    def init(self, problem: Problem) -> GaussianState:
+        """The state of the sites at the prior mean and a variance of at most 1.
+
+        Their gradient at the prior mean is halved until the ELBO is not below that without it: for large counts the
+        full step makes the rate overflow.
+        """
+        mean, variance = problem.marginals()
+        largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
+        slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
+        precision = positive_part(slope.precision)
+        gradient = slope.potential - pull(slope.precision, mean)
+
+        def pulled(share: Any) -> GaussianState:
+            return self.state_of(problem, Sites(share * gradient + pull(precision, mean), precision))
+
+        return backtrack(lambda count: pulled(0.5**count), pulled(0.0), 0, _HALVINGS - 1)[0]
+
+    def state_of(
+        self, problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None
+    ) -> GaussianState:
+        """The state of given sites."""
+        mean, variance, _, divergence = problem.moments(sites)
+        elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
+        memory = empty_history(sites) if memory is None else memory
+        return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory)
+
+    def step(self, problem: Problem, state: GaussianState) -> GaussianState:
+        """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
+
+        Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Independent precisions
+        are clipped at zero, which changes the direction for log densities that are not concave: if no length of it
+        raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Coupled sites may have any
+        precisions for which the posterior is proper.
+        """
+        target = state.slope if problem.coupled else positive(state.slope, state.mean)
+        fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
+        memory = state.memory.after(state.sites, target)
+        further = memory.extrapolated(target)
+        longest = jnp.minimum(1.0, 2.0 * state.length)
+        # Extrapolate only after full steps; a history whose extrapolation fails is discarded. A state without a bound,
+        # with its moments and history, belongs to another problem.
+        known = jnp.isfinite(state.elbo)
+        first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
+
+        def attempt(count: Int[Array, ""]) -> GaussianState:
+            halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
+            length = jnp.where(count < 0, 1.0, longest * 0.5**halvings)
+            aim = jax.tree.map(
+                lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]),
+                further,
+                target,
+                fixed_precision,
+            )
+            sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
+            return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
+
+        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1)
+        stays = state._replace(length=jnp.zeros_like(state.length))
+        return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
+
+    def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
+        """See Engine: not converged if it stopped because no step raises the ELBO."""
+        if not ascent.converged or not _is_stalled(problem, ascent.state):
+            return ascent
+        remedy = (
+            "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
+            "where they are written with abs, as in abs(y - f)."
+        )
+        if not problem.coupled:
+            remedy += (
+                " Precisions below zero are held at zero where latents are not factorised together. With "
+                f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {MAX_BLOCK} in all, and are."
+            )
+        warn(
+            f"{name} did not converge: after {len(ascent.trace) - 1} iterations no step raises the ELBO, and it is "
+            f"not at its optimum. {remedy}",
+            ConvergenceWarning,
+        )
+        return ascent._replace(converged=False)
+
+
+def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
+    """Sites of another precision with the same gradient in the mean: h = E g + W m."""
+    gradient = sites.potential - pull(sites.precision, mean)
+    return Sites(gradient + pull(precision, mean), precision)
+
+
+def positive(sites: Sites, mean: Array) -> Sites:
+    """The same sites with the nearest non-negative precisions."""
+    return with_precision(sites, mean, positive_part(sites.precision))
+
+
+def positive_part(precision: Array) -> Array:
+    """The nearest non-negative precisions, (n, p), or positive semi-definite ones, (n, p, p)."""
+    if precision.ndim == 2:
+        return jnp.maximum(precision, 0.0)
+
+    def nearest(W: Array) -> Array:
+        values, vectors = jnp.linalg.eigh(0.5 * (W + W.T))
+        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+
+    # A sequential loop: see pgmodels.priors.lapack_loops.
+    return jax.lax.map(nearest, precision)
+
+
+def pull(precision: Array, mean: Array) -> Array:
+    """W m of each datum."""
+    return precision * mean if precision.ndim == 2 else jnp.einsum("ipq,iq->ip", precision, mean)
+
+
+def _is_stalled(problem: Problem, state: GaussianState) -> bool:
+    """Whether steps are short or zero although sites are far from the optimal ones at the marginals."""
+    if float(state.length) > _SHORT:
+        return False
+    m, sites = state.mean, state.sites
+    wanted = state.slope if problem.coupled else positive(state.slope, m)
+    by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
+    by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
+    v = np.diagonal(v, axis1=1, axis2=2) if problem.coupled else v
+    scale = np.sqrt(np.maximum(v, 0.0))
+    squares = scale[:, :, None] * scale[:, None, :] if problem.coupled else v
+    largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
+    return not largest <= _STILL
+
+
+def is_clipped(state: GaussianState) -> bool:
+    """Whether the optimal precision of a site is below zero."""
+    w = np.asarray(state.slope.precision)
+    return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
+
+
+NATURAL_GRADIENT = NaturalGradient()

@@ -1,0 +1,343 @@
+"""Variational inference with fixed hyperparameters: ``vi`` for any objective, ``cavi`` and ``gaussian_vi``."""
+
+import math
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.data.options import check_between, check_whole_number
+from pgmodels.inference.conditioning import condition
+from pgmodels.inference.engine import MANY, ConvergenceWarning, Engine, VariationalState, check_finite
+from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
+from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
+from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
+from pgmodels.inference.objectives import check_objective, custom_objective, objective_of
+from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, is_clipped
+from pgmodels.inference.variational.variance_ratio import warn_narrow
+from pgmodels.model import Data, Model, require_model
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
+from pgmodels.priors.blocks import MAX_BLOCK, choose_blocks
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.results.approximation import Approximation
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.threads import one_thread_if_small
+from pgmodels.runtime.warnings import PgmodelsWarning, warn
+from pgmodels.runtime.x64 import double_precision
+
+# Tolerance and iterations where q need not be converged: to select inducing inputs, to start from another objective's
+# optimum, and before checking whether precisions are clipped at zero.
+_NEAR, _FEW = 1e-4, 200
+
+
+class MeanFieldWarning(PgmodelsWarning):
+    """Latents of a datum are independent under q, because jointly they are too large to factorise."""
+
+
+@double_precision
+@one_thread_if_small
+def vi(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    objective: str | Objective = "augmented",
+    weights: Any = None,
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    callback: Callback | None = None,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian q(f) that maximises an objective, with hyperparameters fixed at their values.
+
+    ``objective`` is ``"augmented"``, the bound of ``cavi``; ``"expected"``, the expected log density of
+    ``gaussian_vi``; or an instance of a subclass of ``pgm.Objective``. Objectives whose full steps never lower the ELBO
+    are maximised by coordinate ascent, others by natural-gradient steps of backtracked length. The other parameters,
+    warnings and errors are those of ``cavi`` and ``gaussian_vi``. ``callback(state, info)`` is called after each
+    iteration, with the state of q(f) (``mean``, ``variance``, ``sites``) and a ``pgm.IterationInfo``.
+    """
+    return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, callback, progress)
+
+
+@double_precision
+@one_thread_if_small
+def cavi(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
+
+    Coordinate ascent with Anderson acceleration (Walker and Ni 2011); the ELBO never falls. With inducing inputs each
+    sweep first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``). X (n, d), y
+    (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: weight 2 duplicates a row, weight 0
+    leaves it out. Stops when the relative change of the ELBO in one iteration is below ``tolerance``; warns with
+    ConvergenceWarning if that takes more than ``max_iterations``, and with CorrectionWarning if variances are estimated
+    to be less than half of the right ones. Raises ValueError for bad data and NoAugmentationError for a likelihood
+    without an augmentation.
+    """
+    return _vi("cavi", model, X, y, "augmented", weights, max_iterations, tolerance, None, progress)
+
+
+@double_precision
+@one_thread_if_small
+def gaussian_vi(
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters fixed; any formula (math: section 6).
+
+    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is computed by quadrature, so that
+    the ELBO is above that of ``cavi``, which provides the start if the formula has an augmentation; the ELBO never
+    falls. The latents of a datum are correlated under q up to 3,200 coordinates in all, and independent beyond, with a
+    MeanFieldWarning. Stops when the relative change of the ELBO is below ``tolerance``; warns with ConvergenceWarning
+    if that takes more than ``max_iterations``, or if no step raises the ELBO although sites are not at their optimum
+    (for independent latents precisions are clipped at zero). Raises ValueError for bad data.
+    Source: Opper and Archambeau 2009; Khan and Lin 2017.
+    """
+    return _vi("gaussian_vi", model, X, y, "expected", weights, max_iterations, tolerance, None, progress)
+
+
+def _vi(
+    name: str, model: Model, X: Any, y: Any, objective: str | Objective, weights: Any, max_iterations: int,
+    tolerance: float, callback: Callback | None, progress: bool | None,
+) -> Approximation:  # fmt: skip
+    begin = time.perf_counter()
+    model, data = require_model(model).prepare(X, y, weights)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
+    check_callback(callback)
+    check_objective(objective)
+    model = model.resolve(data.X)
+    terms = objective_of(model, objective)
+    model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+    result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)
+    warn_narrow(name, result)
+    return result
+
+
+def engine_of(objective: Objective) -> Engine:
+    """The engine that maximises an objective."""
+    return CAVI if objective.is_monotone else NATURAL_GRADIENT
+
+
+def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
+    """The problem of a resolved model; predictors of a datum are coupled if the objective can and that is cheap."""
+    problem = problem_of(model, data, prior, objective)
+    return problem.with_coupled_sites() if couples(objective) and is_affordable(problem.prior) else problem
+
+
+def couples(objective: Objective) -> bool:
+    """Whether the predictors of a datum are correlated under q, where that is affordable."""
+    return objective.takes_covariances and objective.size > 1
+
+
+def is_affordable(prior: PriorCollection) -> bool:
+    """Whether all latents are factorised together."""
+    return prior.factored and len(choose_blocks(prior)) == 1
+
+
+def nearly_converged(model: Model, data: Data, objective: Objective | None = None) -> tuple[float, np.ndarray]:
+    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
+
+    Of the derived bound by default.
+    """
+    objective = objective or model.augmentation
+    problem = variational_problem(model, data, objective, model.prior(data.X))
+    start = start_state(model, data, problem)
+    state = maximise(engine_of(objective).step, problem, start, _NEAR, _FEW).state
+    return float(state.elbo), problem.precisions(state.sites)
+
+
+def start_state(model: Model, data: Data, problem: Problem) -> Any:
+    """The start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
+    engine = engine_of(problem.objective)
+    if not problem.objective.is_monotone and model.is_augmentable:
+        bounded = problem_of(model, data, problem.prior)
+        state = maximise(CAVI.step, bounded, init(CAVI, bounded), _NEAR, _FEW).state
+        if np.isfinite(float(state.elbo)):
+            return state_from(problem, state.sites)
+    return init(engine, problem)
+
+
+def state_from(problem: Problem, sites: Sites) -> Any:
+    """The state of sites, converted to coupled or independent ones as the problem requires."""
+    h, w = sites
+    if problem.coupled and not sites.coupled:
+        w = jax.vmap(jnp.diag)(w)
+    if sites.coupled and not problem.coupled:
+        w = jnp.diagonal(w, axis1=1, axis2=2)
+    return _from_sites(engine_of(problem.objective), problem, Sites(h, w))
+
+
+def _is_costly(engine: Engine, problem: Problem, *_: Any) -> bool:
+    return problem.objective.num_nodes > 1
+
+
+@partial(compiled, static_argnames="engine", optimise=_is_costly)
+def init(engine: Engine, problem: Problem) -> Any:
+    """Compiled ``Engine.init``."""
+    return engine.init(problem)
+
+
+@partial(compiled, static_argnames="engine")
+def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
+    return engine.state_of(problem, sites)
+
+
+def converge(
+    name: str,
+    model: Model,
+    data: Data,
+    objective: Objective,
+    start: VariationalState | None,
+    max_iterations: int,
+    tolerance: float,
+    progress: bool | None,
+    callback: Callback | None = None,
+    begin: float | None = None,
+) -> Approximation:
+    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given."""
+    begin = time.perf_counter() if begin is None else begin
+    problem = variational_problem(model, data, objective, model.prior(data.X))
+    _warn_independent(name, problem)
+    state = start_state(model, data, problem) if start is None else _continued(problem, start)
+    finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
+    if finer is not problem.prior:
+        problem = variational_problem(model, data, objective, finer)
+        state = init(CAVI, problem) if start is None and objective.is_monotone else _continued(problem, start or state)
+    problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
+    return conclude(name, model, data, problem, ascent, tolerance, begin)
+
+
+def _continued(problem: Problem, state: VariationalState) -> Any:
+    """A state to continue from: one of full steps as it is, one of backtracked steps by its sites."""
+    return state if problem.objective.is_monotone else state_from(problem, state.sites)
+
+
+def finish(
+    name: str, model: Model, data: Data, objective: Objective, ascent: Ascent, tolerance: float
+) -> Approximation:
+    """The result of a loop with the prior's traced form; continued if another form or coupled sites improve it."""
+    begin = time.perf_counter()
+    problem = variational_problem(model, data, objective, model.prior(data.X))
+    sites = ascent.state.sites
+    goes_on = (
+        problem.coupled != sites.coupled
+        or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
+        or (_may_couple(problem) and is_clipped(ascent.state))
+    )
+    if goes_on:
+        return converge(name, model, data, objective, ascent.state, MANY, tolerance, False, begin=begin)
+    _warn_independent(name, problem)
+    return conclude(name, model, data, problem, ascent, tolerance, begin)
+
+
+def _may_couple(problem: Problem) -> bool:
+    """Whether precisions are held at zero that coupled sites, whose precisions have any sign, need not hold."""
+    return problem.objective.signed and not problem.coupled and is_affordable(problem.prior)
+
+
+def _warn_independent(name: str, problem: Problem) -> None:
+    """Warn where the sites of a datum with several predictors are not coupled."""
+    if couples(problem.objective) and not problem.coupled:
+        warn(
+            f"{name} takes the latents of a datum as independent: together they have more than {MAX_BLOCK} "
+            "coordinates, or a prior without a factor. What they say of each other is lost.",
+            MeanFieldWarning,
+        )
+
+
+def optimise(
+    problem: Problem,
+    state: VariationalState,
+    tolerance: float,
+    max_iterations: int,
+    name: str = "",
+    progress: bool | None = False,
+    callback: Callback | None = None,
+) -> tuple[Problem, Ascent]:
+    """Maximise to the tolerance; if precisions are clipped at zero, continue with coupled sites, which are not clipped.
+
+    Near the optimum clipped precisions allow only very short steps, which take many halvings.
+    """
+    step, begin = engine_of(problem.objective).step, time.perf_counter()
+
+    def ascend(problem: Problem, state: Any, tolerance: float, before: np.ndarray | None = None) -> Ascent:
+        return maximise(
+            step, problem, state, tolerance, max_iterations, title=name, progress=progress, callback=callback,
+            before=before, begin=begin,
+        )  # fmt: skip
+
+    if not _may_couple(problem):
+        return problem, ascend(problem, state, tolerance)
+    ascent = ascend(problem, state, max(tolerance, _NEAR))
+    if not is_clipped(ascent.state):
+        ascent = ascend(problem, ascent.state, tolerance, ascent.trace)
+    if is_clipped(ascent.state):
+        problem = problem.with_coupled_sites()
+        ascent = ascend(problem, state_from(problem, ascent.state.sites), tolerance, ascent.trace)
+    return problem, ascent
+
+
+def conclude(
+    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
+) -> Approximation:
+    """The result of an engine's loop."""
+    check_finite(name, ascent.trace)
+    if not ascent.converged:
+        warn(
+            f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "
+            f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
+            ConvergenceWarning,
+        )
+    state, trace, converged = engine_of(problem.objective).finish(name, problem, ascent)
+    neglect = problem.neglect(state.mean, state.variance, state.sites)
+    precision = problem.largest_precision(state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    posterior, *moments = condition(problem, state.sites)
+    rows = len(data.y)
+    mean, variance = (np.asarray(part)[:rows] for part in moments)
+    if any(group.residual_variance() is not None for group in problem.prior.groups):
+        residual, precisions = np.asarray(_residual_variances(problem.prior)), problem.precisions(state.sites)
+        warn_left_out(model, data.X, residual[:rows], precisions[:rows], variance)
+    objective = problem.objective
+    return Approximation(
+        model=model,
+        X=data.X,
+        y=data.y,
+        columns=data.columns,
+        weights=data.weights,
+        posterior=posterior,
+        mean=mean,
+        variance=variance,
+        elbo_trace=trace,
+        converged=converged,
+        tolerance=tolerance,
+        seconds=time.perf_counter() - begin,
+        method=name,
+        objective=objective.name,
+        custom_objective=custom_objective(model, objective),
+    )
+
+
+@partial(compiled, optimise=False)
+def _residual_variances(prior: PriorCollection) -> Any:
+    return prior.residual_variances()
