@@ -113,7 +113,7 @@ class LatentPrior(Module):
         """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None
 
-    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> Posterior:
+    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> GroupPosterior:
         """The posterior without sites, of coordinates with these roots of their precisions and these means.
 
         Raises ValueError except by inducing inputs.
