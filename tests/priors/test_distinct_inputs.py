@@ -13,7 +13,7 @@ from pgmodels.data.arrays import distinct_rows
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.mcmc.chains import warn_unmixed
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import state_of
+from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.interop.numpyro_model import Program
 from pgmodels.kernels.distance import median_distance
 from pgmodels.model import Data
@@ -124,7 +124,7 @@ def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together()
         first, second = problem.prior.groups
         coarse = PriorCollection((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
         rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_weights[:, None]
-        state = run(state_of, problem, Sites(rows / NOISE, problem.row_weights[:, None] / NOISE))
+        state = run(CAVI.state_of, problem, Sites(rows / NOISE, problem.row_weights[:, None] / NOISE))
         neglect = replace(problem, prior=coarse).neglect(*state[:3])
     pull = np.linalg.solve(covariance(X, X) + NOISE * np.eye(20), y - MEAN)
     squares = [pull @ np.equal.outer(column, column) @ pull for column in X.T]

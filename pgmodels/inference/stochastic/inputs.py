@@ -40,5 +40,4 @@ def inputs_for_steps(
         elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
         return elbo, num_rows / len(rows) * precisions
 
-    chosen = select_inducing_inputs(model, sample.at(rows), optimum)
-    return choose_inputs(chosen, sample.X)
+    return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)

@@ -98,7 +98,7 @@ def targets(
     h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
     share, A = problem.num_rows / len(batch.y), batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
-    return NaturalParameters(share * precision, share * h.T @ A.T)
+    return NaturalParameters(share * precision, share * (h - w * batch.means[0]).T @ A.T)
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
@@ -111,7 +111,7 @@ def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array,
     sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
     scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
     naturals = targets(problem, sample, batch, both, every, scale)
-    log_sum = fit_log_sum(batch.factors[0], scale, batch.weights, problem.num_rows)
+    log_sum = fit_log_sum(batch.factors[0], scale, problem.num_rows)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
 
@@ -215,7 +215,7 @@ def step(
     )
     length = sample.share * rates.length(sample.share * state.values.taken)
     sums = estimated_sum(sample, batch, sampled, sampled.marginals, latents)
-    following = newton_update(log_sum, batch.factors[0], sums, batch.weights, problem.num_rows, length)
+    following = newton_update(log_sum, batch.factors[0], sums, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)
     every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
     after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)

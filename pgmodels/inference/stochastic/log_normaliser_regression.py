@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from pgmodels.priors.padding import masked
-
 
 class LogSum(NamedTuple):
     """log S0(x) as ``weights`` times the factor A at x and 1; ``curvature`` is the average of these features' squares.
@@ -24,25 +22,20 @@ def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 
-def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], row_mask: Array | None, num_rows: Array) -> LogSum:
+def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array) -> LogSum:
     """Least squares on the logarithms of sums that are known; weights have the prior N(0, 1)."""
-    phi, size = masked(row_mask, features(A)), len(sums)
+    phi, size = features(A), len(sums)
     curvature = phi.T @ phi / size
     return LogSum(_solve(curvature, phi.T @ jnp.log(sums) / size, num_rows), curvature)
 
 
 def newton_update(
-    now: LogSum,
-    A: Float[Array, "M b"],
-    sums: Float[Array, " b"],
-    row_mask: Array | None,
-    num_rows: Array,
-    rate: Array,
+    now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, rate: Array
 ) -> LogSum:
     """A step, so long at most, of Newton's towards what loses least at unbiased estimates of the sums at some rows."""
-    phi, size = masked(row_mask, features(A)), len(sums)
+    phi, size = features(A), len(sums)
     # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S.
-    excess = sums * jnp.exp(-(features(A) @ now.weights)) - 1.0
+    excess = sums * jnp.exp(-(phi @ now.weights)) - 1.0
     curvature = now.curvature + rate * (phi.T @ phi / size - now.curvature)
     return LogSum(
         now.weights + rate * _solve(curvature, phi.T @ excess / size - now.weights / num_rows, num_rows), curvature

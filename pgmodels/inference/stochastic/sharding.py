@@ -28,9 +28,9 @@ class DataBatch(NamedTuple):
     weights: Float[Array, "*batches b"] | None = None
 
     @classmethod
-    def of(cls, batches: Block) -> "DataBatch":
-        """Batches that were read."""
-        return cls(*map(as_array, batches))
+    def of(cls, block: Block) -> "DataBatch":
+        """Stacked batches as JAX arrays."""
+        return cls(*map(as_array, block))
 
     def number(self, index: Any) -> "DataBatch":
         """One of the batches; after the last comes the first."""
@@ -42,7 +42,7 @@ class DataBatch(NamedTuple):
 
 
 def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(problem, start, rows, *others)``, to be compiled, with the rows of its batches on all devices.
+    """``function(problem, start, rows, *others)``, to be compiled, with the rows of the batches on all devices.
 
     XLA adds up their sums. What it returns is the same on each device.
     """

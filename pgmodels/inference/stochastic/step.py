@@ -32,7 +32,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.representation import inducing_by_root
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.linear_predictor import pull_sites, push_covariance, push_moments, push_values
-from pgmodels.priors.padding import masked, weighted
+from pgmodels.priors.padding import weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -206,10 +206,9 @@ class StochasticProblem(Module):
         for group in prior.require_factors():
             at_rows = (group.factor, group.residual_variance()) if self.learns else group.factor_at(rows.X)
             factors += [at_rows] * group.size
-        predictors, y = self.objective.predictors, rows.y
-        Phi = None if predictors is None else predictors.matrix(y, parameters)
+        Phi = None if self.objective.predictors is None else self.objective.predictors.matrix(rows.y, parameters)
         A, residuals = [A for A, _ in factors], [residual for _, residual in factors]
-        return Batch(y, prior.means(), A, residuals, parameters, Phi, rows.weights)
+        return Batch(rows.y, prior.means(), A, residuals, parameters, Phi, rows.weights)
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
@@ -249,8 +248,8 @@ class StochasticProblem(Module):
             residual = push_values(batch.Phi**2, residual)
         w = self.objective.local_sites(moments.mean, moments.variance, batch.y, batch.parameters)[1]
         share = jnp.mean(residual / moments.variance, axis=1)
-        loss = jnp.mean(weighted(batch.weights, jnp.sum(0.5 * w * residual, axis=1)))
-        return jnp.stack([self.num_rows * loss, jnp.mean(masked(batch.weights, share))])
+        loss = weighted(batch.weights, jnp.sum(0.5 * w * residual, axis=1))
+        return jnp.stack([self.num_rows * jnp.mean(loss), jnp.mean(share)])
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
         """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""

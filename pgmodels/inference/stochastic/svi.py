@@ -28,7 +28,11 @@ from pgmodels.inference.stochastic.latent_subsampling import latent_sample_of
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.posterior import posterior
 from pgmodels.inference.stochastic.rows import Source, paired, shuffled, source_of
-from pgmodels.inference.stochastic.sharding import DataBatch, explain_lost_process, require_same_inputs
+from pgmodels.inference.stochastic.sharding import (
+    DataBatch,
+    explain_lost_process,
+    require_same_inputs,
+)
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
 from pgmodels.inference.variational.cavi import CAVI, start_at
 from pgmodels.inference.variational.variance_ratio import warn_narrow

@@ -10,6 +10,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.augmentation.tangent import TangentBound
+from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
@@ -170,17 +171,14 @@ def test_the_sum_is_learned_from_estimates_of_it(doubles):
     weights = np.array([0.7, -1.1, 0.4])
     sums = np.exp(np.asarray(features(A)) @ weights)
     # The prior N(0, 1) of the weights has the say of one row among so many.
-    now = fit_log_sum(A, as_array(np.ones(50)), None, as_array(1e9))
+    now = fit_log_sum(A, as_array(np.ones(50)), as_array(1e9))
     np.testing.assert_allclose(now.weights, 0.0, atol=1e-12)
     for _ in range(40):
-        now = newton_update(now, A, as_array(sums), None, as_array(1e9), as_array(0.5))
+        now = newton_update(now, A, as_array(sums), as_array(1e9), as_array(0.5))
     np.testing.assert_allclose(now.weights, weights, atol=1e-6)
-    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), None, as_array(1e9)).weights, weights, atol=1e-7)
+    np.testing.assert_allclose(fit_log_sum(A, as_array(sums), as_array(1e9)).weights, weights, atol=1e-7)
     # Unbiased estimates of either half or one and a half of the sum leave it where it is, to first order.
-    ups = [
-        newton_update(now, A, as_array(share * sums), None, as_array(1e9), as_array(0.1)).weights
-        for share in (0.5, 1.5)
-    ]
+    ups = [newton_update(now, A, as_array(share * sums), as_array(1e9), as_array(0.1)).weights for share in (0.5, 1.5)]
     np.testing.assert_allclose(np.mean(ups, axis=0), weights, atol=1e-6)
 
 
@@ -217,7 +215,7 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
 
 @pytest.mark.slow
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
+    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)
     result = taken(max_epochs=600, **SAVED)
     mean, variance = result.predict_latent(X)
