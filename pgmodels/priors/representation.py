@@ -59,6 +59,10 @@ class Representation(ABC):
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None without any."""
         return None
 
+    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
+        """The prior in an exact low-rank form, sooner than by ``bind``; None if dense is cheaper."""
+        return None
+
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
         """Whether ``count`` inducing inputs are the most that may be chosen, and the data ask for another."""
         return False
@@ -174,7 +178,7 @@ class Auto(Representation):
         )
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """The low-rank prior, or None if dense is cheaper, at a fraction of the time of ``bind``."""
+        """See Representation."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         factor = pivoted_cholesky(K, TOLERANCE)
         return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None

@@ -41,11 +41,11 @@ from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
-from pgmodels.priors.inducing.representation import Inducing, inducing_at, inducing_points_at
+from pgmodels.priors.inducing.representation import inducing_at, inducing_points_at
 from pgmodels.priors.inducing.selection import ENOUGH
 from pgmodels.priors.low_rank import InducingPoints, low_rank_at
 from pgmodels.priors.padding import masked
-from pgmodels.priors.representation import TOLERANCE, Auto
+from pgmodels.priors.representation import TOLERANCE
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
@@ -121,7 +121,7 @@ def pivots_at(objective: Objective, model: Model, distinct: Sequence[np.ndarray]
     pivots: list[Pivots] = []
     for gp, X in zip(model.gps, distinct, strict=True):
         most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
-        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size) if isinstance(gp.form, Auto) else None
+        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
         if group is None:
             return none
         # Round ranks up to powers of two: they change from step to step, and each compiles a program.
@@ -149,7 +149,7 @@ def _problem(
     def group(gp: GP, points: Pivots, X: Array, row_mask: Any) -> LatentPrior:
         mean = as_array(gp.mean.value)
         if points is not None:
-            at = inducing_at if isinstance(gp.form, Inducing) else low_rank_at
+            at = inducing_at if gp.form.num_inputs else low_rank_at
             return at(gp.kernel, mean, X, points, gp.size)
         rows = {} if row_mask is None else {"row_mask": row_mask}
         return (gp.form.bind_traced if coupled else gp.form.bind_traced_for_moments)(
@@ -160,8 +160,7 @@ def _problem(
     prior = PriorCollection(tuple(group(*part) for part in group_inputs), inputs.copies)
     # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
     widths = [
-        gp.size * (len(points.Z) if points and isinstance(gp.form, Inducing) else len(X))
-        for gp, points, X, _ in group_inputs
+        gp.size * (len(points.Z) if points and gp.form.num_inputs else len(X)) for gp, points, X, _ in group_inputs
     ]
     coupled = couples(objective) and prior.factored and sum(widths) <= MAX_BLOCK
     return Problem(objective, prior, y, model.parameters, coupled, row_weights, floor)
