@@ -12,15 +12,12 @@ from pgmodels.augmentation.averages import VARIANCE
 from pgmodels.augmentation.sites import expectations
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import with_powers
-from pgmodels.numerics.quadrature import slices
+from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
-
-# Maximum number of latent values evaluated at a time.
-_VALUES = 2_000_000
 
 
 @double_precision
@@ -56,7 +53,7 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
     sampled = draws.flat_likelihood_values
     model, data = with_powers(draws.model, draws.data)
     totals: dict[str, np.ndarray] = {}
-    for rows in slices(len(f), f.shape[1] * f.shape[2], _VALUES):
+    for rows in slices(len(f), f.shape[1] * f.shape[2], CHUNK_VALUES // 2):
         parameters = draws.model.parameters | {name: as_array(values[rows]) for name, values in sampled.items()}
         z = np.asarray(model.augmentation.predictor_values(as_array(f[rows]), as_array(data.y), parameters))
         for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():

@@ -13,6 +13,7 @@ from pgmodels.diagnostics.gap import Gap, augmentation_gap
 from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.inference.objectives import objective_of_result
+from pgmodels.numerics.psis import FEWEST_DRAWS
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
@@ -22,9 +23,6 @@ from pgmodels.runtime.threads import one_thread_up_to
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-# With fewer draws, k-hat is fitted to a tail of fewer than 20.
-_FEWEST_DRAWS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,5 +171,5 @@ def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     check_whole_number(num_replicates, "num_replicates", 0)
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0 or at least 2; got 1, which gives no standard error.")
-    check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
+    check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     as_seed(seed)

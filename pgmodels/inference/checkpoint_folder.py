@@ -1,14 +1,18 @@
 """The folder of an engine's checkpoints, validated before any work."""
 
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jax
 import numpy as np
 
 from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
 # The file of each engine that says what is in the folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
+# Seconds between two saves: less is lost than it takes to notice.
+_INTERVAL = 2.0
 
 
 class CheckpointFolder:
@@ -19,7 +23,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, checkpoint: Any, engine: str, format: int):
-        self.engine, self.format = engine, format
+        self.engine, self.format, self.time = engine, format, time.monotonic()
         try:
             self.path = Path(checkpoint)
         except TypeError as error:
@@ -36,6 +40,12 @@ class CheckpointFolder:
     def file(self) -> Path:
         """The file that says what is in the folder."""
         return self.path / _FILES[self.engine]
+
+    def is_due(self, final: bool) -> bool:
+        """Whether to save: not if that was done a moment ago, unless it is the last time."""
+        due = final or time.monotonic() - self.time >= _INTERVAL
+        self.time = time.monotonic() if due else self.time
+        return due
 
     def document(self) -> dict[str, Any] | None:
         """The document of a folder whose file has no arrays."""
@@ -89,6 +99,16 @@ class CheckpointFolder:
     def heading(self) -> dict[str, Any]:
         """What documents begin with."""
         return {"kind": f"a checkpoint of {self.engine}", "format": self.format}
+
+
+def named_leaves(tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a tree as arrays of a file."""
+    return {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def leaves_of(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The leaves of a tree from the arrays of a file, as many as are there in order."""
+    return [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
 
 
 def fault_of_leaves(saved: list[np.ndarray], expected: list[Any], free: int | None = None) -> str | None:

@@ -7,7 +7,7 @@ import numpy as np
 from pgmodels.model import GP, Data, Model
 from pgmodels.priors.collection import columns
 from pgmodels.priors.inducing.representation import AUTOMATIC
-from pgmodels.priors.inducing.selection import greedy
+from pgmodels.priors.inducing.selection import ENOUGH, greedy
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 # The inducing inputs (M, d) of each group, None where a group has another form.
@@ -15,9 +15,9 @@ Inputs = tuple[np.ndarray | None, ...]
 
 # Maximum selections, alternating with the posterior, and the relative gain of the ELBO required for another.
 TURNS, _GAIN = 10, 1e-4
-# Gain in nats that additional inducing inputs must bring for a further selection, the factor by which site precisions
-# are scaled up for it, and the largest such scale, which exceeds any variance above rounding.
-ENOUGH, SHARPER = 0.05, 16.0
+# Factor by which site precisions are scaled up for a further selection, unless inducing inputs gained less than ENOUGH
+# nats, and the largest such scale, which exceeds any variance above rounding.
+SHARPER = 16.0
 SHARPEST = SHARPER**TURNS
 
 

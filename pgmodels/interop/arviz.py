@@ -8,7 +8,7 @@ import numpy as np
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.numerics.quadrature import slices
+from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
@@ -23,8 +23,6 @@ from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Maximum number of densities evaluated at a time: 16 MB per array.
-_VALUES = 2_000_000
 _SAMPLERS = {
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
@@ -186,7 +184,7 @@ def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     y, _ = result.data.padded(padded_size(n))
     values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
     chunks = []
-    for rows in slices(len(flat), f.shape[-2] * f.shape[-1], _VALUES):
+    for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
         likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
         padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
         chunks.append(log_density(likelihood, y, padded)[..., :n])

@@ -7,11 +7,9 @@ import numpy as np
 from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import Piece, cover
-from pgmodels.numerics.quadrature import chunk_length, equal_chunks, power_of_two, slices
+from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length, equal_chunks, power_of_two, slices
 from pgmodels.runtime.x64 import as_array
 
-# Values per chunk of a sampler's draws: 16 MB for an array.
-_VALUES = 2_000_000
 # Rows and points per density evaluation: one compiled program for lists and grids of any length.
 _ROWS, _POINTS = 256, 64
 # The smallest probability of an interval; less is rounding error of the probability elsewhere.
@@ -44,7 +42,7 @@ class Items:
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """A draw of y for each item by the likelihood's sampler."""
         draws = []
-        for chunk in slices(self.count, self.f.shape[-1], _VALUES):
+        for chunk in slices(self.count, self.f.shape[-1], CHUNK_VALUES // 2):
             rows = np.arange(self.count)[chunk]
             y = self._observations(np.full(len(rows), np.nan), rows)
             draws.append(self._likelihood_of(rows).draw(rng, y, self.f[rows]))
@@ -58,7 +56,7 @@ class Items:
             mean, variance = self._likelihood_of(rows).gaussian_moments(y, as_array(self.f[rows]))
             return np.stack([np.asarray(mean), np.asarray(variance)])
 
-        return self.by_chunk(np.arange(self.count), moments, chunk_length(self.f.shape[-1], _VALUES))
+        return self.by_chunk(np.arange(self.count), moments, chunk_length(self.f.shape[-1], CHUNK_VALUES // 2))
 
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """log p of candidates (points, rows) for the first column of y."""

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+# With fewer draws, k-hat is fitted to a tail of fewer than 20.
+FEWEST_DRAWS = 100
+
 
 class SmoothedWeights(NamedTuple):
     """Log density ratios (draws,), log smoothed weights (draws,), which sum to 1, and Pareto k-hat of their tail."""

@@ -15,7 +15,7 @@ from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
 from pgmodels.runtime.jit import compiled
 
 # Draws per batch, so that larger numbers of draws share one program.
-_DRAWS = 512
+BATCH = 512
 # Up to this many draws, optimised compilation takes longer than it saves.
 _FEW = 64
 # Residual variances below this fraction of the kernel's largest are dropped in draws at new inputs: they are jitter of
@@ -35,7 +35,7 @@ def draw_latents(
     Gaussians of data sets of similar length share compiled programs.
     """
     key = jax.random.key(seed)
-    chunks = equal_chunks(np.arange(count), min(_DRAWS, power_of_two(count)))
+    chunks = equal_chunks(np.arange(count), min(BATCH, power_of_two(count)))
     draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
     batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
     f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)

@@ -59,6 +59,10 @@ class Representation(ABC):
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None without any."""
         return None
 
+    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
+        """An exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
+        return None
+
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
         """Whether ``count`` inducing inputs are the most that may be chosen, and the data ask for another."""
         return False
@@ -96,10 +100,6 @@ class Representation(ABC):
     ) -> LatentPrior:
         """The prior by given points, which ``low_rank`` or a choice of inducing inputs gave; usable under ``jit``."""
         return low_rank_at(kernel, mean, X, points, size)
-
-    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """An exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Auto(Representation):
         )
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """The low-rank prior, or None if dense is cheaper, at a fraction of the time of ``bind``."""
+        """See Representation."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         factor = pivoted_cholesky(K, TOLERANCE)
         return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None

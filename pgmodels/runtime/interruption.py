@@ -23,10 +23,7 @@ def exit_on_interrupt() -> None:
 
 
 def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End the process and its children, without the interpreter's shutdown."""
-    processes = sys.modules.get("multiprocessing.process")
-    for process in processes.active_children() if processes is not None else []:
-        process.terminate()
+    """End the process, without the interpreter's shutdown."""
     for stream in (sys.stdout, sys.stderr):
         # The interruption may come while something is written; and a progress bar hides the cursor.
         with suppress(Exception):

@@ -16,7 +16,6 @@ import pgmodels as pgm
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.data.sources.stream import batches
 from pgmodels.data.sources.survey import survey
-from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
 from pgmodels.inference.stochastic import convergence as windows
 from tests.registry import CASES
 
@@ -313,7 +312,7 @@ def assert_same_result(ours, theirs):
 @pytest.mark.slow
 @pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
-    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
+    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
     uninterrupted = learned_from(None)
     assert len(uninterrupted.elbo_trace) == 6
     assert_kept(uninterrupted, X[:5], tmp_path / "result.npz")

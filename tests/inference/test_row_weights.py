@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.gaussian_vi import gaussian_problem, positive
+from pgmodels.inference.variational.natural_gradient import positive
+from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.model import Data, with_powers
 from pgmodels.priors.padding import pad_rows
 from tests.covering import some
@@ -49,7 +51,7 @@ def augmented(model, data):
 
 
 def expected(model, data):
-    return gaussian_problem(model, data, model.prior(data.X))
+    return variational_problem(model, data, expected_objective(model), model.prior(data.X))
 
 
 CASES = [(name, problem) for name in MODELS for problem in (augmented, expected)]

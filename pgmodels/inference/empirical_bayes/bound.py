@@ -12,7 +12,6 @@ from jaxtyping import Array
 
 from pgmodels.inference.engine import MANY, VariationalState
 from pgmodels.inference.inducing_selection import (
-    ENOUGH,
     SHARPER,
     SHARPEST,
     TURNS,
@@ -37,6 +36,7 @@ from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
+from pgmodels.priors.inducing.selection import ENOUGH
 from pgmodels.priors.padding import masked
 from pgmodels.priors.representation import TOLERANCE
 from pgmodels.runtime.jit import compiled

@@ -11,14 +11,11 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
-from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.drawing import BATCH, draw_latents
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, GaussianResult, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import double_precision
-
-# Draws per batch, so that larger numbers share one program.
-_DRAWS = 512
 
 
 class WeightedDraws(NamedTuple):
@@ -60,7 +57,7 @@ def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, A
 def _weigh_corrected(result: LinearResponse, share: float, num_draws: int, seed: int) -> WeightedDraws:
     """Weighted draws, each with a key: that of the seed, folded with its number."""
     proposal, key, chunks = result.gaussian(share), jax.random.key(seed), []
-    for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):
+    for numbers in equal_chunks(np.arange(num_draws), min(BATCH, power_of_two(num_draws))):
         f, log_ratio = (np.asarray(part) for part in _draw(proposal, key, numbers))
         f = f[:, : len(result.y)]
         chunks.append((f, pointwise_log_likelihood(result, f).sum(axis=-1) + log_ratio))

@@ -6,14 +6,12 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.numerics.psis import SmoothedWeights
+from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.runtime.seeds import as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
-# Below this many draws k-hat is fitted to fewer than 20 of them.
-_FEWEST_DRAWS = 100
 # Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
@@ -68,7 +66,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
             f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
-    check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
+    check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
     tried: list[SmoothedWeights] = []

@@ -1,18 +1,15 @@
 """Checkpoints of svi in a folder, from which an interrupted run is resumed."""
 
-import time
 from typing import Any
 
 import jax
 import numpy as np
 
-from pgmodels.inference.checkpoint_folder import CheckpointFolder, fault_of_leaves
+from pgmodels.inference.checkpoint_folder import CheckpointFolder, fault_of_leaves, leaves_of, named_leaves
 from pgmodels.inference.stochastic.convergence import Ascent
 from pgmodels.runtime.atomic_io import write_arrays
 from pgmodels.runtime.x64 import as_array
 
-# Seconds between two saves: less is lost than it takes to notice.
-_INTERVAL = 2.0
 # Of what is saved: one more for every change of what it holds, and of what the steps do.
 _FORMAT = 6
 
@@ -28,7 +25,6 @@ class SviCheckpoint:
         self.folder = CheckpointFolder(checkpoint, "svi", _FORMAT)
         self.saved = self.folder.arrays(self.folder.file) if self.folder.file.exists() else None
         self.fingerprint: dict[str, str] = {}
-        self.time = time.monotonic()
 
     def restore(self, fingerprint: dict[str, str], like: Any) -> tuple[Ascent, dict[str, float]] | None:
         """Where the steps were, and the starts' bounds; None where nothing is saved.
@@ -56,7 +52,7 @@ class SviCheckpoint:
                 self.folder.refuse(f"{self.folder.file} is damaged: it does not say where the steps are")
         state, window = like
         shapes = (state, window, window if has_before else None)
-        leaves = [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
+        leaves = leaves_of(arrays)
         fault = fault_of_leaves(leaves, jax.tree.leaves(shapes))
         if fault:
             self.folder.refuse(f"{self.folder.file} is damaged: {fault}")
@@ -67,7 +63,7 @@ class SviCheckpoint:
 
     def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
         """Save where the steps are, unless that was done a moment ago and they are not at their end."""
-        if not final and time.monotonic() - self.time < _INTERVAL:
+        if not self.folder.is_due(final):
             return
         document = {
             **self.folder.heading,
@@ -79,7 +75,5 @@ class SviCheckpoint:
             "converged": ascent.converged,
             "starts": starts,
         }
-        leaves = jax.tree.leaves((ascent.state, ascent.window, ascent.before))
-        arrays = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        arrays = named_leaves((ascent.state, ascent.window, ascent.before))
         write_arrays(self.folder.file, document, {"trace": np.array(ascent.trace, dtype=float), **arrays})
-        self.time = time.monotonic()

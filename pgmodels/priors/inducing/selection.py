@@ -17,7 +17,7 @@ from pgmodels.runtime.x64 import as_array
 _NOTHING = 1e-12
 _SEED = 0
 # Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
-_ENOUGH, _FIRST = 0.05, 100
+ENOUGH, _FIRST = 0.05, 100
 # Largest number of rows for k-means: in all, and per centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
 # Resolution of k-means, in standard deviations of the widest column.
@@ -149,7 +149,7 @@ def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | Non
     """
     if weights is None:
         return centres(kernel, X, min(count, _FIRST))
-    inputs = greedy(kernel, X, count + 1, weights, _ENOUGH)
+    inputs = greedy(kernel, X, count + 1, weights, ENOUGH)
     return inputs if len(inputs) <= count else centres(kernel, X, count)
 
 

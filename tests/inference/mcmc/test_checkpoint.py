@@ -38,7 +38,7 @@ def problem():
 @pytest.fixture
 def eager(monkeypatch):
     """Save after every chunk."""
-    monkeypatch.setattr(checkpoint, "_INTERVAL", 0.0)
+    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
 
 
 def drawn(folder):

@@ -44,7 +44,7 @@ def run(engine, folder, seed, killed=False):
     call, module, kind = ENGINES[engine]
     saves = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "_INTERVAL", 0.0)
+        patched.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
         save = getattr(module, kind).save
 
         def counted(self, *arguments, **options):

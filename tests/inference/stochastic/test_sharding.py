@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
+from pgmodels.inference import checkpoint_folder
 from pgmodels.inference.stochastic import convergence as windows
 
 RNG = np.random.default_rng(21)
@@ -62,7 +62,7 @@ def work(folder, address, process):
     np.savez(f"{folder}/{process}.npz", **figures())
     with pytest.raises(ValueError, match="process 1 has another model, other rows, options or"):
         figures(Y + int(process))
-    svi_checkpoint._INTERVAL = 0.0
+    checkpoint_folder._INTERVAL = 0.0
     following, calls = windows._next, []
 
     def ending(*arguments):

@@ -1,20 +1,17 @@
 """A run saved in a folder as it goes, so that it can be taken up after an interruption."""
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from pgmodels.inference.checkpoint_folder import CheckpointFolder
+from pgmodels.inference.checkpoint_folder import CheckpointFolder, leaves_of, named_leaves
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun
 from pgmodels.inference.mcmc.gibbs.trace import Record
 from pgmodels.runtime.atomic_io import write_arrays, write_document
 
-# Seconds between two saves: less is lost than it takes to notice.
-_INTERVAL = 2.0
 # Of what is saved: one more for every change of what it holds, and of what an iteration draws.
 _FORMAT = 10
 _DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
@@ -34,7 +31,6 @@ class Checkpoint:
         self.draw_files: list[str] = [] if self.index is None else self.index["parts"]
         self.fingerprint: dict[str, str] = {}
         self.saved = 0
-        self.time = time.monotonic()
 
     def restore(self, run: GibbsRun) -> None:
         """Bring a fresh run to the state saved, if there is one; ValueError where it belongs to another run."""
@@ -49,14 +45,14 @@ class Checkpoint:
         drawn = sum(len(record.log_likelihood) for record in records)
         if drawn != max(number - run.settings.num_warmup, 0):
             self.folder.refuse(f"{self.folder.file} is of {number} iterations, and there are {drawn} draws")
-        fault = run.restore(_leaves(arrays), number, records, self.index["failed_fits"])
+        fault = run.restore(leaves_of(arrays), number, records, self.index["failed_fits"])
         if fault:
             self.folder.refuse(f"{path} is damaged: {fault}")
         self.saved = len(records)
 
     def save(self, run: GibbsRun, final: bool) -> None:
         """Save a run, unless it was saved a moment ago and is not at its end."""
-        if not final and time.monotonic() - self.time < _INTERVAL:
+        if not self.folder.is_due(final):
             return
         folder, heading = self.folder.path, self.folder.heading
         fresh = run.records[self.saved :]
@@ -67,8 +63,7 @@ class Checkpoint:
             self.draw_files = [*self.draw_files, name]
             self.saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
-        leaves = jax.tree.leaves(run.arrays)
-        write_arrays(folder / state, heading, {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
+        write_arrays(folder / state, heading, named_leaves(run.arrays))
         index = {
             **heading,
             "fingerprint": self.fingerprint,
@@ -81,7 +76,6 @@ class Checkpoint:
         for old in folder.glob("state-*.npz"):
             if old.name != state and _STATE.fullmatch(old.name):
                 old.unlink()
-        self.time = time.monotonic()
 
     def _read_index(self) -> dict[str, Any] | None:
         """What belongs together; ValueError where it is not said in full."""
@@ -100,8 +94,3 @@ class Checkpoint:
         if not {"unknowns", "log_likelihood", "failed"} <= set(arrays) <= set(Record._fields):
             self.folder.refuse(f"{path} is damaged: it holds {', '.join(arrays) or 'nothing'}, and no draws")
         return Record(**{name: arrays.get(name) for name in Record._fields})
-
-
-def _leaves(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The leaves of a tree, as many as are there in order."""
-    return [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
