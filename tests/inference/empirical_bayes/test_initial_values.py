@@ -97,7 +97,7 @@ def test_constant_latents_are_the_likeliest_ones():
     """With Gaussian noise: mean and standard deviation of y, to the pull of 1/4 nat that the value given has."""
     y = np.array([3.0, 7.0, 4.0, 9.0, -1.0] * 8) * 1e3
     with jax.enable_x64(True):
-        level = constant_latents(noisy(), y, noisy().augmentation)
+        level = constant_latents(noisy(), Data(np.zeros((40, 1)), y), noisy().augmentation)
     np.testing.assert_allclose(level.location, y.mean())
     np.testing.assert_allclose(level.parameters["scale"], y.std(), rtol=0.05)
     np.testing.assert_allclose(level.potential[:, 0] / level.precision[:, 0], y)
@@ -108,7 +108,7 @@ def test_constant_latents_of_a_log_link_are_not_led_beyond_the_counts():
     y = np.array([0.0, 900.0, 2.0, 31.0, 0.0, 7.0, 120.0, 404.0])
     model = pgm.Model(log_poisson(), pgm.GP(pgm.RBF(1.0, 0.5), mean=0.0))
     with jax.enable_x64(True):
-        level = constant_latents(model, y, quadrature_of(model))
+        level = constant_latents(model, Data(np.zeros((8, 1)), y), quadrature_of(model))
     # E exp(f) is at the mean count: half the variance of one constant, 1 / sum(y), is the difference.
     np.testing.assert_allclose(level.location, np.log(y.mean()), atol=1e-3)
     np.testing.assert_allclose(level.precision[:, 0], y.mean(), rtol=1e-2)
