@@ -10,6 +10,7 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
 from pgmodels.runtime import hooks
+from pgmodels.runtime.seeds import Seed
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -26,7 +27,7 @@ class Derivation:
         return build_graph(self.augmentation, self.model.likelihood.name, tuple(gp.size for gp in self.model.gps))
 
     @double_precision
-    def verify(self, seed: int = 0, y: Any = None) -> Verification:
+    def verify(self, seed: Seed = 0, y: Any = None) -> Verification:
         """Check the derivation numerically and return the figures.
 
         ``y`` are observations to check at; needed if the likelihood declares no support to sample examples from.

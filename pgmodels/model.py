@@ -256,9 +256,12 @@ class Model(Module):
                 DataWarning,
             )
 
-    def resolve(self, X: np.ndarray) -> "Model":
-        """The model with start values for the hyperparameters that are to be set from the data."""
-        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
+    def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
+        """The model with start values for the hyperparameters that are to be set from the data.
+
+        ``seed`` is for random choices of inducing inputs.
+        """
+        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form.with_seed(seed)) for gp in self.gps)
         return Model(self.likelihood, gps)
 
     def with_form(self, form: Representation) -> "Model":

@@ -23,7 +23,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import atomic_write
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def compare(
     covariates: Any = None,
     reference: str | None = None,
     num_draws: int = 2000,
-    seed: int = 0,
+    seed: Seed = 0,
     **results: Result,
 ) -> Comparison:
     """Compare results for one data set with posterior draws: ``compare(gibbs=draws, cavi=approximation)``.

@@ -15,7 +15,7 @@ from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_up_to
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def diagnose(
     *,
     num_replicates: int = 100,
     num_draws: int = 4000,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
     """Diagnose a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` without posterior draws.
@@ -101,7 +101,8 @@ def diagnose(
     the result's. For a corrected result, the gap is that before the correction. Raises ValueError for draws, and for
     corrected results without a joint density: second-order corrections, or a linear response that is not a covariance.
     """
-    _check(result, num_replicates, num_draws, seed)
+    _check(result, num_replicates, num_draws)
+    seed = as_seed(seed)
     # One compiles while the other runs, both with the same number of BLAS threads, on which rounding depends.
     with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
         gap = pool.submit(_gap, result)
@@ -153,7 +154,7 @@ def _notes(result: Approximation, gap: np.ndarray) -> list[str]:
     return notes
 
 
-def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
+def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
     if isinstance(result, Draws):
         raise ValueError(
             "result must be a result of cavi, gaussian_vi, fit or correct; got draws, whose diagnostics are R-hat and "
@@ -172,4 +173,3 @@ def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0 or at least 2; got 1, which gives no standard error.")
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
-    as_seed(seed)

@@ -11,7 +11,7 @@ from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import NUM_SEEDS
+from pgmodels.runtime.seeds import NUM_SEEDS, Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
@@ -52,13 +52,14 @@ class ImportanceEstimate:
     divergence_error: Any = None
 
 
-def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: int = 0) -> float:
+def pareto_k(approximation: Approximation, num_draws: int = 2000, seed: Seed = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    return _weigh(approximation, 1.0, num_draws, seed).weights.k
+    return _weigh(approximation, 1.0, num_draws, as_seed(seed)).weights.k
 
 
-def importance_estimate(approximation: Approximation, num_draws: int, seed: int = 0) -> ImportanceEstimate:
+def importance_estimate(approximation: Approximation, num_draws: int, seed: Seed = 0) -> ImportanceEstimate:
     """Estimate the posterior from ``num_draws`` weighted draws, generated from ``seed``."""
+    seed = as_seed(seed)
     from_q = _weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
     # New draws for the chosen proposal, unless it is q.

@@ -25,7 +25,7 @@ from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import SMALL, num_cores, one_thread_if_small
 from pgmodels.runtime.warnings import suppress_warnings
 from pgmodels.runtime.x64 import double_precision
@@ -148,7 +148,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @double_precision
 def simulate_calibration(
-    approximation: Approximation, num_replicates: int, seed: int = 0, progress: bool | None = None
+    approximation: Approximation, num_replicates: int, seed: Seed = 0, progress: bool | None = None
 ) -> Calibration:
     """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 

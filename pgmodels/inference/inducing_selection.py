@@ -93,7 +93,8 @@ def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.nda
         form = gp.form
         if not isinstance(form, Inducing) or form.select != AUTOMATIC or Z is None or len(Z) != form.inputs:
             continue
-        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, _site_precisions(precisions, X, part))) > len(Z):
+        larger = Inducing(len(Z) + 1, AUTOMATIC).with_seed(form.seed)
+        if len(larger.choose(gp.kernel, X, _site_precisions(precisions, X, part))) > len(Z):
             warn(
                 f"{form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: see "
                 f"what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
@@ -153,7 +154,7 @@ def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
     groups = [(gp, part) for gp, part in _groups(model.bare()) if isinstance(gp.form, Inducing)]
     limits = [2 * _num_inputs(gp) for gp, _ in groups]
     counts = [
-        len(greedy(gp.kernel, X, most, _site_precisions(precisions, X, part), _NATS / len(groups)))
+        len(greedy(gp.kernel, X, most, _site_precisions(precisions, X, part), enough=_NATS / len(groups)))
         for (gp, part), most in zip(groups, limits, strict=True)
     ]
     if any(count >= most for count, most in zip(counts, limits, strict=True)):

@@ -17,7 +17,7 @@ from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 # Maximum rounds of rejection sampling of a prior within a constraint.
@@ -26,7 +26,7 @@ _ROUNDS = 100
 
 @double_precision
 def prior_predictive(
-    model: Model, X: Any, covariates: Any = None, *, num_draws: int = 1000, seed: int = 0
+    model: Model, X: Any, covariates: Any = None, *, num_draws: int = 1000, seed: Seed = 0
 ) -> PriorPredictive:
     """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
 

@@ -19,7 +19,7 @@ from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -38,7 +38,7 @@ class InteropWarning(PgmodelsWarning):
 
 @hooks.arviz.register(Result)
 @double_precision
-def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
+def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> Any:
     """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
 
     Groups and variables, with dimensions after chain and draw:

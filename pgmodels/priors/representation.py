@@ -48,6 +48,10 @@ class Representation(ABC):
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
 
+    def with_seed(self, seed: int) -> "Representation":
+        """The representation with the seed of its random choices, if it makes any."""
+        return self
+
     def memory(self, count: int) -> float:
         """Lower bound of the bytes needed to bind the prior at ``count`` distinct inputs, for large counts."""
         return 0.0

@@ -25,7 +25,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 
@@ -121,7 +121,7 @@ class Approximation(Result, GaussianPredictions):
         return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
     @double_precision
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
         return draw_latents(self.posterior, num_draws, as_seed(seed))
 
@@ -166,7 +166,7 @@ class CorrectedApproximation(Approximation):
             known |= {"method": "fit", "fit": replace(self.fit, correction="none: this is the result before it")}
         return Approximation(**known)
 
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raises ValueError: corrected moments belong to no density that could be weighed."""
         raise ValueError(
             "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
@@ -209,7 +209,7 @@ class CorrectedApproximation(Approximation):
         return mean, variance
 
     @double_precision
-    def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
+    def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
@@ -290,7 +290,7 @@ class LinearResponse(CorrectedApproximation):
         return _moved(padded, shift, response, share)
 
     @double_precision
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
         self.require_covariance()
         f, coordinates = draw_latents(self.gaussian(), num_draws, as_seed(seed))

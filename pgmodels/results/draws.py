@@ -20,7 +20,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -120,7 +120,7 @@ class Draws(Result):
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latent functions at X_new (m, d), (num_draws, m, latents).
 
         Each is conditional on one draw of this result; these are used equally often. O(m^3), for each draw where
@@ -142,20 +142,20 @@ class Draws(Result):
         inputs, fixed = self.model.inputs(self.X), self._fixed_groups(self.prior)
         return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
 
-    def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
+    def draw_marginals(self, X_new: Any, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
 
         ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
         are smooth in X_new.
         """
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         latents = []
         for centre, residual in self._at(X_new):
             shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape
             latents.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
         return np.concatenate(latents, axis=-1)
 
-    def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
+    def predict(self, X_new: Any, covariates: Any = None, seed: Seed = 0) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the draws.
 
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure; without

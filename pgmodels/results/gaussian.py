@@ -18,7 +18,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 
@@ -84,7 +84,7 @@ class GaussianPredictions(ABC):
         return _marginals(self.posterior.padded(), inputs)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
 
         O(m^3). Raises ValueError where a GP's form has no factor.

@@ -20,7 +20,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Components of less weight are left out of predictions, all of them together no more than the second.
@@ -110,7 +110,7 @@ class IntegratedApproximation(Result):
         warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
 
         O(m^3) for each point.
@@ -139,20 +139,20 @@ class IntegratedApproximation(Result):
         corrected, other = ((means[point], spread) for spread in spreads)
         return averaging(model, self.observations, corrected, other, covariates)
 
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
 
     @double_precision
-    def averaging_draws(self, num_draws: int, seed: int = 0) -> np.ndarray:
+    def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, by the uncorrected Gaussian of a point in rows whose response is skewed."""
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)

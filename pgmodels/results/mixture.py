@@ -10,7 +10,7 @@ from pgmodels.data.arrays import in_units_of
 from pgmodels.data.options import check_whole_number
 from pgmodels.results.marginal import check_levels
 from pgmodels.results.predictive import Predictive
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 
 _HALVINGS = 60
 
@@ -76,10 +76,10 @@ class MixedPredictive(Predictive):
         """See Predictive."""
         return self._mix([part.probabilities_of(values) for part in self.components])
 
-    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+    def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """See Predictive: draws of each part, as many as its weight has, in a random order."""
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         counts = rng.multinomial(num_draws, self.weights)
         seeds = rng.integers(1 << 31, size=len(counts))
         chosen = [

@@ -20,7 +20,7 @@ from pgmodels.numerics.quadrature import padded_chunks, slices
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.runtime.pickling import Picklable
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -166,13 +166,13 @@ class Predictive(Picklable):
             probabilities[later[group]] = np.exp(self._log_density(y, np.arange(len(y)) % m)).reshape(-1, m)
         return probabilities[places].T
 
-    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
+    def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
 
         Raises ValueError where y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
 
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -181,7 +181,7 @@ class Predictive(Picklable):
         columns = self._given_columns if self.support.num_covariates else None
         return draw_observations(self.likelihood, f, columns, rng, values)
 
-    def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
+    def quantiles(self, levels: Any, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
         """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
 
         Of counts and classes the least with at least so much probability up to it, a whole number.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
@@ -50,7 +51,7 @@ from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.progress import ProgressBar, progress_bar
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -243,30 +244,71 @@ class _Search:
 @one_thread_if_small
 def integrate(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     num_draws: int = _DRAWS,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> IntegratedApproximation:
     """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. The hyperparameters are evaluated at points about
-    their mode: a grid for up to three numbers, a central composite design for more. At each point the latents'
-    posterior is that of ``gaussian_vi`` with linear response, and the evidence is estimated by importance sampling with
-    ``num_draws`` draws from it, made from ``seed`` and common to all points. Parameters without a prior are fixed. A
-    grid is refined until the interpolated density agrees with the density at new points. Warns with EvidenceWarning if
-    the points do not cover the mass, or weights are not reliable. Raises ValueError if refinement fails, for bad data,
-    if nothing has a prior, and for priors on parameters of a formula that may omit a factor that depends on them.
-    Source: Rue, Martino and Chopin 2009.
+    The hyperparameters are evaluated at points about their mode: a grid for up to three numbers, a central composite
+    design for more. At each point the posterior of the latents is that of ``gaussian_vi`` corrected by linear response,
+    and the evidence is estimated by importance sampling.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are integrated out, all others are
+        fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    num_draws : int
+        Importance draws at each point, at least 256, rounded up to a multiple of 256; all points use the same noise.
+    seed : int or jax.Array
+        An int or a JAX key, for the importance draws, and inducing inputs as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    IntegratedApproximation
+        The mixture over the points, the marginals of the hyperparameters and the log evidence.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options; if nothing has a prior; for priors on parameters of a formula that may omit a factor
+        that depends on them; if a grid cannot be refined.
+
+    Warns
+    -----
+    EvidenceWarning
+        If the points do not cover the mass, or importance weights are not reliable.
+    ConvergenceWarning
+        If the search for the mode stops early.
+    InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    Notes
+    -----
+    A grid is refined until the interpolated log density agrees with the log density at new points to half a nat.
+
+    References
+    ----------
+    Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
-    model = select_inducing_inputs(model.resolve(data.X), data, engine.nearly_converged)
+    model = select_inducing_inputs(model.resolve(data.X, seed), data, engine.nearly_converged)
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
         raise ValueError(

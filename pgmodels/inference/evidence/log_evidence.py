@@ -15,7 +15,7 @@ from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
@@ -68,7 +68,7 @@ def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, A
 
 
 @double_precision
-def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
+def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0) -> Evidence:
     """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
 
     By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear

@@ -13,14 +13,16 @@ from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 _ROWS, _FEW = 20_000, 2_000
 
 
-def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str) -> Inputs:
+def inputs_for_steps(
+    model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str, seed: int
+) -> Inputs:
     """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
 
     As many as are enough depends on the values: where these are to be learned, few rows say about which.
     """
     if not is_automatic(model):
         return choose_inputs(model, sample.X)
-    order = np.random.default_rng(0).permutation(len(sample.X))
+    order = np.random.default_rng(seed).permutation(len(sample.X))
     if train_hyperparameters:
         few = np.sort(order[:_FEW])
         # The steps learn on all rows, and say what is to be said of that.
@@ -29,7 +31,14 @@ def inputs_for_steps(model: Model, sample: Data, num_rows: int, train_hyperparam
             if model.is_weighted:
                 y, weights = y[:, :-1].squeeze(axis=1) if y.shape[1] == 2 else y[:, :-1], y[:, -1]
             fitted = fit(
-                model.unweighted, sample.X[few], y, weights=weights, objective=objective, correct=False, progress=False
+                model.unweighted,
+                sample.X[few],
+                y,
+                weights=weights,
+                objective=objective,
+                correct=False,
+                seed=seed,
+                progress=False,
             ).model
         pairs = zip(model.gps, fitted.gps, strict=True)
         gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]

@@ -42,7 +42,7 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def source_of(
-    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str
+    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str, seed: int
 ) -> tuple[Model, Data, Source]:
     """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
     if isinstance(X, Rows):
@@ -54,7 +54,7 @@ def source_of(
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
         return model, data, Source(ArrayRows(data.X, data.y), len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
-    surveyed = survey(X, check)
+    surveyed = survey(X, check, seed)
     model.warn_unseen(check.unseen)
     source = Source(X, surveyed.num_rows, surveyed.scaling, X.columns, surveyed.digest)
     return model, Data(surveyed.X, surveyed.y, X.columns), source

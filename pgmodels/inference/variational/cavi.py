@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.conditioning import condition
@@ -24,6 +25,7 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -134,28 +136,70 @@ def check_finite(engine: str, trace: np.ndarray) -> None:
 @one_thread_if_small
 def cavi(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
     """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
 
-    Coordinate ascent with Anderson acceleration (Walker and Ni 2011); the ELBO never falls. With inducing inputs each
-    sweep first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``). X (n, d), y
-    (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: weight 2 duplicates a row, weight 0
-    leaves it out. Stops when the relative change of the ELBO in one iteration is below ``tolerance``; warns with
-    ConvergenceWarning if that takes more than ``max_iterations``, and with CorrectionWarning if variances are estimated
-    to be less than half of the right ones. Raises ValueError for bad data and NoAugmentationError for a likelihood
-    without an augmentation.
+    Coordinate ascent over the sites with Anderson acceleration; the ELBO never falls. With inducing inputs each sweep
+    first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``).
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    max_iterations : int
+        Maximum number of sweeps.
+    tolerance : float
+        Relative change of the ELBO in one sweep below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs where ``pgm.Inducing`` chooses them at random or by k-means.
+    progress : bool, optional
+        Whether to show a progress bar; by default in a terminal or a notebook, if the run takes long.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+    NoAugmentationError
+        For a likelihood without an augmentation; ``gaussian_vi`` needs none.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` sweeps do not reach the tolerance.
+    CorrectionWarning
+        If variances are estimated to be less than half of the posterior's.
+    InducingWarning
+        If there are too few inducing inputs.
+    PrecisionWarning
+        If double precision is not enough for the prior and the data.
+
+    References
+    ----------
+    Wenzel et al. 2019; Galy-Fajou et al. 2020; for the acceleration, Walker and Ni 2011.
     """
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    model = select_inducing_inputs(model.resolve(data.X), data, nearly_converged)
+    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged)
     result = converge(model, data, None, max_iterations, tolerance, progress)
     warn_narrow("cavi", result)
     return result

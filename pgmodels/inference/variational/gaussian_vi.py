@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.predictor import affine
@@ -34,6 +35,7 @@ from pgmodels.priors.blocks import MAX_BLOCK, choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -198,29 +200,69 @@ def _from_sites(problem: Problem, sites: Sites) -> GaussianState:
 @one_thread_if_small
 def gaussian_vi(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters fixed; any formula (math: section 6).
+    """The Gaussian closest to the posterior in KL(q ‖ p), with hyperparameters fixed; any formula.
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is computed by quadrature, so that
-    the ELBO is above that of ``cavi``, which provides the start if the formula has an augmentation; the ELBO never
-    falls. The latents of a datum are correlated under q up to 3,200 coordinates in all, and independent beyond, with a
-    MeanFieldWarning. Stops when the relative change of the ELBO is below ``tolerance``; warns with ConvergenceWarning
-    if that takes more than ``max_iterations``, or if no step raises the ELBO although sites are not at their optimum
-    (for independent latents precisions are clipped at zero). Raises ValueError for bad data.
-    Source: Opper and Archambeau 2009; Khan and Lin 2017.
+    Natural-gradient steps on the expected log density, computed by quadrature (math: section 6). The ELBO never falls,
+    and at the optimum it is above that of ``cavi``, which provides the start if the formula has an augmentation.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    max_iterations : int
+        Maximum number of steps.
+    tolerance : float
+        Relative change of the ELBO in one step below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs, as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
+        optimal: with independent latents precisions are clipped at zero.
+    MeanFieldWarning
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in all; up to
+        that size they are correlated.
+    InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    References
+    ----------
+    Opper and Archambeau 2009; Khan and Lin 2017.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
-    model = select_inducing_inputs(model.resolve(data.X), data, nearly_converged)
+    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged)
     return converge(model, data, None, max_iterations, tolerance, progress, begin)
 
 

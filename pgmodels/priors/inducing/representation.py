@@ -1,9 +1,10 @@
 """Priors by inducing inputs: a low-rank factor and an independent residual at each input."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.parameters.parameter import bare
@@ -43,10 +45,16 @@ from pgmodels.priors.representation import (
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
-DEFAULT = "heteroscedastic"
+if TYPE_CHECKING:
+    InducingInputs: TypeAlias = int | ArrayLike
+    Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "auto"]
+else:
+    # Not checked at run time: ``Inducing`` says what is wrong with its arguments.
+    InducingInputs = Selection = Any
+DEFAULT: Selection = "heteroscedastic"
 # Selections that depend on the site precisions; the second also determines the number of inducing inputs.
 ADAPTIVE = ("heteroscedastic", "auto")
-AUTOMATIC = "auto"
+AUTOMATIC: Final = "auto"
 _LIMIT = 1000
 # Up to this many entries, computing a factor takes less time than optimised compilation.
 _LIGHT = 2**21
@@ -200,16 +208,18 @@ class Inducing(Representation):
     shares: ClassVar[bool] = False
 
     inputs: int | tuple[tuple[float, ...], ...]
-    select: str | None = None
+    select: Selection | None = None
+    # The seed of random selections: engines set it, so that it is no argument.
+    seed: int = 0
 
-    def __init__(self, inputs: Any, select: str | None = None):
+    def __init__(self, inputs: InducingInputs, select: Selection | None = None):
         if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
             inputs, select = _LIMIT, AUTOMATIC
         if np.ndim(inputs) == 0:
             check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
             if select is not None and not (isinstance(select, str) and select in SELECTIONS):
                 raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
-            object.__setattr__(self, "inputs", int(inputs))
+            object.__setattr__(self, "inputs", int(np.asarray(inputs)))
             object.__setattr__(self, "select", select or DEFAULT)
         else:
             if select is not None:
@@ -225,6 +235,12 @@ class Inducing(Representation):
                 return f"Inducing({AUTOMATIC!r})"
             return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
         return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    def with_seed(self, seed: int) -> "Inducing":
+        """See Representation."""
+        other = copy(self)
+        object.__setattr__(other, "seed", seed)
+        return other
 
     @property
     def adapts(self) -> bool:
@@ -246,7 +262,7 @@ class Inducing(Representation):
         if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
         count = min(self.inputs, len(distinct))
-        return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None)
+        return SELECTIONS[self.select](_arrays(kernel), X, count, weights if self.adapts else None, self.seed)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
         """See Representation."""

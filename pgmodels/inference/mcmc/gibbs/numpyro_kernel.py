@@ -4,16 +4,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from pgmodels.inference.inducing_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.iteration import State, iterate, start_chains, started_chains
-from pgmodels.inference.mcmc.gibbs.sampler import as_key
 from pgmodels.inference.mcmc.gibbs.schedule import zero_stats
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.variational.cavi import nearly_converged
 from pgmodels.model import Model, require_model
+from pgmodels.runtime.seeds import Seed, as_key, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Iterations of four chains that set how often which move is made, before NumPyro begins.
@@ -35,22 +36,44 @@ class GibbsKernelState(NamedTuple):
 
 
 class GibbsKernel(MCMCKernel):
-    """``numpyro.infer.MCMC(pgm.GibbsKernel(model, X, y), num_warmup=..., num_samples=..., num_chains=...)``.
+    """The Gibbs engine as a kernel of ``numpyro.infer.MCMC``.
 
-    The moves are those of ``gibbs``, tuned when the kernel is made, with ``seed``; ``run(key)`` takes no model
-    arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` and the hyperparameters
-    that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be any of NumPyro's: "parallel",
-    "sequential" or "vectorized". Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for bad
-    data; warns as ``gibbs`` does.
+    Used as ``MCMC(pgm.GibbsKernel(model, X, y), num_warmup=..., num_samples=..., num_chains=...)``; ``run(key)`` takes
+    no model arguments. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are ``f`` (n, latents) and
+    the hyperparameters that have priors, by the names of ``draws.hyperparameters``. ``chain_method`` may be
+    "parallel", "sequential" or "vectorized".
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    seed : int or jax.Array
+        An int or a JAX key, for tuning the moves when the kernel is made; draws use the key of ``run``.
+
+    Raises
+    ------
+    ValueError
+        For bad data, and without 64-bit arithmetic: call ``numpyro.enable_x64()`` first.
+
+    Warns
+    -----
+    MixingWarning, InducingWarning
+        As ``gibbs``.
     """
 
     sample_field = "z"
 
     @double_precision
-    def __init__(self, model: Model, X: Any, y: Any, *, seed: Any = 0):
+    def __init__(self, model: Model, X: ArrayLike, y: ArrayLike, *, seed: Seed = 0):
         model, data = require_model(model).prepare(X, y)
         settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
-        self._run = GibbsRun(select_inducing_inputs(model.resolve(data.X), data, nearly_converged), data, settings)
+        self._run = GibbsRun(
+            select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged), data, settings
+        )
         self._run.advance(_TUNING_ITERATIONS, None, False)
         self._run.warn()
 
