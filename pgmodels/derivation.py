@@ -1,6 +1,6 @@
 """The derivation of a model: what ``pgm.derive`` returns."""
 
-from typing import Any
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.explain import explain, explain_latex
@@ -27,7 +27,7 @@ class Derivation:
         return build_graph(self.augmentation, self.model.likelihood.name, tuple(gp.size for gp in self.model.gps))
 
     @double_precision
-    def verify(self, seed: Seed = 0, y: Any = None) -> Verification:
+    def verify(self, seed: Seed = 0, y: ArrayLike | None = None) -> Verification:
         """Check the derivation numerically and return the figures.
 
         ``y`` are observations to check at; needed if the likelihood declares no support to sample examples from.

@@ -1,6 +1,6 @@
 """Models: a likelihood over latent GPs, and the checks of X and y."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
@@ -21,7 +22,7 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.weights import check_weights
-from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
@@ -57,7 +58,13 @@ class GP(Module):
     size: int = eqx.field(static=True)
     form: Representation = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1, form: Representation = Auto()):  # noqa: B008
+    def __init__(
+        self,
+        kernel: Kernel | Callable[[Any, Any], Any],
+        mean: Hyperparameter = Fixed(0.0),  # noqa: B008
+        size: int = 1,
+        form: Representation = Auto(),  # noqa: B008
+    ):
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
         self.kernel = as_kernel(kernel)
@@ -147,7 +154,7 @@ class Model(Module):
         except NoAugmentationError:
             return False
 
-    def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
+    def check_inputs(self, X: ArrayLike, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
         array = as_array_code(X, name)
         X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
@@ -166,7 +173,7 @@ class Model(Module):
             gp.kernel.check(X.shape[1])
         return X
 
-    def check_observations(self, y: Any, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
+    def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
         support = self.likelihood.support(self.num_latents)
         array = as_array_code(y, name)
@@ -189,7 +196,7 @@ class Model(Module):
         check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
-    def prepare(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
+    def prepare(self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> tuple["Model", Data]:
         """The model and the checked data to fit, or ValueError with the fault and its remedy.
 
         With ``weights`` (n,), the weighted model, whose y has the weights as its last column; rows of weight 0 are
@@ -225,7 +232,7 @@ class Model(Module):
         """The model without weights."""
         return Model(self.likelihood.unweighted, self.gps) if self.is_weighted else self
 
-    def check(self, X: Any, y: Any) -> Data:
+    def check(self, X: ArrayLike, y: ArrayLike) -> Data:
         """Checked data of rows without weights: see ``prepare``."""
         columns = column_names(X)
         X = self.check_inputs(X)
@@ -276,13 +283,13 @@ class Model(Module):
 
         return jax.tree.map(fix, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, max_error: float = np.inf) -> PriorCollection:
+    def prior(self, X: ArrayLike, max_error: float = np.inf) -> PriorCollection:
         """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``max_error``."""
         inputs = self.inputs(np.asarray(X))
         groups = (self._bound(index, inputs, max_error) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
+    def fixed_groups(self, X: ArrayLike, are_fixed: Sequence[bool]) -> Groups:
         """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
         inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
         return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
@@ -326,7 +333,7 @@ class Model(Module):
             groups.append(fixed.with_mean(mean) if fixed else gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:
+    def compiled_prior(self, X: np.ndarray, fixed_groups: Groups = ()) -> PriorCollection:
         """``traced_prior``, compiled, without padding rows."""
         return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.verify_bound import bound_is_below, bound_is_tight, elbo_rises, site_is_gradient
@@ -43,7 +44,11 @@ class Verification:
 
 @double_precision
 def verify_augmentation(
-    augmentation: Augmentation, parameters: Mapping[str, float], support: Support, seed: Seed = 0, y: Any = None
+    augmentation: Augmentation,
+    parameters: Mapping[str, float],
+    support: Support,
+    seed: Seed = 0,
+    y: ArrayLike | None = None,
 ) -> Verification:
     """Check a derivation numerically at observations from its support, or at rows of ``y``.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
@@ -95,7 +97,7 @@ class Comparison:
         """
         return self._frame.copy()
 
-    def save(self, folder: Any) -> Path:
+    def save(self, folder: str | PathLike[str]) -> Path:
         """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         return hooks.html(self)
 
-    def plot(self, path: Any = None) -> Figure:
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """A matplotlib Figure of each result's marginals against the reference's, also written to ``path`` as PNG.
 
         Posterior means and variances at the training data and, with test data, predictive probabilities (means, if y
@@ -123,7 +125,7 @@ class Comparison:
 
     def report(
         self,
-        path: Any,
+        path: str | PathLike[str],
         *,
         title: str = "Comparison",
         class_names: Sequence[str] | None = None,
@@ -142,9 +144,9 @@ class Comparison:
 @double_precision
 def compare(
     *,
-    X: Any = None,
-    y: Any = None,
-    covariates: Any = None,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    covariates: ArrayLike | None = None,
     reference: str | None = None,
     num_draws: int = 2000,
     seed: Seed = 0,

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
@@ -26,7 +27,7 @@ _ROUNDS = 100
 
 @double_precision
 def prior_predictive(
-    model: Model, X: Any, covariates: Any = None, *, num_draws: int = 1000, seed: Seed = 0
+    model: Model, X: ArrayLike, covariates: ArrayLike | None = None, *, num_draws: int = 1000, seed: Seed = 0
 ) -> PriorPredictive:
     """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
 

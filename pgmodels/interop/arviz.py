@@ -1,7 +1,7 @@
 """Export of results to ArviZ."""
 
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
+if TYPE_CHECKING:
+    from xarray import DataTree
+
 # Maximum number of densities evaluated at a time: 16 MB per array.
 _VALUES = 2_000_000
 _SAMPLERS = {
@@ -36,9 +39,8 @@ class InteropWarning(PgmodelsWarning):
     """An exported result lacks a group."""
 
 
-@hooks.arviz.register(Result)
 @double_precision
-def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> Any:
+def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
     """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
 
     Groups and variables, with dimensions after chain and draw:
@@ -131,8 +133,12 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> Any:
     return tree
 
 
+# ``register`` as a decorator would erase the signature.
+hooks.arviz.register(Result, to_arviz)
+
+
 @hooks.arviz.register(PriorPredictive)
-def prior_to_arviz(draws: PriorPredictive) -> Any:
+def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     """An xarray.DataTree of prior draws, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
     import arviz_base as az
 

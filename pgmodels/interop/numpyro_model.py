@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from pgmodels.likelihoods.expression import Environment
@@ -44,7 +45,7 @@ class FormulaDistribution(dist.Distribution):
 
 
 @double_precision
-def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
+def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], None]:
     """The model without augmentation as a NumPyro model function without arguments, conditioned on X (n, d) and y.
 
     Its sites are

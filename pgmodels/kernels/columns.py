@@ -1,7 +1,7 @@
 """Kernels of selected columns of X."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, final
 
 import equinox as eqx
@@ -38,7 +38,7 @@ class On(Restricted):
     kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, columns: Iterable[int]):
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], columns: Iterable[int]):
         self.kernel = as_kernel(kernel)
         self.columns = _read(columns, "columns of On")
 
@@ -88,7 +88,7 @@ class Difference(Restricted):
     left: tuple[int, ...] = eqx.field(static=True)
     right: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, left: Iterable[int], right: Iterable[int]):
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], left: Iterable[int], right: Iterable[int]):
         self.kernel = as_kernel(kernel)
         self.left, self.right = _read(left, "left of Difference"), _read(right, "right of Difference")
         if len(self.left) != len(self.right):

@@ -1,6 +1,6 @@
 """Non-stationary and other kernels: periodic, linear, constant and white noise."""
 
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import jax.numpy as jnp
 from jax import Array
@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
 
 
@@ -22,7 +22,7 @@ class Periodic(Kernel):
     lengthscale: Parameter
     period: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter = 1.0, period: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, "lengthscale of Periodic")
         self.period = scalar(period, "period", self)
@@ -55,7 +55,7 @@ class Linear(Kernel):
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = as_parameter(variance, "variance of Linear")
 
     def check(self, num_columns: int) -> None:
@@ -77,7 +77,7 @@ class Constant(Kernel):
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
@@ -101,7 +101,7 @@ class White(Kernel):
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:

@@ -1,7 +1,7 @@
 """Stationary kernels, functions of the distance between inputs."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import jax.numpy as jnp
 from jax import Array
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.numerics.safe_sqrt import safe_sqrt
-from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
 
 
@@ -24,7 +24,7 @@ class Stationary(Kernel):
     variance: Parameter
     lengthscale: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
 
@@ -55,7 +55,7 @@ class RBF(Stationary):
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -68,7 +68,7 @@ class Matern12(Stationary):
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -81,7 +81,7 @@ class Matern32(Stationary):
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -95,7 +95,7 @@ class Matern52(Stationary):
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -111,7 +111,9 @@ class RationalQuadratic(Stationary):
 
     alpha: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None, alpha: Any = 1.0):
+    def __init__(
+        self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None, alpha: Hyperparameter = 1.0
+    ):
         super().__init__(variance, lengthscale)
         self.alpha = scalar(alpha, "alpha", self)
 

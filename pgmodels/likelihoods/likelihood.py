@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -280,6 +280,30 @@ def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
     return arguments
 
 
+@overload
+def likelihood(
+    function: Formula,
+    *,
+    support: Support | None = None,
+    mean: Formula | None = None,
+    variance: Formula | None = None,
+    num_latents: int | None = None,
+    sampler: Sampler | None = None,
+) -> LikelihoodFamily: ...
+
+
+@overload
+def likelihood(
+    function: None = None,
+    *,
+    support: Support | None = None,
+    mean: Formula | None = None,
+    variance: Formula | None = None,
+    num_latents: int | None = None,
+    sampler: Sampler | None = None,
+) -> Callable[[Formula], LikelihoodFamily]: ...
+
+
 def likelihood(
     function: Formula | None = None,
     *,
@@ -288,7 +312,7 @@ def likelihood(
     variance: Formula | None = None,
     num_latents: int | None = None,
     sampler: Sampler | None = None,
-) -> Any:
+) -> LikelihoodFamily | Callable[[Formula], LikelihoodFamily]:
     """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
 
     ``y`` is the observation (``y[0]``, ``y[1]`` if it has columns), ``f`` the latent value or the vector of latents.

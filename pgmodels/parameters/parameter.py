@@ -1,11 +1,12 @@
 """Hyperparameters of kernels, means and likelihoods: a value, its constraint and prior, and whether it is trainable."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.distributions import Delta, Distribution
 from numpyro.distributions.constraints import (
     Constraint,
@@ -26,7 +27,7 @@ from pgmodels.runtime.pickling import Module, Picklable
 class Fixed:
     """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``."""
 
-    def __init__(self, value: float | np.ndarray):
+    def __init__(self, value: ArrayLike):
         self.value = value
 
     def __repr__(self) -> str:
@@ -92,12 +93,23 @@ class Parameter(Module):
     # The length of a vector, None for a scalar.
     length: int | None = eqx.field(static=True, default=None)
 
+    if TYPE_CHECKING:
+        # Type checkers infer the type of a formula's argument from its default, which stands for a symbol there.
+        def __new__(
+            cls,
+            value: ArrayLike | Fixed | None,
+            positive: bool | None = None,
+            fixed: bool = False,
+            prior: Distribution | None = None,
+            constraint: Constraint | None = None,
+        ) -> Any: ...
+
     def __init__(
         self,
-        value: Any,
+        value: ArrayLike | Fixed | None,
         positive: bool | None = None,
         fixed: bool = False,
-        prior: Any = None,
+        prior: Distribution | None = None,
         constraint: Constraint | None = None,
     ):
         if constraint is not None and not isinstance(constraint, Constraint):
@@ -109,7 +121,7 @@ class Parameter(Module):
         self.positive = positive if constraint is None else _is_positive(constraint)
         self.hashable_prior = None if prior is None else Hashable(prior)
         self.hashable_constraint = None if constraint is None else Hashable(constraint)
-        self.length = len(value) if getattr(value, "ndim", 0) == 1 else None
+        self.length = len(self.value) if getattr(value, "ndim", 0) == 1 else None
 
     @property
     def prior(self) -> Any:
@@ -172,6 +184,10 @@ class Parameter(Module):
         options += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
         options += ["positive=True"] if with_sign and self.positive and not options and not self.fixed else []
         return f"Parameter({', '.join([value, *options])})" if options else value
+
+
+# What users pass as a hyperparameter: a start value, a constant, a prior, or all about it.
+Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Distribution | Parameter
 
 
 def is_parameter(node: Any) -> bool:

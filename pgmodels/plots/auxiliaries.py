@@ -1,5 +1,6 @@
 """Posterior means of the auxiliary variables."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
+from pgmodels.results.result import Result
 
 # Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
 _SEPARATE = 4
 
 
-def plot_auxiliaries(results: Any) -> Figure:
+def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     """The posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
 
     ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.

@@ -1,16 +1,18 @@
 """The evidence lower bound by iteration."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.results.approximation import Approximation
+from pgmodels.results.result import Result
 
 
-def plot_elbo(results: Any) -> Figure:
+def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     """The ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
 
     ``results`` is an approximation, a dict of results by label or a Comparison; draws and corrected results have no

@@ -1,7 +1,5 @@
 """Drawing of the augmented graphical model."""
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -9,8 +7,10 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.notation import Indexed, Tree, split_name
 from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.model import Model
 from pgmodels.plots.geometry import Box
 from pgmodels.plots.layout import DOT, RADIUS, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle
@@ -20,7 +20,7 @@ _OBSERVED = "0.8"
 _SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{GP}"}
 
 
-def plot_graph(model: Any) -> Figure:
+def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figure:
     """The augmented graph of a model, a likelihood or a derivation.
 
     Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,

@@ -1,6 +1,6 @@
 """Plots of latent functions of one input with uncertainty bands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
@@ -36,7 +37,11 @@ class _Curves(NamedTuple):
     predicted: np.ndarray | None
 
 
-def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figure:
+def plot_latent(
+    results: Result | Mapping[str, Result] | Comparison,
+    X_new: ArrayLike | None = None,
+    covariates: ArrayLike | None = None,
+) -> Figure:
     """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
     Ticks at the bottom are inducing inputs. The last panel shows the data and, unless y is one of several classes, each

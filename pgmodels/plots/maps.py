@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
@@ -36,7 +37,7 @@ class _Map(NamedTuple):
     label: int | None
 
 
-def plot_probability_map(result: Result, class_index: int | None = None, covariates: Any = None) -> Figure:
+def plot_probability_map(result: Result, class_index: int | None = None, covariates: ArrayLike | None = None) -> Figure:
     """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
 
     One panel for each class, only that of ``class_index``, or the second of two classes. If y is not a class, the

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.priors.block_posterior import BlockPosterior, resize_coordinates
 from pgmodels.priors.collection import IndependentPosterior, PriorCollection
@@ -63,7 +64,8 @@ class Approximation(Result, GaussianPredictions):
     elbo_trace: np.ndarray
     converged: bool
     tolerance: float
-    fit: FitReport | None = None
+    # None for engines that learn nothing. Any, so that a script need not check the result of ``pgm.fit`` for None.
+    fit: FitReport | Any = None
     objective: str = "augmented"
 
     @property
@@ -173,7 +175,7 @@ class CorrectedApproximation(Approximation):
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
         )
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
 
         Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
@@ -182,7 +184,7 @@ class CorrectedApproximation(Approximation):
         warn_nonpositive(variance, "X_new")
         return mean, variance
 
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), with the corrected moments.
 
         Where the response of y is skewed it is with the uncorrected ones, and a PredictionWarning says in how many
@@ -191,7 +193,7 @@ class CorrectedApproximation(Approximation):
         return super().predict(X_new, covariates)
 
     def _averaging(
-        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
         warn_nonpositive(variances, "X_new")

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Groups
@@ -112,7 +113,7 @@ class Draws(Result):
         return hooks.extend(self, num_samples, progress)
 
     @double_precision
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
         conditionals = self._at(X_new)
         means = [centre.mean(axis=0) for centre, _ in conditionals]
@@ -120,7 +121,7 @@ class Draws(Result):
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latent functions at X_new (m, d), (num_draws, m, latents).
 
         Each is conditional on one draw of this result; these are used equally often. O(m^3), for each draw where
@@ -142,7 +143,7 @@ class Draws(Result):
         inputs, fixed = self.model.inputs(self.X), self._fixed_groups(self.prior)
         return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
 
-    def draw_marginals(self, X_new: Any, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
+    def draw_marginals(self, X_new: ArrayLike, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
 
         ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
@@ -155,7 +156,7 @@ class Draws(Result):
             latents.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
         return np.concatenate(latents, axis=-1)
 
-    def predict(self, X_new: Any, covariates: Any = None, seed: Seed = 0) -> Predictive:
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None, seed: Seed = 0) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the draws.
 
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure; without
@@ -166,7 +167,7 @@ class Draws(Result):
         return Predictive(self.likelihood, nodes, covariates)
 
     @double_precision
-    def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _at(self, X_new: ArrayLike) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), one pair for each group."""
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
@@ -225,7 +226,13 @@ def _draw_each(
 
 @partial(compiled, static_argnames="leaf_indices")
 def _project(
-    model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, inputs: Any, fixed_groups: Any, X_new: Any
+    model: Any,
+    leaf_indices: tuple[int, ...],
+    values: Any,
+    whitened: Any,
+    inputs: Any,
+    fixed_groups: Any,
+    X_new: Any,
 ) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
@@ -34,19 +35,19 @@ class GaussianPredictions(ABC):
         """The likelihood of a row by itself, which predictions are by."""
 
     @abstractmethod
-    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
 
     @abstractmethod
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked new inputs as the model takes them."""
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
         mean, variance = self._marginals_at(X_new)
         return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
 
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d).
 
         ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
@@ -59,13 +60,13 @@ class GaussianPredictions(ABC):
         return Predictive(self.likelihood, nodes, covariates)
 
     def _averaging(
-        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The moments that y is predicted with, from ``_marginals_at`` of X_new."""
         return mean, variance
 
     @double_precision
-    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
         # Covariances are held for so many rows at a time; the last are filled up.
@@ -84,7 +85,7 @@ class GaussianPredictions(ABC):
         return _marginals(self.posterior.padded(), inputs)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
 
         O(m^3). Raises ValueError where a GP's form has no factor.
@@ -101,7 +102,7 @@ class GaussianPredictions(ABC):
 
 
 @double_precision
-def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
+def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None) -> GaussianNodes:
     """What integrates over the latents of each row, by variances (m, latents) or covariances; no weights."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
@@ -120,7 +121,7 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
 
 
 @compiled
-def _marginals(posterior: IndependentPosterior | BlockPosterior, X_new: Any) -> tuple[Any, Any]:
+def _marginals(posterior: IndependentPosterior | BlockPosterior, X_new: Array) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if isinstance(posterior, BlockPosterior) else posterior.predict(X_new)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
@@ -80,18 +81,18 @@ class IntegratedApproximation(Result):
         """Posterior variances of the latents at the data, (n, latents)."""
         return self._moments[1]
 
-    def quantiles(self, levels: Any, X_new: Any = None) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
         means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)[:2]
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
         means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
     @double_precision
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at X_new (m, d), averaged over the points.
 
         Where the response of y is skewed, that of a point is with its uncorrected Gaussian, and a PredictionWarning
@@ -110,7 +111,7 @@ class IntegratedApproximation(Result):
         warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
 
         O(m^3) for each point.
@@ -172,7 +173,7 @@ class IntegratedApproximation(Result):
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
-    def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return hooks.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:

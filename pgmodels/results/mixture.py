@@ -1,9 +1,9 @@
 """Mixtures: of Gaussian marginals, and of predictive distributions."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
 from pgmodels.data.arrays import in_units_of
@@ -21,7 +21,7 @@ def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
 
-def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
     probabilities, scales = check_levels(levels), np.sqrt(variances)
     reach = 10.0 * scales
@@ -62,17 +62,17 @@ class MixedPredictive(Predictive):
         """See Predictive."""
         return self._mix([part.probabilities for part in self.components])
 
-    def log_density(self, y_new: Any) -> np.ndarray:
+    def log_density(self, y_new: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return logsumexp(
             np.stack([part.log_density(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
         )
 
-    def survival(self, times: Any) -> np.ndarray:
+    def survival(self, times: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return self._mix([part.survival(times) for part in self.components])
 
-    def probabilities_of(self, values: Any) -> np.ndarray:
+    def probabilities_of(self, values: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return self._mix([part.probabilities_of(values) for part in self.components])
 

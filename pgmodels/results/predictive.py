@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pgmodels.data.arrays import as_numbers, check_finite
@@ -64,7 +65,7 @@ class Predictive(Picklable):
     event, whenever that is, and no covariate says whether it is observed.
     """
 
-    def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
+    def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None):
         self.likelihood, self.nodes = likelihood, nodes
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
         self.evaluated_likelihood = likelihood.with_values(nodes.values)
@@ -105,7 +106,7 @@ class Predictive(Picklable):
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
     @double_precision
-    def log_density(self, y_new: Any) -> np.ndarray:
+    def log_density(self, y_new: ArrayLike) -> np.ndarray:
         """log p(y_new) of each row, (m,): the logarithm of the integrated likelihood.
 
         Warns with PredictionWarning where the formula is not known to be normalised in y.
@@ -124,7 +125,7 @@ class Predictive(Picklable):
         return self._log_density(y_new)
 
     @double_precision
-    def probabilities_of(self, values: Any) -> np.ndarray:
+    def probabilities_of(self, values: ArrayLike) -> np.ndarray:
         """P(y = value) of each row for whole numbers, (m, values): counts, or successes of the trials in covariates.
 
         Raises ValueError where y is a real number, or the formula is not normalised in y.
@@ -148,7 +149,7 @@ class Predictive(Picklable):
         return probabilities[places].T
 
     @double_precision
-    def survival(self, times: Any) -> np.ndarray:
+    def survival(self, times: ArrayLike) -> np.ndarray:
         """P(y > time) of each row, (m, times): how likely an event is to come later than each of the times.
 
         Raises ValueError where y is no time that may be censored, whose formula has this probability.
@@ -181,7 +182,7 @@ class Predictive(Picklable):
         columns = self._given_columns if self.support.num_covariates else None
         return draw_observations(self.likelihood, f, columns, rng, values)
 
-    def quantiles(self, levels: Any, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
         """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
 
         Of counts and classes the least with at least so much probability up to it, a whole number.

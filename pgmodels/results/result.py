@@ -1,11 +1,13 @@
 """The base class of results of inference."""
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_column_names
 from pgmodels.likelihoods.likelihood import Likelihood
@@ -14,6 +16,12 @@ from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.seeds import Seed
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+    from pgmodels.results.predictive import Predictive
 
 
 @dataclass(eq=False, repr=False)
@@ -48,12 +56,12 @@ class Result(Picklable):
         """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood.unweighted
 
-    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
 
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
@@ -65,11 +73,28 @@ class Result(Picklable):
         def prior(self) -> PriorCollection:
             """The prior of the latents at the data."""
 
-    def to_arviz(self, **options: Any) -> Any:
-        """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
-        return hooks.arviz(self, **options)
+        @property
+        def mean(self) -> np.ndarray:
+            """Posterior means of the latents at the data, (n, latents)."""
 
-    def save(self, path: Any) -> Path:
+        @property
+        def variance(self) -> np.ndarray:
+            """Posterior variances of the latents at the data, (n, latents)."""
+
+        def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+            """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+
+        def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+            """Joint draws of the latents at X_new (m, d), (num_draws, m, latents)."""
+
+        def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> "Predictive":
+            """The predictive distribution of y at X_new (m, d)."""
+
+    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+        """The result for ArviZ; see ``pgmodels.to_arviz``."""
+        return hooks.arviz(self, num_draws=num_draws, seed=seed)
+
+    def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; returns its path.
 
         The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom

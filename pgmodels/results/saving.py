@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ Loaded = Approximation | IntegratedApproximation | SparseApproximation | Draws
 @hooks.save.register(SparseApproximation)
 @hooks.save.register(Result)
 @double_precision
-def save(result: Result | SparseApproximation, path: Any) -> Path:
+def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Path:
     """See ``Result.save``."""
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
@@ -95,7 +96,7 @@ def save(result: Result | SparseApproximation, path: Any) -> Path:
 
 
 @double_precision
-def load(path: Any, likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
+def load(path: str | PathLike[str], likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
     """Load a result from a file written by ``save``, with the same predictions.
 
     ``likelihood`` is the likelihood or its family, needed for a custom formula, since files hold no code. The prior and

@@ -1,10 +1,12 @@
 """Gaussian approximations at inducing inputs, which do not store the data."""
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_column_names
 from pgmodels.data.sources.rows import Scaling
@@ -36,7 +38,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     converged: bool
     tolerance: float
     seconds: float
-    fit: FitReport | None = None
+    fit: FitReport | Any = None
     method: str = "svi"
     objective: str = "augmented"
 
@@ -50,17 +52,17 @@ class SparseApproximation(Picklable, GaussianPredictions):
         """The last entry of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
 
-    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError where their columns do not match the data's."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, len(self.scaling.location))
 
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         inputs = self.scaling(self.check_inputs(X_new))
         self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    def save(self, path: Any) -> Path:
+    def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
         return hooks.save(self, path)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import raised, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
+# Names of ``_METHODS``.
+Method: TypeAlias = Literal["linear_response", "perturbative"]
 # Relative tolerance for variances above the prior's: rounding and quadrature error.
 _ABOVE = 1e-4
 # Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
@@ -81,7 +83,7 @@ def joint_expansion(
 
 
 @double_precision
-def correct(approximation: Approximation, *, method: str | None = None) -> CorrectedApproximation:
+def correct(approximation: Approximation, *, method: Method | None = None) -> CorrectedApproximation:
     """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
     By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
@@ -101,8 +103,8 @@ def correct(approximation: Approximation, *, method: str | None = None) -> Corre
         )
     if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
         return approximation
-    approximation, method = approximation.uncorrected, method or "linear_response"
-    corrected = _METHODS[method](approximation)
+    approximation = approximation.uncorrected
+    corrected = _METHODS[method or "linear_response"](approximation)
     prior = np.asarray(_prior_variances(approximation.posterior.padded().prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
