@@ -154,10 +154,36 @@ def compare(
 ) -> Comparison:
     """Compare results for one data set with posterior draws: ``compare(gibbs=draws, cavi=approximation)``.
 
-    The keywords label the results. The reference is the first Draws among them, or the one labelled ``reference``.
-    ``X`` (m, d) and ``y`` are test data, y (m,) or (m, columns); columns after the first may be passed as
-    ``covariates`` (m, columns - 1) instead. Pareto k-hat uses ``num_draws`` draws of q, generated from ``seed``.
-    Raises ValueError without a Draws result, for results of different data, and for invalid test data.
+    Parameters
+    ----------
+    X : array_like, shape (m, d), optional
+        Test inputs.
+    y : array_like, shape (m,) or (m, columns), optional
+        Test observations.
+    covariates : array_like, shape (m, columns - 1), optional
+        The columns of the test observations after the first, if ``y`` has only the first.
+    reference : str, optional
+        The label of the draws that errors are measured against; by default the first Draws among the results.
+    num_draws : int
+        Draws of q for Pareto k-hat.
+    seed : int or jax.Array
+        An int or a JAX key, for the draws of q.
+    **results : Result
+        The results, by label: of ``cavi``, ``gaussian_vi``, ``fit``, ``correct``, ``gibbs``, ``nuts`` or ``integrate``.
+
+    Returns
+    -------
+    Comparison
+        A table of metrics, which prints; ``to_dataframe`` explains them.
+
+    Raises
+    ------
+    ValueError
+        Without a Draws result, for results of different data, and for invalid test data.
+
+    References
+    ----------
+    Pareto k-hat: Yao et al. 2018; Vehtari et al. 2024. Calibration error: Guo et al. 2017.
     """
     seed = as_seed(seed)
     name, draws = _reference(results, reference)

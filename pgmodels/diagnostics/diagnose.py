@@ -95,11 +95,36 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` without posterior draws.
 
-    Computes the augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and posterior moments by
-    importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
-    calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), none if 0. Hyperparameters are fixed at
-    the result's. For a corrected result, the gap is that before the correction. Raises ValueError for draws, and for
-    corrected results without a joint density: second-order corrections, or a linear response that is not a covariance.
+    Computes the augmentation gap of each datum, Pareto k-hat and posterior moments by importance sampling from q, and
+    the calibration of q on data simulated from the model. Hyperparameters are fixed at the result's.
+
+    Parameters
+    ----------
+    result : Approximation
+        The result. For one corrected by linear response, the augmentation gap is that before the correction.
+    num_replicates : int
+        Simulated data sets for the calibration; 0 leaves it out.
+    num_draws : int
+        Importance draws from q, at least 100.
+    seed : int or jax.Array
+        An int or a JAX key, for the importance draws and the simulated data.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Diagnosis
+        The figures, which print with sentences on what they mean.
+
+    Raises
+    ------
+    ValueError
+        For draws, and for corrected results without a joint density: second-order corrections, or a linear response
+        that is not a covariance.
+
+    References
+    ----------
+    Wenzel et al. 2019, section 4; Vehtari et al. 2024; Yao et al. 2018.
     """
     _check(result, num_replicates, num_draws)
     seed = as_seed(seed)

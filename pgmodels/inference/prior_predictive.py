@@ -29,12 +29,31 @@ _ROUNDS = 100
 def prior_predictive(
     model: Model, X: ArrayLike, covariates: ArrayLike | None = None, *, num_draws: int = 1000, seed: Seed = 0
 ) -> PriorPredictive:
-    """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
+    """Draw latents and observations at X from the model before data, to see whether the priors are plausible.
 
-    Values that have a prior are drawn from it, and all others are held. ``covariates`` (n, columns - 1) holds the
-    columns of y after the first, which are not drawn; times to an event have none, and are drawn as long as they are.
-    Raises ValueError where the formula is not normalised over what y can be, where covariates that it reads are left
-    out or are outside what it can read, and where a prior hardly meets its constraint.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are drawn, all others are fixed.
+    X : array_like, shape (n, d)
+        Inputs.
+    covariates : array_like, shape (n, columns - 1), optional
+        The columns of y after the first, which are not drawn. Event times have none, and are drawn without censoring.
+    num_draws : int
+        Number of joint draws.
+    seed : int or jax.Array
+        An int or a JAX key, for all draws.
+
+    Returns
+    -------
+    PriorPredictive
+        Draws of hyperparameters, latents and observations.
+
+    Raises
+    ------
+    ValueError
+        If the formula is not normalised over the support of y; if covariates that it reads are missing or invalid; if
+        hardly any draw of a prior satisfies the parameter's constraint.
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)

@@ -176,19 +176,52 @@ class CorrectedApproximation(Approximation):
         )
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
+        """Corrected mean and variance of the latents at new inputs.
 
-        Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+
+        Warns
+        -----
+        CorrectionWarning
+            If a corrected variance is not positive; it is returned as it is.
         """
         mean, variance = super().predict_latent(X_new)
         warn_nonpositive(variance, "X_new")
         return mean, variance
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), with the corrected moments.
+        """The predictive distribution of y at new inputs, with the corrected moments.
 
-        Where the response of y is skewed it is with the uncorrected ones, and a PredictionWarning says in how many
-        rows. Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
+
+        Raises
+        ------
+        ValueError
+            If a corrected variance is not positive: there is no predictive distribution there.
+
+        Warns
+        -----
+        PredictionWarning
+            If the response of y is skewed in some rows, where the uncorrected moments are used.
         """
         return super().predict(X_new, covariates)
 

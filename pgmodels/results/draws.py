@@ -114,7 +114,18 @@ class Draws(Result):
 
     @double_precision
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        """Mean and variance of the latents at new inputs, over the draws.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         conditionals = self._at(X_new)
         means = [centre.mean(axis=0) for centre, _ in conditionals]
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
@@ -122,10 +133,30 @@ class Draws(Result):
 
     @double_precision
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latent functions at X_new (m, d), (num_draws, m, latents).
+        """Joint draws of the latents at new inputs, each conditional on one of the draws, which are used equally often.
 
-        Each is conditional on one draw of this result; these are used equally often. O(m^3), for each draw where
-        hyperparameters were sampled. Raises ValueError for a prior without a factor.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Raises
+        ------
+        ValueError
+            For a prior without a factor.
+
+        Notes
+        -----
+        O(m^3) time, for each draw if hyperparameters were sampled.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -157,10 +188,22 @@ class Draws(Result):
         return np.concatenate(latents, axis=-1)
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None, seed: Seed = 0) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), averaged over the draws.
+        """The predictive distribution of y at new inputs, averaged over the draws.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure; without
-        them, any figure that depends on them raises ValueError.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+        seed : int or jax.Array
+            An int or a JAX key, for the latents at the new inputs given each draw.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
         """
         values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_marginals(X_new, seed), values)

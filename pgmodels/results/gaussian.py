@@ -43,15 +43,36 @@ class GaussianPredictions(ABC):
         """Checked new inputs as the model takes them."""
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        """Mean and variance of the latents at new inputs.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         mean, variance = self._marginals_at(X_new)
         return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d).
+        """The predictive distribution of y at new inputs.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
-        depends on them raises ValueError where they are left out.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
         """
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
@@ -86,9 +107,30 @@ class GaussianPredictions(ABC):
 
     @double_precision
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+        """Joint draws of the latents at new inputs.
 
-        O(m^3). Raises ValueError where a GP's form has no factor.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Raises
+        ------
+        ValueError
+            For a GP whose form has no factor.
+
+        Notes
+        -----
+        O(m^3) time.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)

@@ -87,17 +87,42 @@ class IntegratedApproximation(Result):
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+        """Mean and variance of the latents at new inputs, averaged over the points.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
     @double_precision
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), averaged over the points.
+        """The predictive distribution of y at new inputs, averaged over the points.
 
-        Where the response of y is skewed, that of a point is with its uncorrected Gaussian, and a PredictionWarning
-        says in how many rows. ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or
-        an exposure: what depends on them raises ValueError where they are left out.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
+
+        Warns
+        -----
+        PredictionWarning
+            If the response of y is skewed in some rows, where the uncorrected Gaussian of a point is used.
         """
         means, covariances, plain = self._moments_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])

@@ -95,11 +95,26 @@ class Result(Picklable):
         return hooks.arviz(self, num_draws=num_draws, seed=seed)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; returns its path.
+        """Write the result to one file that ``pgm.load`` reads.
 
         The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
         likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
-        work on loaded draws. Raises ValueError for custom kernels, forms and priors: pickle such results.
+        work on loaded draws.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, such as ``fit.npz``, in an existing folder.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ValueError
+            For custom kernels, forms and priors: pickle such results.
         """
         return hooks.save(self, path)
 

@@ -99,9 +99,23 @@ def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Pat
 def load(path: str | PathLike[str], likelihood: Likelihood | LikelihoodFamily | None = None) -> Loaded:
     """Load a result from a file written by ``save``, with the same predictions.
 
-    ``likelihood`` is the likelihood or its family, needed for a custom formula, since files hold no code. The prior and
-    its factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved
-    result, is damaged or has another format, and for a likelihood that differs from the saved one.
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    likelihood : Likelihood or its family, optional
+        Needed for a custom formula, since files hold no code.
+
+    Returns
+    -------
+    Approximation, IntegratedApproximation, SparseApproximation or Draws
+        The result. The prior and its factorisations are not in the file and are computed again.
+
+    Raises
+    ------
+    ValueError
+        For a file that is not a saved result, is damaged or has another format, and for a likelihood that differs from
+        the saved one.
     """
     path = Path(path)
     document, arrays = _read(path)

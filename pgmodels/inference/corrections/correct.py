@@ -84,16 +84,42 @@ def joint_expansion(
 
 @double_precision
 def correct(approximation: Approximation, *, method: Method | None = None) -> CorrectedApproximation:
-    """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
+    """Correct the means and covariances of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
-    By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
-    covariances from the derivative of the optimum in a perturbation of the posterior, at the data and at new inputs,
-    including across latents. Means of the derived bound are corrected to first order if a datum has one predictor, and
-    unchanged otherwise (measured to be better). ``method="perturbative"``, for results of the derived bound only,
-    corrects means and variances to second order (Opper et al. 2015; Wenzel et al. 2019, A.6). Warns with
-    CorrectionWarning if a corrected variance is not positive, or above the prior's; raises ValueError for the latter if
-    the likelihood is log-concave. A corrected result is returned unchanged, or, for another ``method``, its
-    ``.uncorrected`` is corrected.
+    Parameters
+    ----------
+    approximation : Approximation
+        The result to correct. A corrected result is returned unchanged or, for another ``method``, its ``.uncorrected``
+        is corrected.
+    method : "linear_response" or "perturbative", optional
+        ``"linear_response"`` is the default. ``"perturbative"`` is for results of the augmented bound only.
+
+    Returns
+    -------
+    CorrectedApproximation
+        The corrected moments at the data, and at new inputs by its ``predict`` and ``predict_latent``.
+
+    Raises
+    ------
+    ValueError
+        For other results, and for a variance above the prior's if the likelihood is log-concave, where it cannot be.
+
+    Warns
+    -----
+    CorrectionWarning
+        If a corrected variance is not positive, or above the prior's.
+
+    Notes
+    -----
+    Linear response (math: section 5b): covariances from the derivative of the optimum in a perturbation of the
+    posterior, at the data and at new inputs, including across latents. Means of the augmented bound are corrected to
+    first order if a datum has one predictor, and unchanged otherwise (measured to be better). The perturbative
+    correction (math: section 5) corrects means and variances to second order.
+
+    References
+    ----------
+    Linear response: Opper and Winther 2003; Giordano, Broderick and Jordan 2018. Perturbative: Opper et al. 2015;
+    Wenzel et al. 2019, A.6.
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")

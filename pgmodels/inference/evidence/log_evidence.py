@@ -69,14 +69,43 @@ def _draw(proposal: CorrectedGaussian, key: Any, numbers: Any) -> tuple[Array, A
 
 @double_precision
 def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0) -> Evidence:
-    """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
+    """Estimate log p(y), hyperparameters fixed, by importance sampling from the corrected Gaussian of a result.
 
-    By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
-    response, each weighted by p(y, f) over its density, the weights Pareto-smoothed (Vehtari et al. 2024). Where the
-    response is no covariance, a CorrectionWarning says so and the draws are of q itself. Where k-hat of the weights is
-    above its limit, 0.7 or, with fewer than 2,000 draws, less, wider Gaussians are tried, and an EvidenceWarning says
-    that none was near enough. The formula is taken as it stands: what it leaves out is missing here too. Raises
-    ValueError for draws.
+    Parameters
+    ----------
+    result : Approximation
+        A result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``.
+    num_draws : int
+        Importance draws, at least 100.
+    seed : int or jax.Array
+        An int or a JAX key, for the draws.
+
+    Returns
+    -------
+    Evidence
+        The estimate, its standard error, and Pareto k-hat of the weights.
+
+    Raises
+    ------
+    ValueError
+        For results of ``gibbs`` or ``nuts``, and bad options.
+
+    Warns
+    -----
+    EvidenceWarning
+        If k-hat of every proposal is above its limit, so that the estimate is unreliable.
+    CorrectionWarning
+        If the linear response is not a covariance; the draws are then from q itself.
+
+    Notes
+    -----
+    The proposal is the Gaussian with the result's mean and its covariance by linear response; the weights are p(y, f)
+    over its density, Pareto-smoothed. While k-hat is above its limit (0.7, or less for fewer than 2,000 draws), wider
+    Gaussians are tried. The formula is used as it is: factors that it omits are missing from the estimate too.
+
+    References
+    ----------
+    Vehtari et al. 2024.
     """
     if not isinstance(result, Approximation):
         raise ValueError(
