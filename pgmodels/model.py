@@ -46,11 +46,24 @@ class DataWarning(PgmodelsWarning):
 
 
 class GP(Module):
-    """``size`` independent latent GPs with one kernel and one constant mean.
+    """Independent latent GPs with one kernel and one constant mean.
 
-    ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 by default; a
-    number is a start value for ``fit``. ``form`` is the representation of the prior at the data: ``pgm.Dense()``,
-    inducing inputs as ``pgm.Inducing(300)``, or by default the cheaper of dense and an exact low-rank factor.
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        A kernel of pgmodels, or a function (X, Z) -> matrix (n, m) in JAX.
+    mean : float, Fixed, Parameter or NumPyro distribution
+        The constant mean, in units of the latents. 0 and fixed by default; a number is a start value for ``fit``.
+    size : int
+        Number of latents.
+    form : Dense or Inducing, optional
+        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``, or by
+        default the cheaper of dense and an exact low-rank factor.
+
+    Raises
+    ------
+    ValueError
+        For arguments of other types or values.
     """
 
     kernel: Kernel
@@ -97,8 +110,17 @@ class Data(NamedTuple):
 class Model(Module):
     """A likelihood over latent GPs.
 
-    ``gps`` is one GP or a list of GPs; the latents are numbered in their order.
-    Raises ValueError if the number of latents does not match the formula.
+    Parameters
+    ----------
+    likelihood : Likelihood
+        A named likelihood such as ``pgm.Bernoulli()``, or a call of one made by ``pgm.likelihood``.
+    gps : GP or sequence of GP
+        The latent GPs; the latents are numbered in their order.
+
+    Raises
+    ------
+    ValueError
+        If the number of latents does not match the formula, or the formula does not depend on the latents.
     """
 
     likelihood: Likelihood

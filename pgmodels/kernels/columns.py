@@ -29,8 +29,20 @@ class Restricted(Kernel):
 class On(Restricted):
     """A kernel of selected columns of X: ``On(RBF(), [0, 2])``.
 
-    Default lengthscales and hyperparameters with one entry per column refer to these columns.
-    ``On(White(), [3])`` gives each level of a grouping column an independent effect.
+    Default lengthscales and hyperparameters with one entry per column refer to these columns. ``On(White(), [3])``
+    gives each level of a grouping column an independent effect.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        The kernel of the selected columns.
+    columns : sequence of int
+        Distinct column numbers, from 0.
+
+    Raises
+    ------
+    ValueError
+        For invalid column numbers.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -78,8 +90,24 @@ class On(Restricted):
 class Difference(Restricted):
     """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a GP with the given kernel.
 
-    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the
-    features of one item, then those of the other (Chu and Ghahramani 2005).
+    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the features of
+    one item, then those of the other.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        The kernel of g.
+    left, right : sequence of int
+        The columns of a and of b, equally many.
+
+    Raises
+    ------
+    ValueError
+        For invalid column numbers.
+
+    References
+    ----------
+    Chu and Ghahramani 2005.
     """
 
     positive_semidefinite: ClassVar[bool] = True

@@ -14,7 +14,21 @@ from pgmodels.runtime.x64 import as_array
 
 @final
 class Periodic(Kernel):
-    """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²) (MacKay 1998)."""
+    """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²).
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution
+        Without units: one number, or one per column, shape (d,).
+    period : float, Fixed, Parameter or NumPyro distribution
+        In units of X.
+
+    References
+    ----------
+    MacKay 1998.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -49,7 +63,14 @@ class Periodic(Kernel):
 
 @final
 class Linear(Kernel):
-    """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d."""
+    """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d.
+
+    Parameters
+    ----------
+    variance : float, array_like, Fixed, Parameter or NumPyro distribution
+        Prior variance of the slopes, in squared units of the latent over those of X: one number, or one per column,
+        shape (d,).
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -71,7 +92,13 @@ class Linear(Kernel):
 
 @final
 class Constant(Kernel):
-    """The kernel of a constant function: the same covariance everywhere."""
+    """The kernel of a constant function: the same covariance everywhere.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -94,6 +121,13 @@ class Constant(Kernel):
 class White(Kernel):
     """White noise: ``variance`` where two rows are equal, 0 elsewhere.
 
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+
+    Notes
+    -----
     It is a function of the inputs: equal rows share their noise, within a data set and between two.
     """
 

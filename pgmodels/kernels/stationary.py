@@ -15,10 +15,15 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Stationary(Kernel):
-    """A kernel of the scaled distance r = |x - z| / lengthscale; subclasses define its ``profile``.
+    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``.
 
-    ``lengthscale`` is one number, an array with one number per column, or None: the median Euclidean distance between
-    distinct rows of X, set when the model is fitted.
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
     """
 
     variance: Parameter
@@ -51,7 +56,16 @@ class Stationary(Kernel):
 
 @final
 class RBF(Stationary):
-    """The squared exponential kernel, variance · exp(-r²/2)."""
+    """The squared exponential kernel, variance · exp(-r²/2) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -64,7 +78,20 @@ class RBF(Stationary):
 
 @final
 class Matern12(Stationary):
-    """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
+    """The exponential kernel, variance · exp(-r) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -77,7 +104,20 @@ class Matern12(Stationary):
 
 @final
 class Matern32(Stationary):
-    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
+    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -91,7 +131,20 @@ class Matern32(Stationary):
 
 @final
 class Matern52(Stationary):
-    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
+    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -105,7 +158,22 @@ class Matern52(Stationary):
 
 @final
 class RationalQuadratic(Stationary):
-    """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
+    """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+    alpha : float, Fixed, Parameter or NumPyro distribution
+        Shape; the kernel tends to RBF as it grows.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 

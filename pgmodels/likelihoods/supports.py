@@ -327,7 +327,20 @@ class Censored(Support):
 
 
 class Given(Support):
-    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
+    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure.
+
+    Parameters
+    ----------
+    observed : Support
+        The support of the observation, the first column or columns of y.
+    *covariates : Support
+        The support of each further column of y.
+
+    Raises
+    ------
+    ValueError
+        Without covariates, and for covariates of several columns.
+    """
 
     def __init__(self, observed: Support, *covariates: Support):
         supports = (observed, *covariates)

@@ -25,7 +25,13 @@ from pgmodels.runtime.pickling import Module, Picklable
 
 
 class Fixed:
-    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``."""
+    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``.
+
+    Parameters
+    ----------
+    value : float or array_like
+        The value, in the units of the hyperparameter.
+    """
 
     def __init__(self, value: ArrayLike):
         self.value = value
@@ -77,11 +83,25 @@ class Within(Distribution):
 class Parameter(Module):
     """A hyperparameter: a number, or an array.
 
-    ``value`` is the current value (a start value for ``fit``), or ``None`` if it is to be set from the data.
-    ``positive`` constrains it to positive values; by default parameters of kernels are positive, and those of formulas
-    and means real. ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it.
-    ``constraint`` is a NumPyro constraint instead of ``positive``, such as ``constraints.ordered_vector`` or
-    ``constraints.simplex``: fits and draws satisfy it, and a prior with a larger support is restricted to it.
+    Parameters
+    ----------
+    value : float, array_like or None
+        The value, a start value for ``fit``; None to set it from the data, or in a formula to require it.
+    positive : bool, optional
+        Whether the value must be positive; by default parameters of kernels are, and those of formulas and means are
+        not.
+    fixed : bool
+        Whether ``fit`` must not change the value.
+    prior : numpyro.distributions.Distribution, optional
+        The prior of the value.
+    constraint : numpyro.distributions.constraints.Constraint, optional
+        A constraint instead of ``positive``, such as ``ordered_vector`` or ``simplex``: fits and draws satisfy it, and
+        a prior with a larger support is restricted to it.
+
+    Raises
+    ------
+    ValueError
+        For a constraint that is not one of NumPyro's; other faults are found where the parameter is used.
     """
 
     value: Any

@@ -19,12 +19,28 @@ _SEPARATE = 4
 
 
 def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Figure:
-    """The posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
+    """Plot the posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
 
-    ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.
-    For draws it is the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction; results of ``correct`` are left out.
-    Raises ValueError where no result has auxiliaries, or for results of different models.
+    Parameters
+    ----------
+    results : Result, Comparison or mapping of str to Result
+        A result, results of one data set by label, or a comparison.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If no result has auxiliary variables, or for results of different models.
+
+    Notes
+    -----
+    For draws the average of E[a | f, y], for approximations the mean of the optimal q (see
+    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are left out. The
+    reference of a comparison comes first.
     """
     by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None

@@ -21,10 +21,26 @@ _SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{
 
 
 def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figure:
-    """The augmented graph of a model, a likelihood or a derivation.
+    """Draw the augmented graph of a model, a likelihood or a derivation.
 
+    Parameters
+    ----------
+    model : Model, Likelihood, Derivation or AugmentedGraph
+        What to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Notes
+    -----
     Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,
-    hyperparameters and parameters dots; the nodes of a plate are repeated (as in figure 2 of Galy-Fajou et al. 2019).
+    hyperparameters and parameters dots; the nodes of a plate are repeated.
+
+    References
+    ----------
+    Galy-Fajou et al. 2019, figure 2.
     """
     if isinstance(model, AugmentedGraph):
         graph = model

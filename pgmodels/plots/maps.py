@@ -38,12 +38,31 @@ class _Map(NamedTuple):
 
 
 def plot_probability_map(result: Result, class_index: int | None = None, covariates: ArrayLike | None = None) -> Figure:
-    """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
+    """Plot predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
 
-    One panel for each class, only that of ``class_index``, or the second of two classes. If y is not a class, the
-    predictive mean of y; ``covariates`` are the values of the columns of y after the first, by default one trial.
-    Crosses are inducing inputs, or the pivots of a low-rank prior's factor. At most about 1,000 posterior draws are
-    used, as noted in the figure. Raises ValueError where X does not have two columns, or for an invalid class.
+    Parameters
+    ----------
+    result : Result
+        The result.
+    class_index : int, optional
+        Only the panel of this class; by default one panel for each class, or that of the second of two.
+    covariates : array_like, optional
+        The values of the columns of y after the first; by default one trial.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If X does not have two columns, or for an invalid class.
+
+    Notes
+    -----
+    If y is not a class, the predictive mean of y. Crosses are inducing inputs, or the pivots of a low-rank prior's
+    factor. At most about 1,000 posterior draws are used, as noted in the figure.
     """
     _check(result)
     classes = result.likelihood.support(result.model.num_latents).values()

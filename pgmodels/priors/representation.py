@@ -79,8 +79,10 @@ class Representation(ABC):
 
 @dataclass(frozen=True)
 class Dense(Representation):
-    """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes and three times as many at the peak.
+    """The prior by its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and three times as many at the peak.
 
+    Notes
+    -----
     The Cholesky root is tried with no jitter, then with 1e-10 to 1e-6 of the mean variance.
     """
 

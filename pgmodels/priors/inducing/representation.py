@@ -184,23 +184,42 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
 
 @dataclass(frozen=True, repr=False)
 class Inducing(Representation):
-    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration.
+    """The prior by the latents' values at inducing inputs, a sparse variational posterior: O(n M^2) time per iteration.
 
-    The factor has 8 n M bytes. Beyond 128 MB, as of 56,000 data with M = 300, it is not held: each pass over the data
-    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it all the
-    same.
+    Parameters
+    ----------
+    inputs : int, "auto" or array_like, shape (M, d)
+        The number of inducing inputs, or the inputs. ``"auto"`` increases their number until the ELBO gains less than
+        0.05 nats, up to 1,000; ``Inducing(500, "auto")`` up to 500.
+    select : str, optional
+        How inputs are chosen from the rows of X:
 
-    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
-    columns in units in which the kernel changes alike, and rows where centres lie between levels, of a group or an
-    index, that no row has; rows drawn at ``"uniform"``; rows one by one where the prior
-    ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
-    what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
-    distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred
-    centres, and takes more and more rows of the last kind until the ELBO gains less than 0.05 nats, at most 1,000;
-    ``Inducing(500, "auto")`` at most 500. Before there are data, it is those centres. The ELBO is below that of the
-    exact prior, and never falls by another inducing input. Their matrix has a jitter of 1e-12 of the variances, see
-    ``inducing_points_at``: nearly equal inputs do no harm.
-    Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+        - ``"heteroscedastic"`` (the default): alternately with the posterior, the row with the largest residual prior
+          variance times the precision of its site, as long as the ELBO is above that of ``"kmeans"``;
+        - ``"kmeans"``: centres of k-means, with columns scaled so that the kernel changes equally fast along each, or
+          rows if the centres fall between the levels of a group or an index;
+        - ``"uniform"``: rows drawn at random;
+        - ``"variance"``: greedily, the row with the largest residual prior variance;
+        - ``"auto"``: as ``"heteroscedastic"``, with the number chosen too.
+
+    Raises
+    ------
+    ValueError
+        For inputs of a wrong shape, and an unknown selection.
+
+    Notes
+    -----
+    The ELBO is below that of the exact prior, and never decreases with another inducing input. If X has no more
+    distinct rows than ``inputs``, all of them are taken, and the form is exact. The covariance of the inducing inputs
+    has a jitter of 1e-12 of the variances, so that nearly equal inputs do no harm (see ``inducing_points_at``).
+
+    The factor takes 8 n M bytes. Beyond 128 MB (56,000 rows with M = 300) it is not stored: each pass over the data
+    computes it again in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` store it in any
+    case.
+
+    References
+    ----------
+    Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
     can_pad: ClassVar[bool] = True
