@@ -15,6 +15,7 @@ from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -39,7 +40,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
         # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
         means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
-        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {name_type(result)}.")
     present = _present(result)
     return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
 

@@ -23,6 +23,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import atomic_write
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -244,7 +245,7 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"{label} must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}. Test data are "
+                f"{label} must be a result of cavi, correct, fit or gibbs; got {name_type(result)}. Test data are "
                 "X and y, options are covariates, reference, num_draws and seed."
             )
     if reference is not None and not isinstance(reference, str):

@@ -14,6 +14,7 @@ from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estim
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
 from pgmodels.results.draws import Draws
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_up_to
@@ -186,7 +187,7 @@ def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
             "effective sample sizes: pgm.compare(gibbs=draws) prints them."
         )
     if not isinstance(result, Approximation):
-        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {name_type(result)}.")
     if isinstance(result, LinearResponse):
         result.require_covariance()
     elif isinstance(result, CorrectedApproximation):

@@ -18,6 +18,7 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -257,7 +258,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
             tuple(v[None] for v in whitened),
             "the Gaussian approximation q: independent draws, joint over data",
         )
-    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
+    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
 
 
 def _log_prior(draws: Draws) -> np.ndarray:

@@ -18,6 +18,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 
 _MAX_DRAWS = 1000
 # Maximum number of likelihood evaluations on the grid: about ten seconds.
@@ -87,7 +88,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
 
 def _check(result: Any) -> None:
     if not isinstance(result, Result):
-        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
     if result.X.shape[1] != 2:
         raise ValueError(
             f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "

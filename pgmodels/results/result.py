@@ -52,6 +52,11 @@ class Result(Picklable):
         return self.y[:, 0] if self.y.shape[1] == 2 else self.y[:, :-1]
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows of the data."""
+        return len(self.X)
+
+    @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood.unweighted

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,20 +13,23 @@ from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import IndependentPosterior
+from pgmodels.priors.collection import IndependentPosterior, PriorCollection
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.seeds import Seed
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class SparseApproximation(Picklable, GaussianPredictions):
     """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
 
-    It predicts at inputs on their original scale; ``scaling`` standardised those of the data. Corrections, diagnoses
-    and comparisons need the data and do not accept it. ``elbo_trace`` holds the ELBO of each window of steps, a noisy
-    estimate averaged over its batches, followed by the exact ELBO of each pass over all rows.
+    It predicts at inputs on their original scale; ``scaling`` standardised those of the data. ``correct``,
+    ``log_evidence``, ``diagnose``, ``compare``, ``to_arviz`` and plots need the data: run ``pgm.cavi(result.model,
+    result.scaling(X), y)`` (``gaussian_vi`` for the objective "expected") on rows that fit into memory. ``elbo_trace``
+    holds the ELBO of each window of steps, a noisy estimate averaged over its batches, followed by the exact ELBO of
+    each pass over all rows.
     """
 
     model: Model
@@ -48,9 +51,30 @@ class SparseApproximation(Picklable, GaussianPredictions):
         return self.model.likelihood.unweighted
 
     @property
+    def prior(self) -> PriorCollection:
+        """The prior of the latents, factorised at the inducing inputs; it has no rows of the data."""
+        return self.posterior.prior
+
+    @property
+    def weights(self) -> None:
+        """None: weights are not stored, as rows are not."""
+        return None
+
+    @property
     def elbo(self) -> float:
         """The last entry of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
+
+    @property
+    def jitter(self) -> tuple[float, ...]:
+        """See ``Result.jitter``."""
+        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+    @property
+    def remedy(self) -> str:
+        """What to do where an answer needs the rows, for messages."""
+        engine = {"augmented": "cavi", "expected": "gaussian_vi"}[self.objective]
+        return f"stores no rows: take pgm.{engine}(result.model, result.scaling(X), y) of rows that fit into memory"
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError where their columns do not match the data's."""
@@ -66,9 +90,21 @@ class SparseApproximation(Picklable, GaussianPredictions):
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
         return hooks.save(self, path)
 
+    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> NoReturn:
+        """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
+        raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
+
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "not converged"
-        return (
-            f"<SparseApproximation of {self.model!r}, {self.num_rows:,} rows, ELBO {self.elbo:.4f}, {state}, "
-            f"{self.seconds:.3g} s>"
-        )
+        return hooks.line(self)
+
+    def __str__(self) -> str:
+        return hooks.text(self)
+
+    def _repr_html_(self) -> str:
+        return hooks.html(self)
+
+
+def name_type(value: object) -> str:
+    """The type of a value that is no result at data, for messages; with a remedy, if it has one."""
+    name = type(value).__name__
+    return f"{name}, which {value.remedy}" if isinstance(value, SparseApproximation) else name

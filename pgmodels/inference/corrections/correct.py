@@ -33,6 +33,7 @@ from pgmodels.results.correction import (
     mixing,
     warn_nonpositive,
 )
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import raised, warn
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -125,7 +126,7 @@ def correct(approximation: Approximation, *, method: Method | None = None) -> Co
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if not isinstance(approximation, Approximation):
         raise ValueError(
-            f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
+            f"approximation must be the result of cavi, gaussian_vi or fit; got {name_type(approximation)}."
         )
     if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
         return approximation

@@ -14,6 +14,7 @@ from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -109,7 +110,7 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0
     """
     if not isinstance(result, Approximation):
         raise ValueError(
-            f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
+            f"result must be what cavi, gaussian_vi, fit or correct return; got {name_type(result)}. Of draws, "
             "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
