@@ -270,10 +270,10 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
             lambda file: pgm.svi(MODEL, pgm.IterableRows([(X[:5], LABELS[:5]), (X[:5, :1], LABELS[:5])])),
             r"X must have 2 column\(s\), as the first rows",
         ),
-        (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y goes with an array X"),
+        (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y needs an array X"),
         (
             lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)),
-            "weights goes with an array X",
+            "weights needs an array X",
         ),
         (lambda file: pgm.svi(MODEL, X[:5]), "y is missing"),
         (

@@ -44,7 +44,7 @@ Method: TypeAlias = Literal["linear_response", "perturbative"]
 _ABOVE = 1e-4
 # Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
-# fit runs it some dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
+# fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
 # Relative residual above which to warn.
 _RESIDUAL = 1e-6
@@ -54,8 +54,8 @@ _RESIDUAL = 1e-6
 def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
     """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
 
-    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough. Of the
-    variance v, ``residual`` is what no site moves: q is of the rest, f, whose likelihood is averaged over it.
+    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
+    ``residual`` is the part of the variance v that does not depend on the sites; the likelihood is averaged over it.
     """
     H = augmentation.local_hessian(m, v, y, parameters)
     v = v - residual
@@ -69,7 +69,7 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any,
 def joint_expansion(
     augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
 ) -> tuple[Any, Any]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) where predictors z ~ N(m, V) of a datum depend on each other.
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
 
     ``residual`` is as in ``expansion``, (n, P, P).
     """
@@ -139,9 +139,9 @@ def correct(approximation: Approximation, *, method: Method | None = None) -> Co
 
 
 def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
-    """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
+    """The result of ``fit``, corrected by linear response if ``choice`` allows it; ``.fit.correction`` says why or not.
 
-    With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
+    ``choice="auto"`` does not correct if q is exact, the system is too large, or the correction is not reliable.
     """
     size = sum(result.prior.ranks)
     if choice is False:
@@ -157,7 +157,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation:
         with raised(CorrectionWarning):
             return _noted(correct(result), "by linear response")
     except (CorrectionWarning, ValueError) as fault:
-        return _noted(result, f"none, since it is not to be trusted here: {fault}")
+        return _noted(result, f"none, since it is not reliable here: {fault}")
 
 
 def _noted(result: Approximation, correction: str) -> Approximation:
@@ -173,10 +173,11 @@ def check_against_prior(
     variance: np.ndarray,
     marginals: Callable[[], tuple[Any, Any]],
 ) -> None:
-    """Raise ValueError where a corrected variance (n, latents) is above the prior's and the likelihood log-concave.
+    """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
 
-    A posterior's is not, then (Brascamp and Lieb 1976). Concave means at all data, as far as the predictors'
-    ``marginals`` reach, means and variances (n, P). Other likelihoods may widen a prior: a CorrectionWarning.
+    Under such a likelihood posterior variances are at most the prior's (Brascamp and Lieb 1976). Concavity is checked
+    at all data within the predictors' ``marginals``, means and variances (n, P). Other likelihoods may increase
+    variances: a CorrectionWarning.
     """
     beyond = variance > (1.0 + _ABOVE) * prior
     if not beyond.any():
@@ -201,7 +202,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     Phi = mixing(model, y)
     objective = quadrature_of(model) if approximation.objective == "expected" else model.augmentation
     coupled, across = has_coupled_sites(approximation), Phi[0] if Phi else None
-    # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
+    # The means of the variational Gaussian need no shift; with several predictors per datum the shift is inaccurate.
     moves = approximation.objective == "augmented" and objective.size == 1
     respond = _respond if approximation.objective == "augmented" else _respond_by_quadrature
     response, *moments = respond(objective, coupled, moves, posterior, across, y, row_mask, model.parameters)
@@ -210,8 +211,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
     if positive and residual > _RESIDUAL:
         warn(
-            f"the equations of linear response are solved to {residual:.1g} of their right-hand sides only: the "
-            "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
+            f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
+            "corrected covariances are no more accurate. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
     priors = posterior.prior, approximation.posterior.prior
@@ -235,9 +236,9 @@ def _filled(approximation: Approximation, size: int) -> tuple[np.ndarray, Array]
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
-    """Whether the response is a covariance; a CorrectionWarning with the rows that it fails in where it is not.
+    """Whether the response is a covariance; if not, a CorrectionWarning names the rows where it fails.
 
-    ``half`` gives the U (D, n, P) with U^T U the covariance of the predictors under q.
+    ``half`` returns U (D, n, P), where U^T U is the covariance of the predictors under q.
     """
     kept, where = np.asarray(response.kept), ""
     if np.isfinite(kept).all():
@@ -251,8 +252,9 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
             rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
             where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
     warn(
-        f"the covariance by linear response is not positive definite{where}: the optimum is about to turn into "
-        "another, and the corrected covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",
+        f"the covariance by linear response is not positive definite{where}: the variational optimum is "
+        "nearly unstable, and the corrected covariances are not valid. Use gibbs, or gaussian_vi if this was cavi's "
+        "result.",
         CorrectionWarning,
     )
     return False
@@ -276,16 +278,16 @@ def _shared(approximation: Approximation, start: float) -> dict[str, Any]:
 
 
 def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
-    """Mean and variance of a result of the derived bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
+    """Correct a result of the augmented bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
 
-    Raises ValueError where two latents of one datum multiply, since B generates no joint moments there.
+    Raises ValueError if two latents of one datum multiply, since B does not generate their joint moments.
     """
     start = time.perf_counter()
     model = approximation.model
     if approximation.objective != "augmented":
         raise ValueError(
-            "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='augmented'); got that of {approximation.objective}. Use the default, "
+            "correct: the perturbative correction expands about the optimum of the augmented bound, of cavi or "
+            f"fit(..., objective='augmented'); got the objective {approximation.objective!r}. Use the default, "
             "method='linear_response'."
         )
     augmentation = model.augmentation
@@ -321,7 +323,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 def _expansion(
     approximation: Approximation, posterior: IndependentPosterior | BlockPosterior, y: np.ndarray, Phi: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, at the rows of a padded posterior."""
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the augmented bound, at the rows of a padded posterior."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()

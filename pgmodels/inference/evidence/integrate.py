@@ -117,7 +117,7 @@ class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
     ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
-    the log prior of the hyperparameters; ``is_positive`` says whether linear response is a covariance.
+    the log prior of the hyperparameters; ``is_positive`` says whether the linear response is a covariance.
     """
 
     sites: Sites
@@ -457,14 +457,14 @@ class _Integration:
             )
         if not design.is_complete:
             warn(
-                "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
+                "integrate: the points do not cover the posterior of the hyperparameters: it extends beyond them. Give "
                 "narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         if design.error > _MOST_ERROR:
             raise ValueError(
-                "integrate: the density of the hyperparameters falls off too sharply to be interpolated: between the "
-                f"{len(design.points)} points it is off by {design.error:.2g} nats where its mass is. Give narrower "
+                "integrate: the density of the hyperparameters is too peaked to be interpolated: between the "
+                f"{len(design.points)} points the error is {design.error:.2g} nats where its mass is. Give narrower "
                 "priors, or draw with gibbs."
             )
         if design.error:
@@ -476,8 +476,8 @@ class _Integration:
         failed = len(self.usable) - sum(self.usable)
         if failed:
             warn(
-                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: nothing "
-                "is known of the posterior there.",
+                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: "
+                "the posterior there is unknown.",
                 EvidenceWarning,
             )
         if unreliable > _BORNE:

@@ -22,7 +22,7 @@ from pgmodels.runtime.x64 import double_precision
 
 # Draws per batch, so that larger numbers share one program.
 _DRAWS = 512
-# Below this many draws k-hat is fitted to fewer than 20 of them.
+# With fewer draws k-hat is fitted to a tail of fewer than 20.
 _FEWEST_DRAWS = 100
 # Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
@@ -34,11 +34,11 @@ class EvidenceWarning(PgmodelsWarning):
 
 @dataclass(frozen=True)
 class Evidence:
-    """An estimate of log p(y), in nats, by the formula as it stands, hyperparameters held.
+    """An estimate of log p(y), in nats, at fixed hyperparameters and with the formula's own normalisation.
 
-    ``standard_error`` is that of ``value`` by the weights' spread, and ``k_hat`` Pareto's of their tail: above
-    ``limit`` neither is to be trusted. ``elbo`` is the bound of the result, which log p(y) is above. ``proposal`` says
-    what was drawn from.
+    ``standard_error`` of ``value`` is estimated from the spread of the weights, and ``k_hat`` is Pareto k-hat of their
+    tail: above ``limit`` neither is reliable. ``elbo`` is the result's lower bound on log p(y). ``proposal`` describes
+    the distribution of the draws.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Evidence:
         return self.k_hat <= self.limit
 
     def __str__(self) -> str:
-        verdict = "" if self.is_reliable else f", above {self.limit:.2f}: not to be trusted"
+        verdict = "" if self.is_reliable else f", above {self.limit:.2f}: not reliable"
         return (
             f"log p(y) = {self.value:.4f} +- {self.standard_error:.2g} nats, {self.value - self.elbo:.4f} above the "
             f"ELBO; Pareto k-hat {self.k_hat:.2f}{verdict} ({self.num_draws} draws of {self.proposal})"
@@ -110,8 +110,8 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0
     """
     if not isinstance(result, Approximation):
         raise ValueError(
-            f"result must be what cavi, gaussian_vi, fit or correct return; got {name_type(result)}. Of draws, "
-            "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
+            f"result must be what cavi, gaussian_vi, fit or correct return; got {name_type(result)}. For draws "
+            "use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", _FEWEST_DRAWS)
     seed = as_seed(seed)
@@ -129,15 +129,15 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0
         limit=best.limit,
         elbo=result.elbo,
         num_draws=num_draws,
-        proposal="the corrected Gaussian" if corrected.is_positive else "q, whose response is no covariance",
+        proposal="the corrected Gaussian" if corrected.is_positive else "q, whose linear response is not a covariance",
     )
     if not evidence.is_reliable:
         remedy = (
             "Take gaussian_vi's result, whose Gaussian is closer" if result.objective == "augmented" else "Draw more"
         )
         warn(
-            f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "
-            f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than "
+            f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: the "
+            f"Gaussian misses too much of the posterior, and {evidence.value:.4f} may be too small by more than "
             f"its standard error. {remedy}, or compare models by their predictions.",
             EvidenceWarning,
         )
@@ -148,8 +148,8 @@ def log_evidence(result: Approximation, *, num_draws: int = 4000, seed: Seed = 0
 def weigh(result: LinearResponse, share: float, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws (draws, n, latents) of a corrected Gaussian, and the logarithms of p(y, f) over their density.
 
-    It is wider with a ``share`` of the data's precisions below 1, and q itself where the response is no covariance.
-    Each draw has a key: that of the seed, folded with its number.
+    A ``share`` of the data's precisions below 1 widens it; it is q itself if the linear response is not a covariance.
+    The key of each draw is the seed's, folded with the number of the draw.
     """
     proposal, key, chunks = result.gaussian(share), jax.random.key(seed), []
     for numbers in equal_chunks(np.arange(num_draws), min(_DRAWS, power_of_two(num_draws))):

@@ -9,23 +9,25 @@ from pgmodels.model import GP, Data, Model
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.runtime.warnings import PgmodelsWarning, suppress_warnings
 
-# Rows that inducing inputs are chosen from where it takes a posterior, and those that values are learned on before.
+# Number of rows from which inducing inputs are chosen with a posterior, and on which hyperparameters are learned
+# beforehand.
 _ROWS, _FEW = 20_000, 2_000
 
 
 def inputs_for_steps(
     model: Model, sample: Data, num_rows: int, train_hyperparameters: bool, objective: str, seed: int
 ) -> Inputs:
-    """The inducing inputs of a resolved model for so many rows, of which ``sample`` holds some or all.
+    """The inducing inputs of a resolved model for ``num_rows`` rows, of which ``sample`` has some or all.
 
-    As many as are enough depends on the values: where these are to be learned, few rows say about which.
+    The sufficient number depends on the hyperparameters: if these are to be trained, they are first learned from few
+    rows. ``seed`` draws the rows.
     """
     if not is_automatic(model):
         return choose_inputs(model, sample.X)
     order = np.random.default_rng(seed).permutation(len(sample.X))
     if train_hyperparameters:
         few = np.sort(order[:_FEW])
-        # The steps learn on all rows, and say what is to be said of that.
+        # Warnings are those of the steps, which learn from all rows.
         with suppress_warnings(PgmodelsWarning):
             y, weights = sample.y[few], None
             if model.is_weighted:

@@ -17,9 +17,9 @@ from pgmodels.priors.inducing.representation import Inducing
 
 
 class Source(NamedTuple):
-    """Where rows come from: how many there are, what standardises them, their inputs' names, and a digest of all.
+    """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
 
-    The latter is empty where the sample is all of them.
+    The digest is empty if all rows are in memory.
     """
 
     rows: Rows
@@ -30,13 +30,13 @@ class Source(NamedTuple):
 
 
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
-    """X and y, which may be given as a pair; ValueError where y is missing."""
+    """X and y, which may be passed as a pair. Raises ValueError if y is missing."""
     if y is not None or isinstance(X, Rows):
         return X, y
     if isinstance(X, tuple) and len(X) == 2:
         return X
     raise ValueError(
-        f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
+        f"y is missing, and X, of type {type(X).__name__}, has none: give X and y, or rows that have both, "
         "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
     )
 
@@ -44,7 +44,7 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
 def source_of(
     model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: str, seed: int
 ) -> tuple[Model, Data, Source]:
-    """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
+    """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
         _check_rows(model, y, weights)
     if train_hyperparameters or isinstance(X, Rows) or objective != "augmented":
@@ -61,7 +61,7 @@ def source_of(
 
 
 def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
-    """Batches of rows in a new order every pass, from one on, those of a window at a time; one where all are alike."""
+    """Stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
 
     def stream(first: int) -> Iterator[Block]:
@@ -74,7 +74,7 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
 def _check_rows(model: Model, y: Any, weights: Any) -> None:
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
-        raise ValueError(f"{extra[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
+        raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
     if model.is_weighted:
         raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
 
@@ -83,6 +83,6 @@ def _require_inducing(model: Model) -> None:
     for gp in model.gps:
         if not isinstance(gp.form, Inducing):
             raise ValueError(
-                "svi learns hyperparameters, goes by objective='expected', and works from rows that it does not "
-                f"hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                "svi with train_hyperparameters, objective='expected' or rows that are not in memory needs GPs "
+                f"with inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )

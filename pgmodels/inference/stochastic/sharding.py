@@ -18,21 +18,22 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
 _ROWS = "rows"
-# Batches lie along a first axis, the rows of each along the second.
+# Batches are along the first axis, their rows along the second.
 _SHARDED, _REPLICATED = PartitionSpec(None, _ROWS), PartitionSpec()
 
 
 class RowSharding(NamedTuple):
-    """How rows are shared: ``devices`` have as many each of the ``size`` of a batch.
+    """How ``devices`` share the ``size`` rows of a batch: equally many each.
 
-    Where these do not come out even, the first row again fills up the last devices, and counts for nothing.
+    If their number does not divide the size, the last devices are padded with copies of the first row, which have
+    weight zero.
     """
 
     devices: int = 1
     size: int = 0
 
     def shard(self, batches: Block) -> tuple[Array, Array]:
-        """Batches, along a first axis, with their rows on the devices; a process copies those of its own."""
+        """Batches, along the first axis, with their rows on the devices; each process copies its own rows."""
         if self.devices == 1:
             return as_array(batches[0]), as_array(batches[1])
         X, y = (_filled(part, -self.size % self.devices) for part in batches)
@@ -43,29 +44,29 @@ class RowSharding(NamedTuple):
         )
 
     def count(self, rows: Array) -> int:
-        """The rows of a batch, of which some are here."""
+        """The number of rows of a batch."""
         return len(rows) if self.devices == 1 else self.size
 
     def first_index(self, rows: Array) -> Any:
-        """The place in the batch of the first of the rows here."""
+        """Index within the batch of this device's first row."""
         return 0 if self.devices == 1 else jax.lax.axis_index(_ROWS) * len(rows)
 
     def mask_padding(self, terms: Float[Array, "b *rest"]) -> Float[Array, "b *rest"]:
-        """Terms of each row here, zero where it fills up."""
+        """Terms of this device's rows, zero for padding."""
         if self.size % self.devices == 0:
             return terms
         return masked(jnp.where(self.first_index(terms) + jnp.arange(len(terms)) < self.size, 1.0, 0.0), terms)
 
     def psum(self, sums: Any) -> Any:
-        """Sums over the rows of a batch, from those over the rows here."""
+        """Sums over the rows of a batch, from this device's sums."""
         return sums if self.devices == 1 else jax.lax.psum(sums, _ROWS)
 
     def pmean(self, tree: Any) -> Any:
-        """The mean of what each device has."""
+        """The mean over devices."""
         return tree if self.devices == 1 else jax.lax.pmean(tree, _ROWS)
 
     def to_host(self, tree: Any) -> Any:
-        """What all devices have alike, on the one that all other work is done on."""
+        """A replicated tree on the default device, for further work."""
         return tree if self.devices == 1 else jax.tree.map(lambda leaf: as_array(np.asarray(leaf)), tree)
 
 
@@ -75,9 +76,9 @@ def row_sharding(size: int) -> RowSharding:
 
 
 def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(whole, start, X, y, *others)``, to be compiled, on each device with its rows of the batches X and y.
+    """Run ``function(problem, state, X, y, *others)`` on each device with its rows of the batches X and y.
 
-    ``problem.sharding`` says how they are shared. All else is the same everywhere, and so is what it returns.
+    ``problem.sharding`` describes how rows are shared. All other arguments, and the result, are replicated.
     """
 
     @wraps(function)
@@ -86,7 +87,7 @@ def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(problem, *arguments)
 
         def here(*local_arguments: Any) -> Any:
-            # Machines may round differently, and have to decide alike.
+            # Machines may round differently, but must take the same decisions.
             return problem.sharding.pmean(function(*local_arguments))
 
         specs = (_REPLICATED, _REPLICATED, _SHARDED, _SHARDED, *[_REPLICATED] * (len(arguments) - 3))
@@ -98,7 +99,7 @@ def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_same_inputs(description: str) -> None:
-    """Raise ValueError where the processes that share rows begin with what is described differently."""
+    """Raise ValueError if processes that share rows start from different inputs, by their descriptions."""
     digest = np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8)[None]
     by_device = NamedSharding(_mesh(), PartitionSpec(_ROWS))
     each = jax.make_array_from_callback((jax.device_count(), digest.size), by_device, lambda _: digest)
@@ -108,32 +109,32 @@ def require_same_inputs(description: str) -> None:
         other = jax.devices()[others[0]].process_index
         raise ValueError(
             f"svi: process {other} has another model, other rows, options or inducing inputs than process 0, or "
-            "another checkpoint. Give all of them the same on machines of one kind, and a folder that all of them see."
+            "another checkpoint. Give all of them the same, on machines of one kind, and a folder that all can read."
         )
 
 
 @contextmanager
 def explain_lost_process() -> Iterator[None]:
-    """Within the context, where processes share rows, an error of JAX says that it may be that of another."""
+    """A context in which an error of JAX is explained: if processes share rows, another one may have caused it."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise
         raise RuntimeError(
-            f"svi: process {jax.process_index()} has lost the others, of which one has ended, or failed itself. Look "
-            "for the first error among theirs, and start all of them again: with a checkpoint they go on from it."
+            f"svi: process {jax.process_index()} has lost the others: one of them has ended, or it failed itself. Look "
+            "for the first error among theirs, and restart all of them: with a checkpoint they resume from it."
         ) from error
 
 
 def _filled(part: np.ndarray, more: int) -> np.ndarray:
-    """Batches with the first row of each again, so many times."""
+    """Batches padded with copies of their first rows."""
     return np.concatenate([part, np.repeat(part[:, :1], more, axis=1)], axis=1) if more else part
 
 
 @compiled
 def _everywhere(rows: Any) -> Any:
-    """All rows, on each device."""
+    """Rows replicated on each device."""
     return jax.lax.with_sharding_constraint(rows, NamedSharding(_mesh(), _REPLICATED))
 
 

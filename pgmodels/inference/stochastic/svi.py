@@ -53,8 +53,8 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Step sizes "robbins-monro": (t + delay)^-power. Targets of "expected" are not optima of a bound in closed form, so
-# that the first steps are short.
+# Step sizes "robbins-monro": (t + delay)^-power. With "expected" a full step does
+# not reach the optimum of a bound, so that the first steps are short.
 _DELAY, _POWER = {"augmented": 1.0, "expected": 10.0}, 0.7
 # Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
 _LIGHT_ROWS = 20_000
@@ -216,7 +216,7 @@ def svi(
         there |= {"objective='expected'": objective != "augmented"}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
-            raise ValueError(f"class_batch_size goes without {conflicting[0]}: leave one of them out.")
+            raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
         sample = latent_sample_of(require_model(model), class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
     model, data, source = source_of(
@@ -233,7 +233,7 @@ def svi(
     options = _Options(
         train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, progress, sample
     )
-    # A step on all rows from q leads to the optimum only where that of a bound is known in closed form.
+    # Full steps on all rows converge only where the optimum of the bound is known in closed form.
     ends_with_all = objective == "augmented" and sample is None and not isinstance(X, Rows)
     result = _in_memory if ends_with_all else _streamed
     return result(model, data, source, settings, options)
@@ -416,15 +416,14 @@ def _terms(model: Model, prior: PriorCollection, objective: str) -> tuple[Object
     coupled = terms.predictors is not None and terms.size > 1
     if coupled and not is_affordable(prior):
         raise ValueError(
-            "objective='expected' in svi takes predictors that combine latents, where a datum has several, for "
-            f"latents with {MAX_BLOCK} inducing inputs in all at most; got {sum(prior.ranks)}. Choose fewer, or "
-            "objective='augmented'."
+            f"objective='expected' in svi, if a factor combines several latents, allows at most {MAX_BLOCK} inducing "
+            f"inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
         )
     return terms, coupled
 
 
 def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array]:
-    """q's moments at all rows."""
+    """The marginal moments of q at all rows."""
     stochastic, q = fitted.stochastic, fitted.outcome
     n, width = len(data.y), sum(group.rank * group.size for group in stochastic.prior.groups)
     chunks = equal_chunks(np.arange(n), min(n, chunk_length(width)))
@@ -439,7 +438,7 @@ def _decay(rate: Any, objective: str) -> tuple[float, float] | None:
     """Delay and power of a rate, None for the adaptive one."""
     if isinstance(rate, str) and rate == "adaptive":
         if objective != "augmented":
-            raise ValueError(f"rate='adaptive' goes with objective='augmented'; got objective={objective!r}.")
+            raise ValueError(f"rate='adaptive' needs objective='augmented'; got objective={objective!r}.")
         return None
     if isinstance(rate, str) and rate == "robbins-monro":
         return _DELAY[objective], _POWER

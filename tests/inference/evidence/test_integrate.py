@@ -298,7 +298,7 @@ def test_what_is_not_to_be_trusted_is_said(monkeypatch):
     assert "Pareto k-hat above its limit 100%" in " ".join(str(result).split())
     with monkeypatch.context() as patch:
         patch.setitem(design._MAX_POINTS, 2, 12)
-        with pytest.warns(pgm.EvidenceWarning, match="the points do not hold the mass"):
+        with pytest.warns(pgm.EvidenceWarning, match="the points do not cover the posterior"):
             assert not pgm.integrate(model, X, y).holds_mass
     evaluate = engine._evaluate
 
