@@ -34,9 +34,9 @@ from pgmodels.runtime.x64 import as_array, double_precision
 class FitReport:
     """How hyperparameters were learned.
 
-    ``start`` names the start chosen, or the rows that were learned from before all of them, and ``start_elbos`` the
-    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale. ``correction`` says
-    whether the result is corrected by linear response, or why not.
+    ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
+    ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says whether the
+    result is corrected by linear response, and if not, why.
     """
 
     start: str
@@ -54,8 +54,8 @@ class Approximation(Result, GaussianPredictions):
     """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
     ``posterior`` holds q with its factorisation; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
-    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``.
+    ``elbo_trace`` has the ELBO at the start and after each iteration. ``objective`` names its terms: "augmented" for
+    the bound of ``cavi``, "expected" for the expected log densities of ``gaussian_vi``.
     """
 
     posterior: IndependentPosterior | BlockPosterior
@@ -75,27 +75,27 @@ class Approximation(Result, GaussianPredictions):
 
     @property
     def uncorrected(self) -> "Approximation":
-        """The result before a correction: itself, where there was none."""
+        """The result before its correction; itself if it is not corrected."""
         return self
 
     @property
     def corrects_another(self) -> bool:
-        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
+        """Whether ELBO and auxiliary variables belong to another result; False for ``fit``, which returns one."""
         return False
 
     @property
     def has_density(self) -> bool:
-        """Whether a joint Gaussian density stands behind the moments."""
+        """Whether the moments are those of a joint Gaussian density."""
         return True
 
     @property
     def elbo(self) -> float:
-        """The evidence lower bound reached."""
+        """The final evidence lower bound, in nats."""
         return float(self.elbo_trace[-1])
 
     @property
     def num_iterations(self) -> int:
-        """Iterations made."""
+        """The number of iterations."""
         return len(self.elbo_trace) - 1
 
     @cached_property
@@ -130,11 +130,10 @@ class Approximation(Result, GaussianPredictions):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class CorrectedApproximation(Approximation):
-    """An approximation with a correction: its moments are all there is, ``posterior`` is what was corrected.
+    """An approximation with corrected moments; ``posterior`` and ``elbo`` are those before the correction.
 
-    No ELBO stands behind them: that of ``elbo`` is the bound before the correction. ``num_nonpositive`` counts the
-    corrected variances at the data that came out non-positive, beyond the reach of the correction; 0 where the prior's
-    is 0 is right.
+    ``num_nonpositive`` counts the corrected variances at the data that are not positive, where the correction is not
+    valid; variances of 0 are not counted where the prior's is 0.
     """
 
     num_nonpositive: int
@@ -151,7 +150,7 @@ class CorrectedApproximation(Approximation):
 
     @property
     def uncorrected(self) -> Approximation:
-        """The result that was corrected."""
+        """The result before the correction."""
         return self._uncorrected
 
     @cached_property
@@ -169,7 +168,7 @@ class CorrectedApproximation(Approximation):
         return Approximation(**known)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Raises ValueError: corrected moments belong to no density that could be weighed."""
+        """Raise ValueError: corrected moments have no joint density."""
         raise ValueError(
             "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
@@ -245,7 +244,7 @@ class CorrectedApproximation(Approximation):
 
     @double_precision
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
-        """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
+        """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.observations)
         *_, rows = averaging(self.model.unweighted, self.observations, corrected, plain, covariates)
@@ -255,7 +254,7 @@ class CorrectedApproximation(Approximation):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class PerturbativeApproximation(CorrectedApproximation):
-    """Second order in what q leaves out (math: section 5).
+    """A correction to second order in the terms that q neglects (math: section 5).
 
     ``shift`` and ``curvature`` are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents).
     """
@@ -281,13 +280,13 @@ class PerturbativeApproximation(CorrectedApproximation):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LinearResponse(CorrectedApproximation):
-    """Covariances from how q's means move when the posterior is tilted (math: section 5b).
+    """A correction by linear response: covariances from the derivative of q's means (math: section 5b).
 
-    ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` (D, D) is what is added to the
-    covariance of the latents' whitened coordinates, latent after latent, and ``shift`` (D,) to their mean: that of the
-    expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and zero
-    otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
-    ``residual`` is that of the equations, where these are solved by products, relative to their right-hand sides.
+    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``response`` (D, D) is added to the
+    covariance of the whitened coordinates of all latents, concatenated, and ``shift`` (D,) to their mean: the shift of
+    the expansion to second order (section 5) for a result of the augmented bound with one predictor per datum, and zero
+    otherwise. ``is_positive`` says whether the covariance is positive definite, as it must be to be valid. ``residual``
+    is the relative residual of the equations if they are solved by conjugate gradients.
     """
 
     shift: np.ndarray
@@ -302,12 +301,12 @@ class LinearResponse(CorrectedApproximation):
         return self.is_positive
 
     def in_coordinates_of(self, posterior: IndependentPosterior | BlockPosterior) -> tuple[np.ndarray, np.ndarray]:
-        """``shift`` and ``response`` for the result's posterior at other rows, such as those that fill it up."""
+        """``shift`` and ``response`` for the result's posterior at other rows, such as padded ones."""
         pair = self.posterior.prior, posterior.prior
         return resize_coordinates(self.shift, *pair), resize_coordinates(self.response, *pair)
 
     def require_covariance(self) -> None:
-        """Raise ValueError where the response is no covariance."""
+        """Raise ValueError if the response is not a covariance."""
         if not self.is_positive:
             raise ValueError(
                 "the covariance by linear response is not positive definite, so that there is nothing to draw from. "
@@ -316,9 +315,9 @@ class LinearResponse(CorrectedApproximation):
 
     @double_precision
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
-        """The corrected Gaussian of all coordinates, of rows filled up; q where the response is no covariance.
+        """The corrected Gaussian of all coordinates, with padded rows; q if the response is not a covariance.
 
-        With a ``share`` of the data's precisions below 1 it is wider.
+        A ``share`` of the data's precisions below 1 widens it.
         """
         padded = self.posterior.padded()
         shift, response = (float(self.is_positive) * part for part in self.in_coordinates_of(padded))
@@ -326,7 +325,7 @@ class LinearResponse(CorrectedApproximation):
 
     @double_precision
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws of the corrected Gaussian: see Approximation. ValueError where the response is no covariance."""
+        """Joint draws of the corrected Gaussian, see Approximation. Raises ValueError if it is not a covariance."""
         self.require_covariance()
         f, coordinates = draw_latents(self.gaussian(), num_draws, as_seed(seed))
         ranks = [group.rank for group in self.prior.groups]

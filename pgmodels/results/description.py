@@ -88,7 +88,7 @@ def describe(model: Model) -> Description:
 def build(description: Description, likelihood: Likelihood | LikelihoodFamily | None) -> Model:
     """The model of a description; ``likelihood`` is needed for a custom formula.
 
-    Raises ValueError where it is missing or differs from the saved one.
+    Raises ValueError if it is missing or differs from the saved one.
     """
     gps = [
         GP(
@@ -179,7 +179,7 @@ def _build_constraint(description: Description) -> Constraint:
 def _describe_prior(prior: Hashable, name: str) -> Description:
     """A prior by its class, arguments and floating-point precision.
 
-    Raises ValueError where these do not rebuild it: some distributions transform their arguments.
+    Raises ValueError if these do not rebuild it: some distributions transform their arguments.
     """
     distribution = _describe_argument(prior.distribution, name)
     for double in (True, False):

@@ -32,7 +32,7 @@ class Draws(Result):
     ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
     ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of sampled
     hyperparameters by name, (chains, draws, ...); ``model`` then has their posterior medians. ``statistics`` are the
-    sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` are computed
+    sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None if ``latents`` are computed
     from ``whitened`` and one prior. If only some latents were stored, ``whitened`` is None, ``rows`` are their rows of
     X, and ``moments`` holds running means and variances of all, (n, latents) each. ``tuning`` are the settings chosen
     in warm-up, and ``run`` is the state that ``extend`` continues from.
@@ -52,9 +52,9 @@ class Draws(Result):
 
     @cached_property
     def latents(self) -> np.ndarray:
-        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were stored.
+        """The latents at the data, (chains, draws, n, latents), or at ``rows`` if only these were stored.
 
-        Raises ValueError where only running moments were stored.
+        Raises ValueError if only running moments were stored.
         """
         if self.stored_latents is not None:
             return self.stored_latents
@@ -175,7 +175,7 @@ class Draws(Result):
         return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
 
     def draw_marginals(self, X_new: ArrayLike, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
-        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent across rows.
 
         ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
         are smooth in X_new.
@@ -231,7 +231,7 @@ class Draws(Result):
         ]
 
     def _fixed_groups(self, prior: PriorCollection) -> Groups:
-        """The groups of a prior that all draws have in common, but for their means; None in the place of others."""
+        """The groups of a prior that are the same for all draws except for their means; None for the others."""
         pairs = zip(prior.groups, have_fixed_kernels(self.model), strict=True)
         return tuple(group if is_fixed else None for group, is_fixed in pairs)
 

@@ -24,7 +24,7 @@ from pgmodels.runtime.x64 import as_array, double_precision
 
 
 class GaussianPredictions(ABC):
-    """What a model and a Gaussian posterior of its latents say at new inputs."""
+    """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     model: Model
     posterior: IndependentPosterior | BlockPosterior
@@ -32,15 +32,15 @@ class GaussianPredictions(ABC):
     @property
     @abstractmethod
     def likelihood(self) -> Likelihood:
-        """The likelihood of a row by itself, which predictions are by."""
+        """The likelihood of one row without its weight; predictions use it."""
 
     @abstractmethod
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
 
     @abstractmethod
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
-        """Checked new inputs as the model takes them."""
+        """Checked new inputs, standardised if the model's are."""
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs.
@@ -83,14 +83,14 @@ class GaussianPredictions(ABC):
     def _averaging(
         self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The moments that y is predicted with, from ``_marginals_at`` of X_new."""
+        """The moments used to predict y, given those of ``_marginals_at``."""
         return mean, variance
 
     @double_precision
     def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
+        """Means (m, latents) at X_new, with variances or, for coupled latents, covariances of each row."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
-        # Covariances are held for so many rows at a time; the last are filled up.
+        # In chunks that fit into memory, the last one padded.
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in moments)
@@ -98,11 +98,11 @@ class GaussianPredictions(ABC):
 
     @property
     def _num_across(self) -> int:
-        """How many covariances of a latent at a new input are held: those with the coordinates."""
+        """The number of cross-covariances per latent and new input in memory: with the coordinates."""
         return max(group.rank for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        """``_marginals_at`` of some rows."""
+        """``_marginals_at`` for a chunk of rows."""
         return _marginals(self.posterior.padded(), inputs)
 
     @double_precision
@@ -145,7 +145,7 @@ class GaussianPredictions(ABC):
 
 @double_precision
 def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None) -> GaussianNodes:
-    """What integrates over the latents of each row, by variances (m, latents) or covariances; no weights."""
+    """Quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
     predictors, rows = model.predictors, len(mean)
@@ -154,7 +154,7 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: n
     columns = np.empty((rows, 0)) if covariates is None else covariates
     read = set() if predictors is None else set(predictors.columns_read)
     if predictors is None or read & observed or (read and columns.shape[1] < support.num_covariates):
-        # There are none, or what they are at these rows is not known yet: every latent by itself.
+        # There are none, or the columns of y that they read are unknown: use the latents themselves.
         Phi = each_latent(variance)
     else:
         y = np.column_stack([np.zeros(rows), support.others(columns)]) if read else np.zeros(rows)
@@ -173,5 +173,5 @@ def _covariance_at(posterior: IndependentPosterior | BlockPosterior, X_new: Arra
 
 
 def each_latent(covariance: np.ndarray) -> np.ndarray:
-    """The Φ under which every latent is a predictor."""
+    """The Φ whose predictors are the latents."""
     return np.broadcast_to(np.eye(covariance.shape[-1]), covariance.shape)

@@ -1,4 +1,4 @@
-"""Gaussians mixed over hyperparameters."""
+"""Mixtures of Gaussians over hyperparameters."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Components of less weight are left out of predictions, all of them together no more than the second.
+# Components of less weight are omitted from predictions, up to this total weight.
 _LEAST, _LEFT_OUT = 1e-3, 5e-3
 
 
@@ -32,14 +32,14 @@ _LEAST, _LEFT_OUT = 1e-3, 5e-3
 class IntegratedApproximation(Result):
     """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
 
-    ``vectors`` (K, d) are the points, unconstrained, and ``shares`` their weights. ``log_densities`` is log p(y, θ)
-    there, ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto's of the weights by which that was estimated.
-    ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are of each datum's latents, ``potential``
-    and ``precision`` the sites. ``support`` (S, d) and ``mass`` (S,) are what marginals of hyperparameters are made of,
-    and ``owners`` (S,) the points that stand for them. ``log_evidence`` is log p(y). ``model`` has the hyperparameters'
-    mode, that of their logarithms where they are positive; ``converged`` says whether its search did, ``holds_mass``
-    whether the points hold the mass, ``num_failed`` counts those without a finite evidence, and ``unreliable`` is the
-    mass where k-hat is above its limit.
+    ``vectors`` (K, d) are the points, unconstrained, and ``shares`` (K,) their weights. At each point,
+    ``log_densities`` is log p(y, θ), ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto k-hat of the importance
+    weights. ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are the moments of each datum's
+    latents, and ``potential`` and ``precision`` the sites. Marginals of hyperparameters are weighted points,
+    ``support`` (S, d) with ``mass`` (S,); ``owners`` (S,) index the point that represents each. ``log_evidence`` is log
+    p(y). ``model`` has the hyperparameters at their mode (of their logarithms, if positive); ``converged`` says whether
+    the search for it converged, and ``holds_mass`` whether the points cover the posterior. ``num_failed`` counts points
+    without a finite evidence, and ``unreliable`` is the mass of points with a k-hat above its limit.
     """
 
     vectors: np.ndarray
@@ -137,9 +137,25 @@ class IntegratedApproximation(Result):
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+        """Joint draws of the latents at new inputs.
 
-        O(m^3) for each point.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Notes
+        -----
+        O(m^3) time for each point.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -160,13 +176,13 @@ class IntegratedApproximation(Result):
         plain: np.ndarray,
         covariates: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See ``averaging``; at a point."""
+        """``averaging`` at one point."""
         spreads = (part[point] if part.shape[-1] > 1 else part[point][:, :, 0] for part in (covariances, plain))
         corrected, other = ((means[point], spread) for spread in spreads)
         return averaging(model, self.observations, corrected, other, covariates)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
+        """Draws of hyperparameters, and of the latents given the points that represent them, independent across data.
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
@@ -177,7 +193,7 @@ class IntegratedApproximation(Result):
 
     @double_precision
     def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
-        """The latents of ``draw_at_data``, by the uncorrected Gaussian of a point in rows whose response is skewed."""
+        """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
         rng = as_generator(seed)
         points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
@@ -202,7 +218,7 @@ class IntegratedApproximation(Result):
         return hooks.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
-        """The components that predictions are made of: all but the lightest."""
+        """The components used for predictions: all but the lightest."""
         order = np.argsort(self.shares)
         light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
         return np.sort(order[~light])

@@ -15,7 +15,7 @@ _BANDWIDTH = 0.15
 class Marginal:
     """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
 
-    All figures are by entry of the hyperparameter.
+    Moments and quantiles are computed for each entry of the hyperparameter.
     """
 
     values: np.ndarray

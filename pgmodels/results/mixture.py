@@ -16,7 +16,7 @@ _HALVINGS = 60
 
 
 def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance (...) of mixtures of what has these means and variances, (components, ...)."""
+    """Mean and variance (...) of mixtures of components with these means and variances, (components, ...)."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
@@ -37,7 +37,7 @@ def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, v
 
 
 class MixedPredictive(Predictive):
-    """A mixture of predictive distributions, each with parameters of its own; ``weights`` sum to 1."""
+    """A mixture of predictive distributions, each with its parameters; ``weights`` sum to 1."""
 
     def __init__(self, weights: np.ndarray, components: Sequence[Predictive]):
         self.weights, self.components = weights, tuple(components)
@@ -77,7 +77,7 @@ class MixedPredictive(Predictive):
         return self._mix([part.probabilities_of(values) for part in self.components])
 
     def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """See Predictive: draws of each part, as many as its weight has, in a random order."""
+        """See Predictive: draws of each component in proportion to its weight, in a random order."""
         check_whole_number(num_draws, "num_draws", 1)
         rng = as_generator(seed)
         counts = rng.multinomial(num_draws, self.weights)

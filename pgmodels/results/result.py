@@ -62,7 +62,7 @@ class Result(Picklable):
         return self.model.likelihood.unweighted
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
 
@@ -134,7 +134,7 @@ class Result(Picklable):
 
     @property
     def jitter(self) -> tuple[float, ...]:
-        """Jitter added to the diagonal of each group's covariance to factorise it; 0 where none was needed."""
+        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
 

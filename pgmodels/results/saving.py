@@ -194,7 +194,7 @@ def _decode(value: Any, arrays: Arrays) -> Any:
 
 
 def _encode_prior(result: Result, arrays: Arrays) -> Any:
-    """How to rebuild the prior: one of ``_WAYS`` for all groups, and the arrays of each group that this does not give.
+    """How to rebuild the prior: one of ``_WAYS`` for all groups, and each group's arrays that it does not reproduce.
 
     Engines may have used a more accurate prior than ``Model.prior`` returns by default; its arrays are then saved.
     """
@@ -232,7 +232,7 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
 
 
 def _check_ranks(prior: PriorCollection, stored: dict[str, Any]) -> None:
-    """Raise ValueError where the stored coordinates are more than the prior's rank."""
+    """Raise ValueError if there are more stored coordinates than the prior's rank."""
     whitened, response = stored.get("whitened"), stored.get("response")
     more = response is not None and len(response) != sum(prior.ranks)
     if whitened is not None:

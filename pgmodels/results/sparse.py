@@ -72,12 +72,15 @@ class SparseApproximation(Picklable, GaussianPredictions):
 
     @property
     def remedy(self) -> str:
-        """What to do where an answer needs the rows, for messages."""
-        engine = {"augmented": "cavi", "expected": "gaussian_vi"}[self.objective]
-        return f"stores no rows: take pgm.{engine}(result.model, result.scaling(X), y) of rows that fit into memory"
+        """The remedy where a call needs the rows, for messages."""
+        calls = {"augmented": "pgm.cavi(result.model, X, y)", "expected": "pgm.gaussian_vi(result.model, X, y)"}
+        return (
+            f"stores no rows: take {calls[self.objective]} of rows that fit into memory, with X scaled by "
+            "result.scaling"
+        )
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError where their columns do not match the data's."""
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, len(self.scaling.location))
 

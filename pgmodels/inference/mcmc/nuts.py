@@ -1,4 +1,4 @@
-"""NUTS on the model without augmentation: an independent sampler to check the others against."""
+"""NUTS on the model without augmentation: an independent sampler for checking the others."""
 
 import time
 from dataclasses import replace
@@ -31,7 +31,7 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# What NumPyro records of each draw, and ArviZ's names for it.
+# Statistics that NumPyro records of each draw, with ArviZ's names.
 _STATISTICS = {
     "diverging": "diverging",
     "num_steps": "n_steps",
@@ -123,7 +123,7 @@ def nuts(
     key = as_key(seed)
     model = model.with_form(Auto()).resolve(data.X)
     model.check_memory(data.X)
-    # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
+    # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
     program = Program(model, data)
     sampler = MCMC(
@@ -131,7 +131,7 @@ def nuts(
         num_warmup=num_warmup,
         num_samples=num_samples,
         num_chains=num_chains,
-        # A batch of factorisations can hang (see pgmodels.priors.lapack_loops): one chain after the other then.
+        # A batch of factorisations can hang (see pgmodels.priors.lapack_loops): chains then run sequentially.
         chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
         progress_bar=shows_progress(progress),
     )
@@ -165,7 +165,7 @@ def nuts(
 
 
 def _largest_precision(data: Data, draws: Draws) -> float:
-    """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
+    """The largest precision of the data on a latent, from the curvature of the log likelihood about the draws."""
     problem = gaussian_problem(draws.model, data, draws.prior).with_independent_sites()
     mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
     return problem.largest_precision(_sites(problem, mean, variance))
@@ -180,6 +180,6 @@ def _warn_divergent(count: int, total: int, target_accept: float) -> None:
     if count:
         warn(
             f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
-            f"target_accept above {target_accept}, and look whether hyperparameters have priors that bound them.",
+            f"target_accept above {target_accept}, and check that hyperparameters have proper priors of finite width.",
             DivergenceWarning,
         )

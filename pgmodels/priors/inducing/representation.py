@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     InducingInputs: TypeAlias = int | ArrayLike
     Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "auto"]
 else:
-    # Not checked at run time: ``Inducing`` says what is wrong with its arguments.
+    # Not checked at run time: ``Inducing`` checks its arguments itself.
     InducingInputs = Selection = Any
 DEFAULT: Selection = "heteroscedastic"
 # Selections that depend on the site precisions; the second also determines the number of inducing inputs.
@@ -73,9 +73,9 @@ class InducingState(NamedTuple):
 class InducingPrior(LowRankPrior):
     """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
 
-    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z: sites do not change eps, which adds to
-    all marginals, and the log normaliser is that of A^T v minus sum w residual / 2 (math: section 4). Covariances
-    between inputs are those of A^T v.
+    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z. Sites do not change eps, which is added
+    to all marginals. The log normaliser is the normaliser for A^T v minus sum w residual / 2 (math: section 4).
+    Covariances between inputs are covariances of A^T v.
     Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
     """
 
@@ -228,23 +228,21 @@ class Inducing(Representation):
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: Selection | None = None
-    # The seed of random selections: engines set it, so that it is no argument.
+    # The seed of random selections, set by engines.
     seed: int = 0
 
     def __init__(self, inputs: InducingInputs, select: Selection | None = None):
         if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
             inputs, select = _LIMIT, AUTOMATIC
         if np.ndim(inputs) == 0:
-            check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
+            check_whole_number(inputs, "inputs of Inducing, if not an array (M, d),", 1)
             if select is not None and not (isinstance(select, str) and select in SELECTIONS):
                 raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
             object.__setattr__(self, "inputs", int(np.asarray(inputs)))
             object.__setattr__(self, "select", select or DEFAULT)
         else:
             if select is not None:
-                raise ValueError(
-                    f"select={select!r} has nothing to choose: inputs of Inducing are given. Give their number instead."
-                )
+                raise ValueError(f"select={select!r} does nothing with given inputs: give their number instead.")
             object.__setattr__(self, "inputs", _rows(inputs))
             object.__setattr__(self, "select", None)
 
@@ -289,7 +287,7 @@ class Inducing(Representation):
         kernel, mean, X = _arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = inducing_points_at(kernel, Z, max_error)
         prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
-        check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
+        check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
         return prior
 
     def bind_traced(
@@ -298,7 +296,7 @@ class Inducing(Representation):
         """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
-            raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
+            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: give them.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
     def bind_traced_for_moments(
@@ -330,13 +328,13 @@ def _arrays(kernel: Any) -> Any:
 
 
 def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
-    """Given inducing inputs, each once, as numbers; ValueError where they are none."""
+    """Distinct inducing inputs as numbers. Raises ValueError for other values."""
     try:
         Z = np.asarray(inputs, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"inputs of Inducing must be numbers (M, d), or how many; got {inputs!r}.") from error
+        raise ValueError(f"inputs of Inducing must be numbers (M, d), or their number; got {inputs!r}.") from error
     if Z.ndim != 2 or not Z.size:
-        raise ValueError(f"inputs of Inducing must have shape (M, d), a row an input; got shape {Z.shape}.")
+        raise ValueError(f"inputs of Inducing must have shape (M, d), one row per input; got shape {Z.shape}.")
     bad = np.argwhere(~np.isfinite(Z))
     if bad.size:
         raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {Z[bad[0][0]].tolist()}.")

@@ -1,4 +1,4 @@
-"""Gibbs sampling of the exact posterior: auxiliaries, latents and hyperparameters, with slice moves between."""
+"""Gibbs sampling of the exact posterior: auxiliary variables, latents and hyperparameters, and slice moves."""
 
 import time
 from collections.abc import Sequence
@@ -124,14 +124,14 @@ def gibbs(
 
 
 def _check_powers(model: Model, data: Data) -> None:
-    """Raise NoAugmentationError where a weight is a power whose auxiliary variables cannot be drawn."""
+    """Raise NoAugmentationError if a weight is a power whose auxiliary variables cannot be drawn."""
     env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
     for requirement in model.augmentation.requirements:
         if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
             raise NoAugmentationError(
-                f"weights are powers of the likelihood, and of {model.likelihood.name} gibbs can draw no power other "
-                f"than 0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
-                "the weight. Repeat rows in the place of whole weights; cavi and fit take any."
+                f"weights are powers of the likelihood, and for {model.likelihood.name} gibbs supports only the powers "
+                f"0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
+                "the weight. Repeat rows instead of whole weights; cavi and fit take any weights."
             )
 
 
@@ -142,11 +142,11 @@ def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     check_sizes(num_samples, 0, 1)
     if draws.run is None and draws.method == "gibbs":
         raise ValueError(
-            "extend goes on from the chains of gibbs, which a file written by save does not hold: pickle draws that "
-            "are to be extended, or run gibbs(..., checkpoint=folder), which goes on with a larger num_samples."
+            "extend continues the chains of gibbs, which a file written by save does not contain: pickle draws that "
+            "are to be extended, or run gibbs(..., checkpoint=folder), which continues with a larger num_samples."
         )
     if draws.run is None:
-        raise ValueError(f"extend goes on from the chains of gibbs; these draws are by {draws.method}.")
+        raise ValueError(f"extend continues the chains of gibbs; these draws are by {draws.method}.")
     start = time.perf_counter()
     run: GibbsRun = draws.run.copy()
     total = draws.num_samples + num_samples
@@ -156,7 +156,7 @@ def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
 
 
 def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
-    """Raise ValueError where a run's sizes are not whole numbers, or too small."""
+    """Raise ValueError if the sizes of a run are not whole numbers, or too small."""
     check_whole_number(num_samples, "num_samples", 1)
     check_whole_number(num_warmup, "num_warmup", 0)
     check_whole_number(num_chains, "num_chains", 1)

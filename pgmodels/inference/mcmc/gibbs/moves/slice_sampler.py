@@ -1,22 +1,22 @@
-"""A slice step on hyperparameters: along an ellipse or a line, by an interval that shrinks."""
+"""A slice step on hyperparameters along an ellipse or a line, by shrinkage of an interval."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# Degrees of freedom of the t distribution whose ellipses a slice step on the hyperparameters takes.
+# Degrees of freedom of the t distribution whose ellipses are used.
 _FREEDOM = 8
-# The bracket of one along a line, in standard deviations of the direction taken.
+# Initial bracket of a step along a line, in standard deviations of its direction.
 _WIDTH = 4.0
-# An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
+# Maximum number of shrinkages, by 2^-100 in all: the rest is rounding, and the chain does not move.
 MAX_SHRINKS = 100
 
 
 class Uniforms(NamedTuple):
-    """The uniform numbers that a slice step may need: one for its height, one for its first place, and the others.
+    """The uniform numbers of a slice step: for its height, its first proposal, and the shrinkages.
 
-    All are drawn at once: what draws within a loop takes far longer to compile.
+    All are drawn at once: random draws within a loop take far longer to compile.
     """
 
     height: Any
@@ -25,24 +25,24 @@ class Uniforms(NamedTuple):
 
     @classmethod
     def draw(cls, key: Any) -> "Uniforms":
-        """As many as the step may shrink."""
+        """Numbers for the maximum number of shrinkages."""
         drawn = jax.random.uniform(key, (2 + MAX_SHRINKS,))
         return cls(drawn[0], drawn[1], drawn[2:])
 
     def height_below(self, density: Any) -> Any:
-        """The log of a height that is uniform below a density, from the density's log."""
+        """The log of a uniform height below a density, from the log density."""
         return density + jnp.log1p(-self.height)
 
     def between(self, low: Any, high: Any, count: Any) -> Any:
-        """A place within an interval that has shrunk so often."""
+        """A proposal within an interval after a number of shrinkages."""
         return low + (high - low) * self.others[count]
 
 
 def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: Any, ellipse: Any) -> tuple[Any, Any]:
-    """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
+    """A slice step from a vector with its state and log density; ``at(vector)`` computes those of another.
 
-    It goes along an ellipse, which turns over all entries at once, of the t distribution with the response's middle and
-    scale, or, where ``ellipse`` is False, along a line in a random direction. Source: Neal 2003; Nishihara, Murray and
+    Along an ellipse of the t distribution with the location and scale of the surrogate or, if ``ellipse`` is False,
+    along a line in a random direction. Source: Neal 2003; Nishihara, Murray and
     Adams 2014.
     """
     middle, scale = path.middle, path.scale
@@ -81,8 +81,8 @@ def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: A
 
 
 def _width(standard: Any, chi_square: Any) -> Any:
-    """The width of the normal distribution that a t distribution is where its standardised vector is this.
+    """A draw of the scale of the normal distribution, given a standardised vector of the t distribution.
 
-    ``chi_square`` is drawn with as many degrees of freedom more as the vector has entries.
+    ``chi_square`` is drawn with the degrees of freedom of the t distribution plus the size of the vector.
     """
     return jnp.sqrt((_FREEDOM + standard @ standard) / chi_square)

@@ -1,4 +1,4 @@
-"""Slice steps on the hyperparameters, the latents moving with the prior."""
+"""Slice steps on the hyperparameters with whitened latents fixed."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,16 +18,16 @@ from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, latents_at
 from pgmodels.priors.collection import PriorCollection
 
-# Priors that a step is worth, by measurement.
+# Cost of a step in priors (measured).
 _EVALUATIONS = 4.0
 
 
 @dataclass(frozen=True)
 class WhitenedSlice(Move):
-    """A slice step on the hyperparameters, the latents moving with the prior: their whitened coordinates are held.
+    """A slice step on the hyperparameters with the latents' whitened coordinates fixed.
 
-    It needs the prior's roots alone, and mixes where the data say little of the latents, or no Gaussian says it well.
-    In every fourth iteration it goes along an ellipse, otherwise along a line. Source: Murray and Adams 2010.
+    It needs only the prior's roots, and mixes if the data are weak or the posterior is far from a Gaussian. Every
+    fourth iteration it is along an ellipse, otherwise along a line. Source: Murray and Adams 2010.
     """
 
     name: ClassVar[str] = "slice_unknowns_whitened"
