@@ -493,7 +493,7 @@ def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
 
 @partial(compiled, static_argnames="augmentation")
 def _required(
-    augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Any]
+    augmentation: Augmentation, y: Any, f: Any, values: Mapping[str, Any]
 ) -> tuple[list[Array], Array, list[Array]]:
     """The values that the rules constrain, the log of the factor without latents, and the coefficients of latents."""
     env = Environment(y, f, values)

@@ -70,8 +70,8 @@ def _expected(
 ) -> dict[str, np.ndarray]:
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, in order of dependence."""
     augmentation, means = result.model.augmentation, {}
-    arrays = (as_array(part) for part in (mean, variance, result.y))
-    values = _evaluated(augmentation, *arrays, parameters)
+    m, v, y = (as_array(part) for part in (mean, variance, result.y))
+    values = _evaluated(augmentation, m, v, y, parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
         full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))

@@ -61,8 +61,8 @@ class _Divergence:
         self.nodes, self.mixing = approximation.nodes, approximation.mixing
         mean, self.variance = approximation.predictor_moments()
         n = len(self.y)
-        padded = (pad_rows(part, padded_size(n)) for part in (mean, self.variance, self.y))
-        terms = _bound_and_sites(model.augmentation, *padded, model.parameters)
+        m, v, y = (pad_rows(part, padded_size(n)) for part in (mean, self.variance, self.y))
+        terms = _bound_and_sites(model.augmentation, m, v, y, model.parameters)
         self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 

@@ -1,18 +1,21 @@
 """Importance sampling from an approximation to the posterior."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from pgmodels.inference.evidence.log_evidence import weigh
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
+from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import IndependentPosterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import NUM_SEEDS, Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
+
+AnyPosterior: TypeAlias = IndependentPosterior | BlockPosterior
 
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
 # tails. Candidates are compared with _PILOT draws each.
@@ -134,17 +137,17 @@ def _best_widening(approximation: Approximation, seed: int) -> float:
 
 
 @compiled
-def _tempered(posterior: IndependentPosterior, share: Any) -> IndependentPosterior:
+def _tempered(posterior: AnyPosterior, share: Any) -> AnyPosterior:
     return posterior.tempered(share)
 
 
 @compiled
-def _log_normalizer(posterior: IndependentPosterior) -> Any:
+def _log_normalizer(posterior: AnyPosterior) -> Any:
     return posterior.log_normalizer()
 
 
 @compiled
-def _log_factor(posterior: IndependentPosterior, f: Any, coordinates: Any) -> Any:
+def _log_factor(posterior: AnyPosterior, f: Any, coordinates: Any) -> Any:
     # Sites act on the part of f in the coordinates; the rest has its prior distribution in the proposal.
     projected = f if posterior.prior.residual_variances() is None else posterior.prior.latents(coordinates)
     return posterior.log_factor(projected)

@@ -103,8 +103,8 @@ def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np
             return np.concatenate(draws)[:num_draws]
     raise ValueError(
         f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
-        f"{sum(map(len, draws))} are within its constraint. Give it a prior on what the constraint leaves, such as "
-        "numpyro.distributions.Dirichlet on a simplex, or hold it with pgm.Fixed."
+        f"{sum(map(len, draws))} are within its constraint. Give it a prior on the constrained set, such as "
+        "numpyro.distributions.Dirichlet on a simplex, or fix it with pgm.Fixed."
     )
 
 

@@ -124,10 +124,10 @@ class Kernel(Module):
                 f"number, or a 1-D array of {num_columns} number(s), one for each column."
             )
 
-    def __add__(self, other: Any) -> "Kernel":
+    def __add__(self, other: "Kernel | Callable[[Any, Any], Any]") -> "Kernel":
         return Sum(self, as_kernel(other))
 
-    def __mul__(self, other: Any) -> "Kernel":
+    def __mul__(self, other: "Kernel | Callable[[Any, Any], Any]") -> "Kernel":
         return Product(self, as_kernel(other))
 
     def __repr__(self) -> str:

@@ -31,8 +31,8 @@ class Support(ABC):
     def is_whole_line(self) -> bool:
         """Whether the support is the real line."""
         pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
-        ends = [end for piece in pieces for end in (piece.low, piece.high)]
-        return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
+        infinite = all(np.isinf(end).all() for piece in pieces for end in (piece.low, piece.high))
+        return len(pieces) == 1 and not pieces[0].is_discrete and infinite
 
     def __repr__(self) -> str:
         # The name of a function: its repr has an address, which differs between processes.

@@ -229,7 +229,9 @@ class _Search:
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.family, vector, self.family.pivots(vector), self.sites, _MODE_TOLERANCE)
+        sites, bound, slope = _ascend(
+            self.family, as_array(vector), self.family.pivots(vector), self.sites, _MODE_TOLERANCE
+        )
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             # A quadratic barrier about the best point sends a line search back.

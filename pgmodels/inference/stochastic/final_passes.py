@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -189,7 +189,7 @@ def _means(
     at: tuple[tuple[NaturalParameters, ...], Array],
     X: Float[Array, "most b d"],
     y: Array,
-    count: Array,
+    count: Any,
 ) -> _PassStatistics:
     """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from pgmodels.data.sources.rows import Block
 from pgmodels.priors.padding import masked
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ROWS = "rows"
 # Batches are along the first axis, their rows along the second.
@@ -75,25 +78,24 @@ def row_sharding(size: int) -> RowSharding:
     return RowSharding(jax.device_count(), size)
 
 
-def shard_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def shard_rows(function: Callable[P, R]) -> Callable[P, R]:
     """Run ``function(problem, state, X, y, *others)`` on each device with its rows of the batches X and y.
 
     ``problem.sharding`` describes how rows are shared. All other arguments, and the result, are replicated.
     """
 
     @wraps(function)
-    def call(problem: Any, *arguments: Any) -> Any:
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        problem: Any = arguments[0]
         if problem.sharding.devices == 1:
-            return function(problem, *arguments)
+            return function(*arguments, **options)
 
-        def here(*local_arguments: Any) -> Any:
+        def here(*local_arguments: P.args) -> Any:
             # Machines may round differently, but must take the same decisions.
-            return problem.sharding.pmean(function(*local_arguments))
+            return problem.sharding.pmean(function(*local_arguments, **options))
 
-        specs = (_REPLICATED, _REPLICATED, _SHARDED, _SHARDED, *[_REPLICATED] * (len(arguments) - 3))
-        return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_REPLICATED, check_vma=False)(
-            problem, *arguments
-        )
+        specs = (_REPLICATED, _REPLICATED, _SHARDED, _SHARDED, *[_REPLICATED] * (len(arguments) - 4))
+        return jax.shard_map(here, mesh=_mesh(), in_specs=specs, out_specs=_REPLICATED, check_vma=False)(*arguments)
 
     return call
 

@@ -1,4 +1,4 @@
-"""Estimate of how much the derived bound underestimates variances, by one further conditioning."""
+"""Estimate of how much the augmented bound underestimates variances, by one further conditioning."""
 
 from functools import partial
 from typing import Any
@@ -44,8 +44,9 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
         return ratio
     problem = problem_of(model, Data(approximation.X, approximation.y), approximation.prior)
     size = problem.prior.num_rows
-    rows = (pad_rows(part, max(size, _ROWS)) for part in (approximation.y, *approximation.predictor_moments()))
-    curvature_sites = _sites_by_curvature(model.augmentation, *rows, model.parameters)
+    mean, variance = approximation.predictor_moments()
+    y, m, v = (as_array(pad_rows(part, max(size, _ROWS))) for part in (approximation.y, mean, variance))
+    curvature_sites = _sites_by_curvature(model.augmentation, y, m, v, model.parameters)
     sites = Sites(*(as_array(pad_zeros(np.asarray(part)[:n], size)) for part in curvature_sites))
     wider = np.asarray(condition(problem, sites)[2])[:n]
     # A latent that the prior knows is known.
