@@ -137,7 +137,7 @@ class Comparison:
         It contains a verdict on each result, this table, figures, a summary of data and model, the derivation, versions
         and machine. ``class_names`` are the names of the classes in order; ``settings`` are further entries to record
         by name, such as ``seed``, or ``command``, the command that reproduces the report.
-        Raises ValueError where class_names do not match the classes.
+        Raises ValueError if class_names do not match the classes.
         """
         return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 

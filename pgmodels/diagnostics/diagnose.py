@@ -148,7 +148,7 @@ def _gap(result: Approximation) -> Gap:
 def _calibration(
     result: Approximation, num_replicates: int, seed: int, progress: bool | None
 ) -> tuple[Calibration | None, list[str]]:
-    """Calibration on simulated data, None where it is not possible, and notes."""
+    """Calibration on simulated data, None if it is not possible, and notes."""
     if num_replicates == 0:
         return None, ["Simulation-based calibration was left out: num_replicates is 0."]
     try:

@@ -10,7 +10,7 @@ from pgmodels.priors.inducing.representation import AUTOMATIC, Inducing
 from pgmodels.priors.inducing.selection import greedy
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
-# The inducing inputs (M, d) of each group, None where a group has another form.
+# The inducing inputs (M, d) of each group, None if a group has another form.
 Inputs = tuple[np.ndarray | None, ...]
 
 # Maximum selections, alternating with the posterior, and the relative gain of the ELBO required for another.

@@ -142,7 +142,7 @@ def _active(group: Any, count: int) -> Any:
 
 
 def checked_unknowns(model: Model) -> ParameterVector:
-    """The parameters with priors; raises ValueError where the formula may lack a factor that depends on one."""
+    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
     unknowns = with_priors(model)
     named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:

@@ -96,7 +96,7 @@ class Support(ABC):
 
 
 def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
-    """Raise ValueError where y is not made of whole numbers >= 0."""
+    """Raise ValueError if y is not made of whole numbers >= 0."""
     bad = np.flatnonzero((y < 0) | (y != np.round(y)))
     if bad.size:
         raise ValueError(

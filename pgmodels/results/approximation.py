@@ -111,12 +111,12 @@ class Approximation(Result, GaussianPredictions):
     @cached_property
     @double_precision
     def mixing(self) -> np.ndarray | None:
-        """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
+        """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None if no factor combines latents."""
         predictors = self.model.predictors
         return None if predictors is None else np.asarray(predictors.matrix(as_array(self.y), self.model.parameters))
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances under q of what the likelihood's factors see: latents, or predictors."""
+        """Means and variances under q of the latents or predictors that the likelihood's factors read."""
         if self.mixing is None or not isinstance(self.nodes, PredictorNodes):
             return self.mean, self.variance
         across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
@@ -170,7 +170,7 @@ class CorrectedApproximation(Approximation):
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Raise ValueError: corrected moments have no joint density."""
         raise ValueError(
-            "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
+            "a corrected result has moments and no joint density to draw from: draw the marginals independently from "
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
         )
 
@@ -273,8 +273,8 @@ class PerturbativeApproximation(CorrectedApproximation):
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         raise ValueError(
-            "draw_latents: the expansion to second order corrects each row by itself, and no joint covariance stands "
-            "behind it. Draw from pgm.correct(result), by linear response, from the uncorrected result, or with gibbs."
+            "draw_latents: the expansion to second order corrects each row separately, without a joint covariance. "
+            "Draw from pgm.correct(result), by linear response, from the uncorrected result, or with gibbs."
         )
 
 

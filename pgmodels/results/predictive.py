@@ -97,7 +97,7 @@ class Predictive(Picklable):
         if values is None:
             raise ValueError(
                 f"{self.likelihood.name} has no finite list of values of y to give probabilities for; use mean, "
-                "variance and log_density. A formula of one's own declares its support: "
+                "variance and log_density. A custom formula declares its support: "
                 "@pgm.likelihood(support=pgm.Binary())."
             )
         self._require_normalised("probabilities")

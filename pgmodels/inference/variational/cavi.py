@@ -123,7 +123,7 @@ init = compiled(first_state, optimise=False)
 
 
 def check_finite(engine: str, trace: np.ndarray) -> None:
-    """Raise ValueError where the ELBO is not finite."""
+    """Raise ValueError if the ELBO is not finite."""
     if not np.isfinite(trace[-1]):
         raise ValueError(
             f"{engine}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, "
@@ -167,7 +167,7 @@ def cavi(
     seed : int or jax.Array
         An int or a JAX key; draws inducing inputs where ``pgm.Inducing`` chooses them at random or by k-means.
     progress : bool, optional
-        Whether to show a progress bar; by default in a terminal or a notebook, if the run takes long.
+        Whether to show a progress bar; by default in a terminal or a notebook.
 
     Returns
     -------

@@ -330,7 +330,7 @@ def _conclude(
 
 
 def _warn_independent(problem: Problem) -> None:
-    """Warn where the sites of a datum with several predictors are not joint."""
+    """Warn if the sites of a datum with several predictors are not joint."""
     if problem.objective.size > 1 and not problem.coupled:
         warn(
             f"gaussian_vi takes the latents of a datum as independent: together they have more than {MAX_BLOCK} "
