@@ -17,9 +17,9 @@ from pgmodels.runtime.x64 import double_precision
 # most), uncorrected, corrected, and by this rule: Poisson .015, .101, .027; negative binomial .082, .107, .081, by cavi
 # .127, .136, .110; exponential times, whose mean is in the heavy tail, .179, .139, .151. Nats of a label's
 # probabilities, in thousandths: Bernoulli .1, 2.3, .2, by cavi 1.2, 6.6, 1.5; probit .6, 6.2, .5, by cavi 9.9, 38, 12.
-# The first condition
-# excludes rare events, where a fifth of a probability is not visible in y (breast-cancer by cavi: 43 of 300 rows, where
-# the corrected probabilities are thirty times more accurate), the second large counts.
+# The first condition excludes rare events, where a fifth of a probability is not visible in y (breast-cancer by cavi:
+# 43 of 300 rows, where the corrected probabilities are thirty times more accurate), the second large counts.
+_FELT, _SKEWED = 0.1, 0.2
 # Nodes of these averages, for one direction and for several: just accurate enough to compare the two.
 _NODES, _POINTS = 16, 256
 
