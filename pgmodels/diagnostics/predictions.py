@@ -17,7 +17,7 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: Seed = 0) -> np.ndarra
     """Monte-Carlo standard errors of the predictions of draws at X (m, d).
 
     Of each class probability (m, classes), of class 1 (m,) if there are two classes, or of the mean of y (m,) if y is
-    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` is that of ``Draws.predict``.
+    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as in ``Draws.predict``.
     """
     size = draws.model.num_latents
     predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)

@@ -85,7 +85,7 @@ class Approximation(Result, GaussianPredictions):
 
     @property
     def has_density(self) -> bool:
-        """Whether the moments are those of a joint Gaussian density."""
+        """Whether the moments belong to a joint Gaussian density."""
         return True
 
     @property

@@ -257,7 +257,7 @@ def integrate(
     """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
 
     The hyperparameters are evaluated at points about their mode: a grid for up to three numbers, a central composite
-    design for more. At each point the posterior of the latents is that of ``gaussian_vi`` corrected by linear response,
+    design for more. At each point the latents' posterior is computed by ``gaussian_vi``, corrected by linear response,
     and the evidence is estimated by importance sampling.
 
     Parameters

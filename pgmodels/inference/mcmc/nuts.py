@@ -61,7 +61,7 @@ def nuts(
 ) -> Draws:
     """Draw from the posterior by NumPyro's NUTS, on the likelihood's formula itself, without augmentation.
 
-    The latents are whitened, whatever the form of a GP, by a factor of the covariance of the distinct inputs that is as
+    The latents are whitened, for every form of a GP, by a factor of the covariance of the distinct inputs that is as
     exact as double precision allows.
 
     Parameters

@@ -81,7 +81,7 @@ def run_final_passes(
 
 
 def warn_gaining(settings: Settings, gain: float | None) -> None:
-    """Warn that q is not at the optimum; ``gain`` is that of a step on all rows, None if no pass remained for one."""
+    """Warn that q is not at the optimum; ``gain`` is the gain of a step on all rows, None if no pass remained."""
     gains = "none remains to measure the gain of a step on all rows"
     if gain is not None:
         gains = f"a step on all rows still gains {gain:.2g} nats"

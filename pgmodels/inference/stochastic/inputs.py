@@ -27,7 +27,7 @@ def inputs_for_steps(
     order = np.random.default_rng(seed).permutation(len(sample.X))
     if train_hyperparameters:
         few = np.sort(order[:_FEW])
-        # Warnings are those of the steps, which learn from all rows.
+        # The steps, which learn from all rows, give their own warnings.
         with suppress_warnings(PgmodelsWarning):
             y, weights = sample.y[few], None
             if model.is_weighted:

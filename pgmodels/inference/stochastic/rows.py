@@ -76,7 +76,7 @@ def _check_rows(model: Model, y: Any, weights: Any) -> None:
     if extra:
         raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
     if model.is_weighted:
-        raise ValueError("model is that of a result with weights, which rows do not have: use model.unweighted.")
+        raise ValueError("model is from a result with weights, which rows do not have: use model.unweighted.")
 
 
 def _require_inducing(model: Model) -> None:

@@ -41,7 +41,7 @@ _MIN_STEP = 2.0
 
 
 class GradientStatistics(NamedTuple):
-    """Running averages of a natural gradient and of its square, and how many steps they remember.
+    """Running averages of a natural gradient and of its square, and the number of steps that they average.
 
     Source: Ranganath, Wang, Blei and Xing 2013.
     """

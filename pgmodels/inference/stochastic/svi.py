@@ -127,7 +127,7 @@ def svi(
     rate : "robbins-monro", "adaptive" or (float, float)
         Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 with the objective ``"expected"``; delay and
         power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all rows
-        at once have length 1, and are those of CAVI, unless the objective is ``"expected"``.
+        at once have size 1, as in CAVI, unless the objective is ``"expected"``.
     max_epochs : int, optional
         Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if those are more. A few trial steps
         from each start value are not counted.
@@ -189,7 +189,7 @@ def svi(
     with hyperparameters that ``fit`` learns from up to 2,000.
 
     If JAX has several devices (``jax.devices()``), they share the rows of each batch, padded to a multiple of their
-    number; the results are those of one device up to rounding. After ``jax.distributed.initialize`` these are the
+    number; results do not depend on their number, up to rounding. After ``jax.distributed.initialize`` these are the
     devices of all processes, each of which makes the same call, reads all rows and has the result.
 
     References

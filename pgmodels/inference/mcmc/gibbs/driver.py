@@ -386,7 +386,7 @@ def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...
 def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
     """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
 
-    The posterior variance is that of variational engines, where sites do not reduce the residual variance.
+    The posterior variance is variational: sites do not reduce the residual variance.
     """
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()
