@@ -28,6 +28,9 @@ def likelihoods() -> pgm.Model:
     assert_type(bare(slope=1.0), pgm.Likelihood)
     assert_type(pgm.likelihood(support=pgm.Binary())(declared.function)(), pgm.Likelihood)
     pgm.likelihood(supports=pgm.Binary())  # type: ignore[call-overload]
+    pgm.Parameter(2.0, postive=True)  # type: ignore[call-arg]
+    pgm.RBF(scale=2.0)  # type: ignore[call-arg]
+    pgm.GP(pgm.RBF(), sizes=2)  # type: ignore[call-arg]
     return pgm.Model(declared(), [pgm.GP(pgm.RBF(pgm.Fixed(1.0), [1.0, 2.0]), form=pgm.Inducing(20, "uniform"))])
 
 

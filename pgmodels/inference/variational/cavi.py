@@ -194,7 +194,7 @@ def cavi(
 
     References
     ----------
-    Wenzel et al. 2019; Galy-Fajou et al. 2020; for the acceleration, Walker and Ni 2011.
+    Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
     """
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(max_iterations, "max_iterations", 1)

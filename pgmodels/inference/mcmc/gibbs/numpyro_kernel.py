@@ -60,7 +60,7 @@ class GibbsKernel(MCMCKernel):
 
     Warns
     -----
-    MixingWarning, InducingWarning
+    MixingWarning, InducingWarning, PrecisionWarning
         As ``gibbs``.
     """
 

@@ -53,8 +53,7 @@ def gibbs(
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
-        Powers of the rows' likelihoods, as in ``cavi``; some likelihoods
-        accept whole numbers or 0 and 1 only.
+        Powers of the rows' likelihoods, as in ``cavi``; for some likelihoods 0 and 1 only.
     num_samples : int
         Draws of each chain after warm-up.
     num_warmup : int
@@ -105,7 +104,7 @@ def gibbs(
 
     References
     ----------
-    Polson, Scott and Windle 2013; Murray, Adams and MacKay 2010; Murray and Adams 2010; Neal 1998.
+    Polson, Scott and Windle 2013; Adler 1981; Murray, Adams and MacKay 2010; Murray and Adams 2010; Neal 2011.
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
