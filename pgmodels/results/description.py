@@ -230,7 +230,8 @@ def _describe_representation(form: Representation) -> Description:
     name = stored_class(type(form))
     if _REPRESENTATIONS.get(name) is not type(form):
         raise _unnamed(f"the form {form!r}")
-    return {"class": name, "fields": {stored_field(name): value for name, value in vars(form).items()}}
+    values = {field.name: getattr(form, field.name) for field in fields(form) if field.init}  # type: ignore[arg-type]
+    return {"class": name, "fields": {stored_field(name): value for name, value in values.items()}}
 
 
 def _build_representation(description: Description) -> Representation:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
@@ -229,7 +229,7 @@ class Inducing(Representation):
     inputs: int | tuple[tuple[float, ...], ...]
     select: Selection | None = None
     # The seed of random selections, set by engines.
-    seed: int = 0
+    seed: int = field(default=0, init=False)
 
     def __init__(self, inputs: InducingInputs, select: Selection | None = None):
         if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
