@@ -1,4 +1,4 @@
-"""Slice steps on the hyperparameters, the latents moving with the surrogate."""
+"""Slice steps on the hyperparameters with the surrogate's standardised latents fixed."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -23,18 +23,18 @@ from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 
-# Steps an iteration, where no other move takes their place.
+# Steps per iteration, unless another move replaces them.
 REPEATS = 2
 
-# Over chains this loops: see pgmodels.priors.lapack_loops.
+# A loop over chains: see pgmodels.priors.lapack_loops.
 _deviation = vmap_as_loop(lambda surrogate, u: surrogate.deviation(u))
 
 
 @dataclass(frozen=True)
 class SurrogateSlice(Move):
-    """A slice step on the hyperparameters, the latents moving with the surrogate.
+    """A slice step on the hyperparameters with the surrogate's standardised latents fixed.
 
-    The surrogate's standard coordinates u are held fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
+    The surrogate's standard coordinates u are fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
     unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
     integrated out. Source: Murray and Adams 2010, with Gaussian factors instead of surrogate data.
     """
