@@ -73,7 +73,7 @@ class GibbsRun(Picklable):
         self.prior: PriorCollection = bound.for_sampling()
         pads = model.can_pad and self.prior.can_pad
         self.prior = self.prior.padded() if pads else self.prior
-        # Auxiliary variables are drawn given the formula to the power of the weights: they are no factors here.
+        # Auxiliary variables are those of the formula to the power of the weights, which are a column of y here.
         self.powers = with_powers(model, data)
         y, row_mask = self.powers[1].padded(self.prior.num_rows)
         self.target = Target(
