@@ -105,6 +105,14 @@ def test_a_kernel_of_your_own(run):
     np.testing.assert_allclose(kernel(x, x + 0.5), np.exp(-0.5 * (0.5**2 + 0.4**2)), rtol=1e-6)
 
 
+def test_an_objective_of_your_own(run):
+    names = run("docs/how-to/own_objective.md")
+    exact = pgm.gaussian_vi(names["model"], names["X"], names["y"])
+    np.testing.assert_allclose(names["vi"].elbo, exact.elbo, atol=1e-6)
+    assert names["trace"][-1] == names["vi"].elbo
+    np.testing.assert_allclose(names["fixed"].variance, pgm.correct(exact).variance, rtol=1e-3)
+
+
 # Half a minute. There are fewer rows than classes, and steps enough for few.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.DataWarning", "ignore::pgmodels.ConvergenceWarning")
