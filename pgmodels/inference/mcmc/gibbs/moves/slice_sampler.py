@@ -7,8 +7,6 @@ import jax.numpy as jnp
 
 # Degrees of freedom of the t distribution on whose ellipses slice steps move.
 _FREEDOM = 8
-# Evaluations of priors or surrogates that a step is worth, by measurement.
-EVALUATIONS = 4.0
 # An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
 MAX_SHRINKS = 100
 

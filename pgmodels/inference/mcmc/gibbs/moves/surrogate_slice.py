@@ -15,7 +15,7 @@ from pgmodels.inference.mcmc.gibbs.moves.move import (
     move_schedule,
 )
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import DENSITY
-from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import EVALUATIONS, slice_step
+from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, surrogate_at
 from pgmodels.objectives.expected import num_coarse_nodes
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -23,6 +23,8 @@ from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 
+# Surrogates that a step is worth, with the slice steps on latents in its train, by measurement.
+_EVALUATIONS = 4.0
 # Steps an iteration, where no other move takes their place.
 REPEATS = 2
 
@@ -73,7 +75,7 @@ class SurrogateSlice(Move):
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * prior.distinct.num_rows * rank**2 for rank in ranks)
         surrogate = product + factor_operations(prior) / 3 + num_coarse_nodes(size) * n * size**2 * DENSITY
-        return EVALUATIONS * surrogate
+        return _EVALUATIONS * surrogate
 
     def first(self) -> MoveSchedule:
         """See Move."""
